@@ -1,0 +1,39 @@
+# `make train` and `make test` set everything up from a clean clone: Python 3.11, make, a C++ compiler and pip are enough.
+PYTHON ?= python3.11
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+DEV_EXTRAS := dev,box2d,mujoco
+
+.PHONY: help train test lint bench clean
+
+help:            ## show these targets
+	@grep -E '^[a-z]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+
+.venv/.core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing rl-training into .venv (a minute or two the first time)"
+	$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(PIP) -e .
+	@touch $@
+
+.venv/.dev: .venv/.core
+	$(PIP) swig
+	$(PIP) -e '.[$(DEV_EXTRAS)]'
+	@touch $@
+
+train: .venv/.core   ## train DQN on CartPole-v1, evaluate it and show the result
+	$(BIN)/rl-training train --config configs/dqn/cartpole.yaml
+
+test: .venv/.dev   ## run the tests
+	$(BIN)/python -m pytest
+
+lint: .venv/.dev   ## ruff and mypy --strict
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/mypy
+
+bench: .venv/.dev   ## score and speed runs; `make bench ARGS="speed dqn"`
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:   ## remove what set-up and tests made (runs/ stays)
+	rm -rf .venv .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis

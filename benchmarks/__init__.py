@@ -1,0 +1,1 @@
+"""Score and speed runs against other libraries; `python -m benchmarks --help`."""

@@ -1,0 +1,120 @@
+"""Entry point: `python -m benchmarks speed dqn`, `python -m benchmarks scores C1 C13`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.peers import PeerError, peer_names, peer_python
+from benchmarks.scores import ROWS, run_scores
+from benchmarks.speed import TASKS, run_speed
+
+RESULTS = Path(__file__).resolve().parent / "results"
+QUICK_STEPS = 5_000
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read `0-4`, `0,2,5` or a mix of both."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, separator, last = part.partition("-")
+        try:
+            seeds += range(int(first), int(last or first) + 1) if separator else [int(first)]
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"seeds are written 0-4 or 0,2,5, got {text!r}") from None
+    return seeds
+
+
+def parse_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Scores and speed, beside other libraries."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--contenders", type=parse_names, metavar="A,B", help="only these contenders")
+    shared.add_argument("--steps", type=int, help="env steps per run, instead of the benchmark's own")
+    shared.add_argument("--out", type=Path, default=RESULTS, help="folder of the result files (default: %(default)s)")
+    shared.add_argument("--quick", action="store_true", help=f"a short trial of {QUICK_STEPS} steps in *_quick.json")
+
+    speed = commands.add_parser("speed", parents=[shared], help="env steps/s, contenders in turn on one core")
+    speed.add_argument("names", nargs="*", metavar="ALGORITHM", help=f"of {', '.join(TASKS)} (default: all)")
+    speed.add_argument("--repeats", type=int, default=3, help="rounds over all contenders (default: %(default)s)")
+    speed.add_argument(
+        "--acceleration",
+        default=None,
+        choices=["auto", "eager", "compile"],
+        help="how our update step is run (default: auto, with --quick: compile)",
+    )
+    speed.add_argument(
+        "--core", type=int, default=(os.cpu_count() or 1) - 1, help="core to run on (default: %(default)s)"
+    )
+
+    scores = commands.add_parser("scores", parents=[shared], help="returns over seeds, ours and the peer's")
+    scores.add_argument("names", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)} (default: all)")
+    scores.add_argument(
+        "--seeds", type=parse_seeds, default=None, help="0-4 or 0,2,5 (default: 0-4, with --quick: 0-1)"
+    )
+    scores.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each (default: %(default)s)")
+
+    peers = commands.add_parser("peers", help="make the peers' environments now, instead of when they are needed")
+    peers.add_argument("names", nargs="*", metavar="PEER", help=f"of {', '.join(peer_names())} (default: all)")
+    return parser
+
+
+def check_names(names: Sequence[str], known: Sequence[str], kind: str, parser: argparse.ArgumentParser) -> list[str]:
+    for name in names:
+        if name not in known:
+            parser.error(f"unknown {kind} {name!r}; known: {', '.join(known)}")
+    return list(names or known)
+
+
+def main() -> int:
+    parser = build_parser()
+    args = parser.parse_args()
+    if args.command == "peers":
+        for name in check_names(args.names, peer_names(), "peer", parser):
+            print(f"{name}: {peer_python(name)}")
+        return 0
+
+    suffix = "_quick" if args.quick else ""
+    steps = args.steps or (QUICK_STEPS if args.quick else None)
+    well = True
+    if args.command == "speed":
+        for name in check_names(args.names, list(TASKS), "algorithm", parser):
+            contenders = check_names(args.contenders or (), list(TASKS[name].contenders), "contender", parser)
+            well &= run_speed(
+                name,
+                contenders=contenders,
+                repeats=args.repeats,
+                steps=steps,
+                acceleration=args.acceleration or ("compile" if args.quick else "auto"),
+                core=args.core,
+                out=args.out / f"speed_{name}{suffix}.json",
+            )
+    else:
+        for name in check_names(args.names, list(ROWS), "row", parser):
+            contenders = check_names(args.contenders or (), list(ROWS[name].contenders), "contender", parser)
+            well &= run_scores(
+                name,
+                contenders=contenders,
+                seeds=args.seeds or ([0, 1] if args.quick else [0, 1, 2, 3, 4]),
+                steps=steps,
+                jobs=args.jobs,
+                out=args.out / f"scores_{name}{suffix}.json",
+            )
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except PeerError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

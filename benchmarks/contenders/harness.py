@@ -1,0 +1,213 @@
+"""What every contender shares: the setting comes in as JSON, one JSON line goes out.
+
+A contender runs in its own virtual environment, where neither `benchmarks` nor `rl_training` is installed, so this file
+needs numpy and gymnasium alone. It measures every contender in the same way:
+
+* speed: `CountedSteps` wraps the one training env and notes the time at three step counts;
+* score: the final policy plays one episode per reset seed, all episodes side by side, greedily.
+"""
+
+import json
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One run. `hparams` are named as in `rl_training`'s `DQNHParams`; each contender translates them."""
+
+    mode: str  # "speed", "score", or (ours only) "profile"
+    env_id: str
+    steps: int
+    seed: int = 0
+    threads: int = 1
+    hparams: dict[str, Any] = field(default_factory=dict)
+    config: str | None = None  # a config file shipped with rl_training, instead of `hparams`
+    acceleration: str = "auto"  # ours only
+    eval_seeds: Sequence[int] = ()  # one reset seed per evaluation episode
+    track_every: int = 0  # env steps between evaluations during training; 0 = none
+    track_seeds: Sequence[int] = ()
+
+    @property
+    def learning_starts(self) -> int:
+        return int(self.hparams.get("learning_starts", 0))
+
+    @property
+    def steady_from(self) -> int:
+        """First env step of the steady part: by then everything was traced, compiled and warmed up."""
+        return self.learning_starts + 500
+
+
+class Learner(ABC):
+    """A contender that is built and ready to train."""
+
+    @abstractmethod
+    def learn(self) -> None: ...
+
+    @abstractmethod
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        """Give greedy actions for `obs`: (batch, ...)."""
+
+    @abstractmethod
+    def num_updates(self) -> int: ...
+
+    def details(self) -> dict[str, Any]:
+        """What else the result should say."""
+        return {}
+
+
+class CountedSteps(gym.Wrapper):
+    """Call `at[n]` right after the n-th env step, counted over all episodes."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.at: dict[int, Callable[[], None]] = {}
+        self.count = 0
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        result = self.env.step(action)
+        self.count += 1
+        if self.count in self.at:
+            self.at[self.count]()
+        return result
+
+
+Act = Callable[[np.ndarray], np.ndarray]
+Build = Callable[[Setting, CountedSteps], Learner]
+Mode = Callable[[Build, Setting, "Stopwatch"], dict[str, Any]]
+
+
+def make_env(env_id: str) -> gym.Env:
+    """Make the env without gymnasium's passive checker, for everyone: `rl_training` makes its own without it."""
+    return gym.make(env_id, disable_env_checker=True)
+
+
+def play(act: Act, env_id: str, seeds: Sequence[int]) -> list[float]:
+    """Play one episode per reset seed, side by side; give the returns in the order of the seeds."""
+    envs = [make_env(env_id) for _ in seeds]
+    observations = [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds, strict=True)]
+    returns = [0.0] * len(envs)
+    playing = list(range(len(envs)))
+    while playing:
+        actions = act(np.stack([observations[i] for i in playing]))
+        still_playing = []
+        for i, action in zip(playing, actions, strict=True):
+            observations[i], reward, terminated, truncated, _ = envs[i].step(action)
+            returns[i] += float(reward)
+            if not (terminated or truncated):
+                still_playing.append(i)
+        playing = still_playing
+    for env in envs:
+        env.close()
+    return returns
+
+
+@dataclass
+class Stopwatch:
+    """Wall and CPU time at named moments. CPU time beside wall time shows whether the core was shared."""
+
+    wall: dict[str, float] = field(default_factory=dict)
+    cpu: dict[str, float] = field(default_factory=dict)
+
+    def note(self, name: str) -> None:
+        self.wall[name] = time.perf_counter()
+        self.cpu[name] = time.process_time()
+
+    def between(self, start: str, end: str) -> float:
+        return self.wall[end] - self.wall[start]
+
+    def share_of_core(self, start: str, end: str) -> float:
+        return (self.cpu[end] - self.cpu[start]) / self.between(start, end)
+
+
+def speed_figures(watch: Stopwatch, setting: Setting) -> dict[str, float]:
+    """Turn the five moments of a timed run into figures.
+
+    The steady rate leaves out the random phase and the first 500 learning steps. `compile_s` is what those 500 steps
+    cost beyond the steady rate: tracing, compiling, first-call warm-up.
+    """
+    steady_steps = setting.steps - setting.steady_from
+    steady_rate = steady_steps / watch.between("steady", "last_step")
+    first_updates_s = watch.between("learning_starts", "steady")
+    return {
+        "build_s": watch.between("imported", "built"),
+        "learn_s": watch.between("built", "learned"),
+        "steps_per_s": setting.steps / watch.between("built", "learned"),
+        "steady_steps_per_s": steady_rate,
+        "random_phase_s": watch.between("built", "learning_starts"),
+        "compile_s": max(0.0, first_updates_s - (setting.steady_from - setting.learning_starts) / steady_rate),
+        "share_of_core": watch.share_of_core("steady", "last_step"),
+    }
+
+
+def run_speed(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any]:
+    env = CountedSteps(make_env(setting.env_id))
+    for step, name in (
+        (setting.learning_starts, "learning_starts"),
+        (setting.steady_from, "steady"),
+        (setting.steps, "last_step"),
+    ):
+        env.at[step] = lambda name=name: watch.note(name)
+    learner = build(setting, env)
+    watch.note("built")
+    learner.learn()
+    watch.note("learned")
+    return {
+        **speed_figures(watch, setting),
+        "env_steps": env.count,
+        "updates": learner.num_updates(),
+        **learner.details(),
+        "final_returns": play(learner.act, setting.env_id, setting.eval_seeds),
+    }
+
+
+def run_score(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any]:
+    env = CountedSteps(make_env(setting.env_id))
+    tracked: list[dict[str, Any]] = []
+    learner = build(setting, env)
+    if setting.track_every:
+        for step in range(setting.track_every, setting.steps + 1, setting.track_every):
+            env.at[step] = lambda step=step: tracked.append(
+                {"step": step, "returns": play(learner.act, setting.env_id, setting.track_seeds)}
+            )
+    watch.note("built")
+    learner.learn()
+    watch.note("learned")
+    return {
+        "learn_s": watch.between("built", "learned"),
+        "env_steps": env.count,
+        "updates": learner.num_updates(),
+        **learner.details(),
+        "tracked": tracked,
+        "returns": play(learner.act, setting.env_id, setting.eval_seeds),
+    }
+
+
+def report(result: dict[str, Any], setting: Setting, packages: Sequence[str]) -> None:
+    """Print the one JSON line the benchmark reads."""
+    line = {
+        **result,
+        "setting": asdict(setting),
+        "versions": {name: version(name) for name in packages},
+        "python": sys.version.split()[0],
+        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }
+    print(json.dumps(line), flush=True)
+
+
+def main(build: Build, packages: Sequence[str], modes: Mapping[str, Mode] | None = None) -> None:
+    """Run a contender: called at the end of each script, after its library was imported. `modes`: its own besides."""
+    watch = Stopwatch()
+    watch.note("imported")
+    setting = Setting(**json.loads(sys.argv[1]))
+    mode = {"speed": run_speed, "score": run_score, **(modes or {})}[setting.mode]
+    report({**mode(build, setting, watch), "import_cpu_s": watch.cpu["imported"]}, setting, packages)

@@ -1,0 +1,180 @@
+"""From an env id to environments: `gym.make` with errors that say what to do, and the two backends.
+
+Importing this module registers the tiny environments with gymnasium.
+"""
+
+import copy
+import difflib
+import importlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from rl_training.envs.vector import Env, EnvGroup, EnvSlot, SyncEnvs, check_env, describe
+from rl_training.envs.workers import AsyncEnvs
+from rl_training.errors import ConfigError, EnvError, SpaceError, UserError
+
+EnvFactory = Callable[[], Env]
+
+TINY_ENVS = {
+    "rl_training/Chain-v0": ("Chain", 100),
+    "rl_training/Identity-v0": ("Identity", None),
+    "rl_training/TwoArmedBandit-v0": ("TwoArmedBandit", None),
+    "rl_training/TinyImage-v0": ("TinyImage", None),
+    "rl_training/Misbehaving-v0": ("Misbehaving", None),
+}
+
+
+def register_tiny_envs() -> None:
+    """Register the tiny environments with gymnasium; a second call changes nothing."""
+    for env_id, (class_name, max_episode_steps) in TINY_ENVS.items():
+        if env_id not in gym.registry:
+            gym.register(env_id, f"rl_training.envs.tiny:{class_name}", max_episode_steps=max_episode_steps)
+
+
+register_tiny_envs()
+
+# Python module that an extra of ours brings -> the extra, and how the envs that need it are recognised.
+EXTRAS = {
+    "Box2D": ("box2d", re.compile(r"^gymnasium\.envs\.box2d")),
+    "mujoco": ("mujoco", re.compile(r"^gymnasium\.envs\.mujoco")),
+    "ale_py": ("atari", re.compile(r"^ale_py")),
+}
+ATARI_ID = re.compile(r"^ALE/|(NoFrameskip|Deterministic)-v\d+$")
+
+
+@dataclass(frozen=True)
+class RegisteredEnv:
+    """Make one environment by its id; a class and not a closure, so that worker processes can be handed it."""
+
+    env_id: str
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Env:
+        if ATARI_ID.search(self.env_id):
+            _register_atari()
+        # Our own check has been run on the first copy; gymnasium's would cost time on every step.
+        kwargs = {"disable_env_checker": True, **copy.deepcopy(dict(self.env_kwargs))}
+        return gym.make(self.env_id, **kwargs)
+
+
+def make_env_factory(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
+    """Check that the environment can be made, reset and stepped, and give the function that makes it.
+
+    `env_id` may be `module:EnvId`: the module is imported first. `env_kwargs` go to `gym.make`, so that
+    `max_episode_steps` is understood too.
+    """
+    kwargs = dict(env_kwargs or {})
+    if ATARI_ID.search(env_id) or _env_name(env_id) not in gym.registry:
+        _register_atari()
+    factory = RegisteredEnv(env_id, kwargs)
+    try:
+        env = check_env(factory())
+    except UserError:
+        raise
+    except Exception as cause:
+        _explain_failure(env_id, kwargs, cause)
+    try:
+        _try_env(env_id, env)
+    finally:
+        env.close()
+    return factory
+
+
+def make_envs(
+    factory: EnvFactory,
+    num_envs: int = 1,
+    *,
+    backend: Literal["local_sync", "local_async"] = "local_sync",
+    worker_timeout: float = 60.0,
+    crash_dir: Path | None = None,
+) -> EnvGroup:
+    """Make a group of environments, in this process or in one process each.
+
+    `worker_timeout`: seconds after which a worker that gives no answer counts as hung. `crash_dir`: where
+    `env_<index>.txt` is written when an environment crashes.
+    """
+    if backend == "local_sync":
+        return SyncEnvs(factory, num_envs, crash_dir=crash_dir)
+    if backend == "local_async":
+        return AsyncEnvs(factory, num_envs, worker_timeout=worker_timeout, crash_dir=crash_dir)
+    raise ConfigError(f"execution_backend must be local_sync or local_async, got {backend!r}")
+
+
+def _try_env(env_id: str, env: Env) -> None:
+    """Reset and step the first copy once, so that an env of another API is refused by name before training."""
+    try:
+        slot = EnvSlot(env)
+        slot.reset(seed=0)
+        result: object = env.step(env.action_space.sample())
+        if not isinstance(result, tuple) or len(result) != 5:
+            size = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
+            raise EnvError(f"must return 5 values from step (gymnasium's API), but returned {size}")
+        slot.observations.check(result[0])
+    except SpaceError as cause:
+        raise SpaceError(f"env_id {env_id!r}: {cause}") from None
+    except Exception as cause:
+        raise EnvError(f"env_id {env_id!r}: the environment {describe(cause)}") from cause
+
+
+def _env_name(env_id: str) -> str:
+    return env_id.rpartition(":")[2]
+
+
+def _register_atari() -> None:
+    if importlib.util.find_spec("ale_py") is not None:
+        gym.register_envs(importlib.import_module("ale_py"))
+
+
+def _explain_failure(env_id: str, env_kwargs: Mapping[str, Any], cause: Exception) -> NoReturn:
+    """Turn what `gym.make` raised into a message that names the setting and the remedy."""
+    name = _env_name(env_id)
+    spec = gym.registry.get(name)
+    extra = _extra_of(name, spec, cause)
+    if extra is not None:
+        raise EnvError(
+            f"env_id {env_id!r} needs packages that are not installed: pip install 'rl-training[{extra}]'"
+        ) from cause
+    if spec is None and isinstance(cause, gym.error.Error):
+        known = {registered.rpartition("/")[2]: registered for registered in gym.registry} | {
+            x: x for x in gym.registry
+        }
+        close = difflib.get_close_matches(name, known, n=1)
+        suggestion = f"; did you mean {known[close[0]]!r}?" if close else ""
+        raise ConfigError(f"env_id: unknown environment {name!r}{suggestion}") from cause
+    if isinstance(cause, ModuleNotFoundError):
+        raise EnvError(f"env_id {env_id!r} needs a Python module that is not installed: {cause}") from cause
+    unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(cause))
+    if unexpected and unexpected[1] in env_kwargs:
+        raise ConfigError(
+            f"env_kwargs: {env_id} has no setting {unexpected[1]!r}{_suggest_setting(spec, unexpected[1])}"
+        ) from cause
+    given = f" with env_kwargs {dict(env_kwargs)}" if env_kwargs else ""
+    raise EnvError(f"env_id {env_id!r}{given} could not be made: {type(cause).__name__}: {cause}") from cause
+
+
+def _extra_of(name: str, spec: EnvSpec | None, cause: Exception) -> str | None:
+    """Give the extra of ours whose absence explains `cause`, if one does."""
+    entry_point = spec.entry_point if spec is not None and isinstance(spec.entry_point, str) else ""
+    for module, (extra, pattern) in EXTRAS.items():
+        needed = pattern.search(entry_point) or (module == "ale_py" and ATARI_ID.search(name))
+        if needed and (isinstance(cause, ModuleNotFoundError) or importlib.util.find_spec(module) is None):
+            return extra
+    return None
+
+
+def _suggest_setting(spec: EnvSpec | None, setting: str) -> str:
+    if spec is None or spec.entry_point is None:
+        return ""
+    entry_point = spec.entry_point
+    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    known = [name for name in inspect.signature(creator).parameters if name not in ("self", "args", "kwargs")]
+    close = difflib.get_close_matches(setting, [*known, "max_episode_steps"], n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(known) or 'none'}"

@@ -1,0 +1,100 @@
+"""Bring an environment back to where a checkpoint left it.
+
+An episode is determined by the seed of its reset and the actions since, if the environment is a function of
+those two; `check_replay` finds out, before training, on two copies with different pasts. BipedalWalker-v3, for
+one, is not: its physics keep something over a reset. An environment may offer `get_state` and `set_state`
+instead; where neither works, a run resumes at an episode boundary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rl_training.envs.vector import Env, EnvGroup, EnvState, ReplayDivergedError, check_env, describe
+from rl_training.errors import EnvError
+
+PAST_STEPS = 300  # lived through by the first copy, so that hidden state could leak over its resets
+COMPARED_STEPS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRecipe:
+    """How to bring back an open episode: from its own `state` if there is one, else by replay.
+
+    `actions`: (steps, *action_shape), those taken since `reset(seed=seed)`; not needed with a state.
+    """
+
+    seed: int
+    actions: np.ndarray
+    state: EnvState | None = None
+
+
+def check_replay(factory: Callable[[], Env], seed: int) -> bool:
+    """Say whether `reset(seed)` and the same actions give the same episode, bit for bit, whatever came before.
+
+    Compares observations, rewards and flags over some 200 random steps. Raises `EnvError` if the environment
+    fails meanwhile.
+    """
+    envs: list[Env] = []
+    try:
+        for _ in range(2):
+            envs.append(check_env(factory()))
+        return _repeats_itself(envs[0], envs[1], np.random.default_rng(seed))
+    except Exception as cause:
+        raise EnvError(f"the check whether the environment can be replayed failed: it {describe(cause)}") from cause
+    finally:
+        for env in envs:
+            env.close()
+
+
+def restore_env(
+    envs: EnvGroup, index: int, recipe: EpisodeRecipe, expected_obs: np.ndarray, episode: int | None = None
+) -> bool:
+    """Bring env `index` back into its episode and say whether its observation is the one that was stored.
+
+    On False the env is in some other state and must be reset. A state whose `set_state` gives no observation
+    cannot be compared and is taken on trust.
+    """
+    obs: np.ndarray | None
+    try:
+        if recipe.state is None:
+            obs = envs.replay(index, recipe.seed, recipe.actions, episode)
+        else:
+            envs.reset([index], [recipe.seed], None if episode is None else [episode])
+            obs = envs.set_state(index, recipe.state)
+    except ReplayDivergedError:
+        return False
+    return obs is None or _identical(obs, expected_obs)
+
+
+def _repeats_itself(original: Env, copy: Env, rng: np.random.Generator) -> bool:
+    def next_seed() -> int:
+        return int(rng.integers(2**31))
+
+    original.action_space.seed(next_seed())
+    original.reset(seed=next_seed())
+    for _ in range(PAST_STEPS):
+        _, _, terminated, truncated, _ = original.step(original.action_space.sample())
+        if terminated or truncated:
+            original.reset(seed=next_seed())
+
+    running = False
+    for _ in range(COMPARED_STEPS):
+        if not running:
+            seed = next_seed()
+            if not _identical(original.reset(seed=seed)[0], copy.reset(seed=seed)[0]):
+                return False
+        action = original.action_space.sample()
+        ours, theirs = original.step(action), copy.step(action)
+        if not all(_identical(mine, other) for mine, other in zip(ours[:4], theirs[:4], strict=True)):
+            return False
+        running = not (ours[2] or ours[3])
+    return True
+
+
+def _identical(first: Any, second: Any) -> bool:
+    """Compare bits, so that a NaN equals itself and 0.0 is not -0.0."""
+    one, other = np.asarray(first), np.asarray(second)
+    return one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()

@@ -1,0 +1,174 @@
+"""`TrainConfig`: the settings of one run, checked at construction; YAML files in and out.
+
+Nothing here imports torch, so that a mistake in a config is answered at once.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from annotated_types import Ge
+from pydantic import Field, ValidationError, field_serializer, model_validator
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.registry import AlgorithmSpec, find_spec
+from rl_training.hparams.base import Count, CountOrZero, HParams, Positive, Settings, Switch, Whole, explain
+
+PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
+
+
+class TrainConfig(Settings):
+    """One run: algorithm, environment, length, and how to watch and keep it."""
+
+    algo: str = Field(description="algorithm name; `rl-training list` shows them")
+    env_id: str = Field(description="Gymnasium id of the environment")
+    total_timesteps: Count = Field(description="env steps to train for; gradient steps for offline algorithms")
+    seed: Annotated[Whole, Ge(0)] = Field(0, description="the integer from which every random stream is derived")
+    num_envs: Count = Field(1, description="environments stepped together")
+    device: str = Field("auto", description='"auto", "cpu", "cuda" or "cuda:N"')
+    execution_backend: Literal["local_sync", "local_async"] = Field(
+        "local_sync", description="envs in this process, or one worker process per env"
+    )
+    worker_timeout: Positive = Field(60.0, description="seconds after which a silent env worker counts as hung")
+    acceleration: Literal["auto", "eager", "compile", "cuda_graph"] = Field(
+        "auto", description="how the update step is run; auto decides from the run's length and device"
+    )
+    output_dir: Path = Field(Path("runs"), description="folder in which the run's folder is made")
+    log_interval: Count = Field(1_000, description="env steps between records in metrics.jsonl")
+    eval_interval: CountOrZero = Field(0, description="env steps between evaluations; 0 = only at the end")
+    eval_episodes: Count = Field(5, description="episodes per evaluation")
+    stop_return: float | None = Field(None, description="stop once an evaluation's mean return reaches this")
+    checkpoint_interval: CountOrZero = Field(
+        0, description="env steps between checkpoints; 0 = only at the end and on a signal"
+    )
+    keep_checkpoints: Count = Field(3, description="newest checkpoints kept; the best one is kept besides")
+    tensorboard: Switch = Field(True, description="also write TensorBoard event files")
+    env_kwargs: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the environment")
+    algo_kwargs: dict[str, Any] = Field(default_factory=dict, description="the algorithm's own settings")
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            raise explain(error, TrainConfig, "") from None
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> "TrainConfig":
+        _ = self.hparams
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ConfigError(f'device must be "auto", "cpu", "cuda" or "cuda:N", got {self.device!r}')
+        return self
+
+    @cached_property
+    def spec(self) -> AlgorithmSpec:
+        return find_spec(self.algo)
+
+    @cached_property
+    def hparams(self) -> HParams:
+        """The algorithm's settings, parsed from `algo_kwargs`; defaults filled in."""
+        try:
+            return self.spec.hparams(**self.algo_kwargs)
+        except ValidationError as error:
+            raise explain(error, self.spec.hparams, f"{self.algo}.algo_kwargs") from None
+
+    @field_serializer("output_dir")
+    def _path_as_text(self, path: Path) -> str:
+        return str(path)
+
+    def updated(self, **changes: Any) -> "TrainConfig":
+        """Give a checked copy with some settings changed."""
+        return TrainConfig(**{**self.model_dump(), **changes})
+
+    def resolved(self) -> "TrainConfig":
+        """Give a copy in which `algo_kwargs` holds every setting, defaults included: enough to repeat the run."""
+        return self.updated(algo_kwargs=json.loads(self.hparams.model_dump_json()))
+
+    def digest(self) -> str:
+        """Identify the experiment: equal for runs that differ in seed and place only."""
+        values = self.resolved().model_dump(mode="json", exclude={"seed", "output_dir"})
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without its traps: `3e-4` is a number, and a key stands once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise ConfigError(f"setting {key!r} stands twice (line {key_node.start_mark.line + 1})")
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)$"),
+    list("-+0123456789."),
+)
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # a SafeLoader: it builds plain values only
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not valid YAML: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def find_config_file(path: str | Path) -> Path:
+    """Find a config on disk, or else among those shipped with the package, so that any working folder will do."""
+    path = Path(path)
+    if path.is_file():
+        return path
+    parts = path.parts[1:] if path.parts[:1] == ("configs",) else path.parts
+    packaged = PACKAGED_CONFIGS.joinpath(*parts)
+    for candidate in (packaged, packaged.with_suffix(".yaml")):
+        if not path.is_absolute() and candidate.is_file() and candidate.is_relative_to(PACKAGED_CONFIGS):
+            return candidate
+    shipped = ", ".join(f"configs/{name}" for name in packaged_configs())
+    raise ConfigError(f"there is no config file {str(path)!r}; shipped with the package: {shipped}")
+
+
+def packaged_configs() -> list[str]:
+    return sorted(path.relative_to(PACKAGED_CONFIGS).as_posix() for path in PACKAGED_CONFIGS.rglob("*.yaml"))
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
+    """Read a YAML config; `overrides` are "key=value" texts such as "algo_kwargs.gamma=0.98"."""
+    path = find_config_file(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    values = parse_yaml(text, str(path))
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{path} must hold settings as `key: value` lines, found {type(values).__name__}")
+    values = dict(values)
+    for override in overrides:
+        _apply_override(values, override)
+    return TrainConfig(**{str(key): value for key, value in values.items()})
+
+
+def _apply_override(values: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"--set takes key=value, such as algo_kwargs.gamma=0.98, got {override!r}")
+    *parents, last = key.split(".")
+    place = values
+    for parent in parents:
+        child = place.get(parent)
+        if child is not None and not isinstance(child, Mapping):
+            raise ConfigError(f"--set {override}: {parent!r} is a single value, not a group of settings")
+        place[parent] = place = dict(child or {})
+    place[last] = parse_yaml(text, f"--set {override}")

@@ -1,0 +1,124 @@
+"""The folder of one run: settings, facts about the machine, and the files that grow while it trains."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.metrics import JsonLines
+from rl_training.experiment.seeding import STREAM_NAMES, Streams
+
+LOGS = ("metrics", "episodes", "eval")
+RESULT = "result.json"
+_PACKAGES = ("rl-training", "torch", "gymnasium", "numpy", "safetensors", "mujoco", "ale-py", "box2d")
+
+
+class RunDir:
+    """Paths and open log files of one run."""
+
+    def __init__(self, path: Path, positions: Mapping[str, int] | None = None) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.crash = path / "crash"
+        self.tensorboard = path / "tensorboard"
+        at = positions or {}
+        self._logs = {name: JsonLines(path / f"{name}.jsonl", at.get(name, 0)) for name in LOGS}
+
+    def log(self, name: str) -> JsonLines:
+        return self._logs[name]
+
+    def positions(self) -> dict[str, int]:
+        """Where each log ends now, brought to the disk: a resumed run cuts the files back to here."""
+        return {name: log.position() for name, log in self._logs.items()}
+
+    def close(self) -> None:
+        for log in self._logs.values():
+            log.close()
+
+
+def create_run_dir(config: TrainConfig, path: Path | None = None) -> Path:
+    """Make the run's folder, or `path` if given, and write the resolved config into it."""
+    if path is None:
+        env = config.env_id.replace("/", "-").replace(":", "-")
+        time = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
+        base = config.output_dir / f"{config.algo}__{env}__seed{config.seed}__{time}"
+        path = next(p for k in range(1000) if not (p := base.with_name(base.name + (f"_{k}" if k else ""))).exists())
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomic(path / "config.yaml", config.to_yaml())
+    except OSError as error:
+        raise ConfigError(f"output_dir: the run's folder {path} cannot be written: {error}") from None
+    return path
+
+
+def read_run_config(path: Path) -> TrainConfig:
+    config = path / "config.yaml"
+    if not config.is_file():
+        raise CheckpointError(f"{path} is not a run's folder: it holds no config.yaml")
+    return load_config(config)
+
+
+def write_metadata(path: Path, config: TrainConfig, facts: Mapping[str, Any]) -> None:
+    """Note what ran where, once per start; `facts` are added as they are."""
+    streams = Streams(config.seed)
+    record = {
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command_line": sys.argv,
+        "versions": {"python": platform.python_version(), **_package_versions()},
+        "git_commit": _git_commit(),
+        "host": {"name": platform.node(), "system": platform.platform(), "cpus": os.cpu_count()},
+        "seed_streams": {name: streams.integer(name) for name in STREAM_NAMES},
+        **facts,
+    }
+    file = path / "metadata.json"
+    starts = json.loads(file.read_text(encoding="utf-8"))["starts"] if file.is_file() else []
+    write_atomic(file, json.dumps({"starts": [*starts, record]}, indent=1))
+
+
+def write_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Note how the run ended; a run with this file is finished."""
+    write_atomic(path / RESULT, json.dumps(result, indent=1))
+
+
+def read_result(path: Path) -> dict[str, Any] | None:
+    file = path / RESULT
+    if not file.is_file():
+        return None
+    result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return result
+
+
+def write_atomic(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}_{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _package_versions() -> dict[str, str]:
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _git_commit() -> str | None:
+    """The commit of the folder the user works in, if it is a repository."""
+    try:
+        answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,59 @@
+"""One integer becomes named, independent random streams.
+
+A stream is identified by a name and indices, never by the order in which streams are asked for: evaluating more
+often, or adding an env, leaves every other stream as it was.
+"""
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+STREAM_NAMES = ("env", "action", "buffer", "init", "noise", "eval", "replay_check")
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The random streams of one run."""
+
+    seed: int
+
+    def integer(self, name: str, *indices: int) -> int:
+        """Derive a seed below 2**31 (what `env.reset` takes everywhere) for the stream `name[indices]`."""
+        return int(self._sequence(name, *indices).generate_state(1)[0] >> 1)
+
+    def numpy(self, name: str) -> np.random.Generator:
+        return np.random.Generator(np.random.PCG64(self._sequence(name)))
+
+    def torch(self, name: str, device: "torch.device | str" = "cpu") -> "torch.Generator":
+        import torch
+
+        generator = torch.Generator(device=device)
+        generator.manual_seed(self.integer(name))
+        return generator
+
+    def episode_seed(self, env: int, episode: int) -> int:
+        """Seed of one training episode: with the actions taken since, it brings the env back exactly."""
+        return self.integer("env", env, episode)
+
+    def eval_seeds(self, episodes: int) -> list[int]:
+        """Reset seeds of the evaluation episodes: the same list at every evaluation of the run."""
+        return [self.integer("eval", k) for k in range(episodes)]
+
+    def _sequence(self, name: str, *indices: int) -> np.random.SeedSequence:
+        if name not in STREAM_NAMES:
+            raise ValueError(f"unknown random stream {name!r}; known: {', '.join(STREAM_NAMES)}")
+        return np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()), *indices))
+
+
+def generator_state(generator: np.random.Generator) -> dict[str, Any]:
+    """Give the generator's state as plain numbers and strings."""
+    return dict(generator.bit_generator.state)
+
+
+def set_generator_state(generator: np.random.Generator, state: dict[str, Any]) -> None:
+    generator.bit_generator.state = state

@@ -1,0 +1,101 @@
+"""What every settings model shares: strict numbers, refusal of unknown keys, and errors a user can act on."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, ValidationError
+
+from rl_training.errors import ConfigError
+
+
+def _whole_number(value: Any) -> Any:
+    """Let `1e5` stand for 100000 in YAML, but neither `true` nor "64" for a number."""
+    if isinstance(value, bool | str):
+        raise ValueError("must be a whole number")
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError("must be a whole number")
+        return int(value)
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool | str):
+        raise ValueError("must be a number")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_whole_number)]
+Real = Annotated[float, BeforeValidator(_number)]
+Switch = StrictBool
+Count = Annotated[Whole, Ge(1)]
+CountOrZero = Annotated[Whole, Ge(0)]
+Fraction = Annotated[Real, Ge(0.0), Le(1.0)]
+Positive = Annotated[Real, Gt(0.0)]
+HiddenSizes = tuple[Count, ...]
+
+
+class Settings(BaseModel):
+    """Frozen values; unknown keys are refused; NaN and infinity are not numbers here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants")
+
+
+class HParams(Settings):
+    """Base of every `<Algo>HParams`: what an algorithm's `algo_kwargs` may say."""
+
+
+def explain(error: ValidationError, model: type[Settings], prefix: str) -> ConfigError:
+    """Turn pydantic's report into lines such as `dqn.algo_kwargs.gamma must be in [0, 1], got 1.3`."""
+    return ConfigError("\n".join(_explain_one(dict(detail), model, prefix) for detail in error.errors()))
+
+
+def _explain_one(detail: Mapping[str, Any], model: type[Settings], prefix: str) -> str:
+    location = [str(part) for part in detail["loc"]]
+    if detail["type"] == "extra_forbidden":
+        return unknown_setting(prefix, location[-1], model.model_fields)
+    name = ".".join([prefix, *location]).lstrip(".")
+    if detail["type"] == "missing":
+        return f"{name} is missing"
+    message = detail["msg"].removeprefix("Value error, ")
+    if not location:  # a check over several settings names them itself
+        return f"{prefix}: {message}".lstrip(": ")
+    field = model.model_fields.get(location[0])
+    interval = _interval(field.metadata) if field is not None and len(location) == 1 else None
+    if detail["type"] in _RANGE_ERRORS and interval:
+        message = f"must be {interval}"
+    elif not message.startswith("must"):
+        message = "must be " + message.removeprefix("Input should be ")
+    return f"{name} {message}, got {detail['input']!r}"
+
+
+_RANGE_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"}
+
+
+def _interval(metadata: Iterable[Any]) -> str | None:
+    """Write a field's bounds as an interval: `in (0, 1]`, `>= 1`."""
+    low: tuple[str, str, Any] | None = None
+    high: tuple[str, str, Any] | None = None
+    for bound in metadata:
+        if isinstance(bound, Ge):
+            low = ("[", ">=", bound.ge)
+        elif isinstance(bound, Gt):
+            low = ("(", ">", bound.gt)
+        elif isinstance(bound, Le):
+            high = ("]", "<=", bound.le)
+        elif isinstance(bound, Lt):
+            high = (")", "<", bound.lt)
+    if low and high:
+        return f"in {low[0]}{low[2]:g}, {high[2]:g}{high[0]}"
+    one = low or high
+    return f"{one[1]} {one[2]:g}" if one else None
+
+
+def unknown_setting(where: str, found: str, known: Iterable[str]) -> str:
+    """Say that a key is unknown and which known one was probably meant."""
+    known = list(known)
+    close = difflib.get_close_matches(found, known, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+    return f"{where}: unknown setting {found!r}; {hint}".removeprefix(": ")

@@ -1,0 +1,99 @@
+"""Encoders turn an observation of any supported kind into a feature vector: (batch, *obs) -> (batch, features).
+
+A network is an encoder and a head; no head knows what kind of observation it sees.
+"""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rl_training.data.schema import observation_field, observation_kind
+from rl_training.errors import SpaceError
+
+_NATURE_MIN_SIZE = 36  # pixels a side; below, the strides of the Nature CNN leave nothing
+
+
+def build_encoder(space: gym.Space[Any]) -> tuple[nn.Sequential, int]:
+    """Give the encoder for an observation space and the number of features that come out."""
+    kind = observation_kind(space)
+    if kind == "discrete":
+        size = int(space.n)  # type: ignore[attr-defined]
+        return nn.Sequential(OneHot(size, int(space.start))), size  # type: ignore[attr-defined]
+    if kind == "image":
+        encoder = nn.Sequential(ImageInput(space), *_conv_layers(image_shape(space)), nn.Flatten())
+        with torch.no_grad():
+            probe = torch.zeros((1, *space.shape), dtype=torch.float32)  # type: ignore[misc]
+            return encoder, int(encoder(probe).shape[1])
+    if kind == "vector":
+        size = int(np.prod(space.shape))  # type: ignore[arg-type]
+        is_flat_float = space.shape == (size,) and observation_field(space).dtype == np.float32
+        return nn.Sequential(nn.Identity() if is_flat_float else FlatFloat()), size
+    raise SpaceError(f"there is no encoder for observations of {space}")
+
+
+def image_shape(space: gym.Space[Any]) -> tuple[int, int, int]:
+    """Give (channels, height, width). Channels are last, as Gymnasium renders, unless only the first axis can be."""
+    shape = tuple(space.shape or ())
+    if len(shape) == 2:
+        return 1, shape[0], shape[1]
+    if channels_first(shape):
+        return shape[0], shape[1], shape[2]
+    return shape[2], shape[0], shape[1]
+
+
+def channels_first(shape: tuple[int, ...]) -> bool:
+    """(4, 84, 84) is channels first, (84, 84, 4) is not: channels are fewer than pixels."""
+    return len(shape) == 3 and shape[0] < shape[2]
+
+
+def _conv_layers(shape: tuple[int, int, int]) -> list[nn.Module]:
+    channels, height, width = shape
+    if min(height, width) >= _NATURE_MIN_SIZE:  # Mnih et al. 2015
+        return [
+            nn.Conv2d(channels, 32, 8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, stride=1),
+            nn.ReLU(),
+        ]
+    if min(height, width) < 3:
+        raise SpaceError(f"images must measure at least 3x3 pixels, got {height}x{width}")
+    return [nn.Conv2d(channels, 16, 3), nn.ReLU()]  # MinAtar's network (Young and Tian 2019)
+
+
+class ImageInput(nn.Module):
+    """uint8 pixels to [0, 1]; other images keep their values. Gives (batch, channels, height, width)."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        super().__init__()
+        self._shape = tuple(space.shape or ())
+        self._scale = 1.0 / 255.0 if observation_field(space).dtype == np.uint8 else 1.0
+
+    def forward(self, obs: Tensor) -> Tensor:
+        pixels = obs.to(torch.float32) * self._scale
+        if len(self._shape) == 2:
+            return pixels[:, None]
+        return pixels if channels_first(self._shape) else pixels.permute(0, 3, 1, 2)
+
+
+class OneHot(nn.Module):
+    """Discrete observations as unit vectors."""
+
+    def __init__(self, size: int, start: int) -> None:
+        super().__init__()
+        self._size, self._start = size, start
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return F.one_hot(obs - self._start, self._size).to(torch.float32)
+
+
+class FlatFloat(nn.Module):
+    """Any array as one float vector."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return obs.to(torch.float32).flatten(1)

@@ -1,0 +1,16 @@
+"""Q-values of every action from one observation."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from rl_training.models.layers import mlp
+
+
+class MLPQNetwork(nn.Sequential):
+    """(batch, *obs) -> (batch, actions): an optional encoder, hidden layers, one output per action."""
+
+    def __init__(
+        self, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int] = (256, 256), encoder: nn.Module | None = None
+    ) -> None:
+        super().__init__(encoder or nn.Identity(), *mlp(obs_dim, hidden_sizes, action_dim))

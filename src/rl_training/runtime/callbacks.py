@@ -1,0 +1,163 @@
+"""What happens besides learning: episodes and metrics are logged, the policy is evaluated, the run is kept.
+
+Order matters and is set in trainer.py: the checkpoint comes last, so that it holds what the others did at its step.
+"""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rl_training.errors import TrainingError
+from rl_training.experiment.checkpointing import POLICY, prune_checkpoints, save_checkpoint, write_pointer
+from rl_training.runtime.evaluation import EvalEpisode, Evaluator, mean_return
+from rl_training.runtime.run import Run
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class Callback:
+    """Override what you need. Set `run.stop_reason` to end the run after the current step."""
+
+    def on_start(self, run: Run) -> None:
+        """Training begins, or goes on after a resume."""
+
+    def on_step(self, run: Run) -> None:
+        """Every env took a step and the updates due were made."""
+
+    def on_end(self, run: Run) -> None:
+        """Training ended, also by an error; release what you hold."""
+
+
+class EpisodeLog(Callback):
+    """episodes.jsonl: every training episode, as it ends."""
+
+    def on_step(self, run: Run) -> None:
+        finished = run.collector.finished
+        if finished:
+            for episode in finished:
+                run.folder.log("episodes").write(episode.record())
+            run.recent.extend(finished)
+            run.num_episodes += len(finished)
+            finished.clear()
+
+
+class MetricsLog(Callback):
+    """metrics.jsonl and TensorBoard: one record per log interval and one at the very end."""
+
+    def __init__(self) -> None:
+        self._writer: SummaryWriter | None = None
+        self._mark = (0, 0.0)  # step and wall time of the previous record of this process
+
+    def on_start(self, run: Run) -> None:
+        self._mark = (run.step, run.wall_s)
+        if run.config.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(run.folder.tensorboard), purge_step=run.step or None)
+
+    def on_step(self, run: Run) -> None:
+        if run.crossed(run.config.log_interval) or run.step >= run.config.total_timesteps:
+            self._write(run)
+
+    def on_end(self, run: Run) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _write(self, run: Run) -> None:
+        metrics = {name: float(value) for name, value in run.last_metrics.items()}
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"{name} is {value} at env step {run.step} (gradient step {run.gradient_step}): training has "
+                    "diverged; a smaller learning_rate or max_grad_norm usually helps"
+                )
+        metrics |= run.algorithm.status(run.step) | episode_metrics(run)
+        wall_s = run.wall_s
+        steps_per_s = (run.step - self._mark[0]) / max(wall_s - self._mark[1], 1e-9)
+        self._mark = (run.step, wall_s)
+        record = {
+            "step": run.step,
+            "gradient_step": run.gradient_step,
+            "wall_s": round(wall_s, 3),
+            "steps_per_s": round(steps_per_s, 1),
+            "metrics": metrics,
+        }
+        run.folder.log("metrics").write(record)
+        run.folder.log("metrics").flush()
+        run.folder.log("episodes").flush()
+        if self._writer is not None:
+            for name, value in metrics.items():
+                self._writer.add_scalar(f"train/{name}", value, run.step)
+            self._writer.add_scalar("speed/steps_per_s", steps_per_s, run.step)
+
+
+def episode_metrics(run: Run) -> dict[str, float]:
+    """Averages over the latest training episodes."""
+    if not run.recent:
+        return {"episodes": 0}
+    return {
+        "episodes": run.num_episodes,
+        "return_mean": float(np.mean([episode.ret for episode in run.recent])),
+        "length_mean": float(np.mean([episode.length for episode in run.recent])),
+    }
+
+
+class Evaluation(Callback):
+    """eval.jsonl: the policy without exploration, at every interval and at the end; notes the best and may stop."""
+
+    def __init__(self) -> None:
+        self._evaluator: Evaluator | None = None
+        self.latest: list[EvalEpisode] = []
+        self.latest_step = -1
+        self.is_best = False  # whether the evaluation of this very step was the best so far
+
+    def on_step(self, run: Run) -> None:
+        self.is_best = False
+        if run.crossed(run.config.eval_interval) or run.step >= run.config.total_timesteps:
+            self._evaluate(run)
+
+    def on_end(self, run: Run) -> None:
+        if self._evaluator is not None:
+            self._evaluator.close()
+
+    def _evaluate(self, run: Run) -> None:
+        self._evaluator = self._evaluator or Evaluator(run.env_factory)
+        seeds = run.streams.eval_seeds(run.config.eval_episodes)
+        self.latest = self._evaluator.evaluate(run.algorithm, seeds, step=run.step)
+        self.latest_step = run.step
+        for episode in self.latest:
+            run.folder.log("eval").write({"step": run.step, **episode.record()})
+        run.folder.log("eval").flush()
+        mean = mean_return(self.latest)
+        if run.best_return is None or mean > run.best_return:
+            run.best_return = mean
+            self.is_best = True
+        stop_return = run.config.stop_return
+        if stop_return is not None and mean >= stop_return and not run.stop_reason:
+            run.stop_reason = f"evaluation reached {mean:.1f} (stop_return {stop_return:g})"
+
+
+class Checkpointing(Callback):
+    """Keeps the run: at every interval and at the end whole, at a best evaluation at least the policy."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+
+    def on_step(self, run: Run) -> None:
+        ends = run.step >= run.config.total_timesteps or bool(run.stop_reason)
+        if run.crossed(run.config.checkpoint_interval) or ends:
+            self.save(run)
+        elif self._evaluation.is_best:
+            self._save_parts(run, {POLICY: run.algorithm.policy_state_dict()})
+
+    def save(self, run: Run) -> None:
+        self._save_parts(run, run.parts())
+
+    def _save_parts(self, run: Run, parts: dict[str, dict[str, Any]]) -> None:
+        folder = run.folder.checkpoints
+        path = save_checkpoint(folder, config=run.config, counters=run.counters(), parts=parts)
+        if self._evaluation.is_best:
+            write_pointer(folder, "best", path.name)
+        prune_checkpoints(folder, run.config.keep_checkpoints)

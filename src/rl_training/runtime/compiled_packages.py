@@ -1,0 +1,138 @@
+"""Graphs compiled ahead of time with AOTInductor, kept on disk so that each is compiled once.
+
+A package holds native code. It is therefore loaded only from a folder of the user that nobody else can write to, never
+from a run folder or a checkpoint. Its name is a hash of all that the code depends on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+import zipfile
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from rl_training.errors import ConfigError
+
+log = logging.getLogger("rl_training.acceleration")
+
+
+def compiler() -> list[str]:
+    """Return the command of the C++ compiler: $CXX, or the platform's usual one, as AOTInductor chooses it."""
+    return shlex.split(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++"))
+
+
+def compiler_available() -> bool:
+    """Tell whether there is a C++ compiler, which `acceleration: compile` needs."""
+    return shutil.which(compiler()[0]) is not None
+
+
+def cache_dir() -> Path:
+    """Return the folder of compiled packages, made if need be; refuse one that others could write native code into."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(os.environ.get("RL_TRAINING_CACHE") or base / "rl_training") / "aoti"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(
+            f"{folder} must belong to you and be writable by you alone, because compiled code is loaded from it; "
+            f"run `chmod 700 {folder}`, or set RL_TRAINING_CACHE to another folder"
+        )
+    return folder
+
+
+def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> Callable[[list[Tensor]], list[Tensor]]:
+    """Return the compiled graph, from the cache if the same software compiled it before for the same processor."""
+    try:
+        path = cache_dir() / f"{_cache_key(graph, inputs)}.pt2"
+        try:
+            return _open_package(path)
+        except FileNotFoundError:
+            pass
+        except (OSError, RuntimeError, zipfile.BadZipFile) as error:
+            log.warning("%s is damaged (%s)", path, error)
+        log.info("compiling the %s (once; cached in %s)", name, path.parent)
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory(dir=path.parent) as temporary:  # other processes may compile the same now
+            package = Path(temporary) / path.name
+            _build_package(graph, inputs, package)
+            package.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"acceleration: compile cannot keep its result ({error}); "
+            "set RL_TRAINING_CACHE to another folder, or use acceleration: eager"
+        ) from error
+    log.info("compiled the %s in %.0f s", name, time.perf_counter() - start)
+    return _open_package(path)
+
+
+def _build_package(graph: GraphModule, inputs: list[Tensor], path: Path) -> None:
+    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler  # takes a second to import
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch's warnings about its own code
+        try:
+            program = torch.export.export(graph, tuple(inputs))
+            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+        except (CppCompileError, InvalidCxxCompiler) as error:
+            raise ConfigError(
+                f"acceleration: compile: {compiler()[0]} failed; use acceleration: eager, or mend this: {error}"
+            ) from error
+
+
+def _open_package(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
+    with zipfile.ZipFile(path) as archive:
+        if broken := archive.testzip():
+            raise zipfile.BadZipFile(f"bad checksum of {broken}")
+    # The bare loader: `aoti_load_package` imports for a second, and its model rebuilds an argument tree on each call.
+    single_threaded, runners, device_index = True, 1, -1
+    loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", single_threaded, runners, device_index)
+    run: Callable[[list[Tensor]], list[Tensor]] = loader.boxed_run
+    return run
+
+
+def _cache_key(graph: GraphModule, inputs: list[Tensor]) -> str:
+    """Hash all that the machine code depends on: the graph, its constants, its inputs' layout, software, processor."""
+    version = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=True).stdout
+    parts = (
+        graph.code,
+        [(name, _layout(x), x.cpu().numpy().tobytes()) for name, x in constants(graph).items()],
+        [_layout(x) for x in inputs],
+        (torch.__version__, torch.version.git_version, version),
+        (platform.machine(), _processor(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def constants(graph: GraphModule) -> dict[str, Tensor]:
+    """Return the tensors which the graph reads without being given them."""
+    names = [node.target for node in graph.graph.nodes if node.op == "get_attr"]
+    return {name: attrgetter(name)(graph).detach() for name in names}
+
+
+def _layout(x: Tensor) -> str:
+    return f"{x.dtype} {tuple(x.shape)} {x.stride()} {x.device}"
+
+
+def _processor() -> list[str]:
+    """Return the processor's model and instruction sets: the code is compiled for exactly these."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return [platform.processor()]
+    return sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})

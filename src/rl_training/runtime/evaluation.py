@@ -1,0 +1,85 @@
+"""Evaluate a policy: whole episodes, its own environments, a fixed list of reset seeds, no exploration."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.data.schema import env_action_offset, observation_field
+from rl_training.envs.factory import EnvFactory
+from rl_training.envs.vector import SyncEnvs
+
+MAX_EPISODE_STEPS = 27_000  # an env without a time limit must not hold up a run for ever; Atari's usual cap
+
+log = logging.getLogger("rl_training.evaluation")
+
+
+@dataclass(frozen=True, slots=True)
+class EvalEpisode:
+    """One evaluation episode."""
+
+    episode: int
+    seed: int
+    ret: float
+    length: int
+
+    def record(self) -> dict[str, Any]:
+        return {"episode": self.episode, "seed": self.seed, "return": self.ret, "length": self.length}
+
+
+class Evaluator:
+    """Plays evaluation episodes in one environment of its own, made at the first use."""
+
+    def __init__(self, factory: EnvFactory) -> None:
+        self._factory = factory
+        self._envs: SyncEnvs | None = None
+
+    def evaluate(
+        self,
+        algorithm: Algorithm,
+        seeds: Sequence[int],
+        *,
+        step: int = 0,
+        on_episode: Callable[[EvalEpisode], None] = lambda episode: None,
+        on_step: Callable[[SyncEnvs], None] = lambda envs: None,
+    ) -> list[EvalEpisode]:
+        """Play one episode per seed. `step`: the run's env step, for algorithms whose acting depends on it."""
+        if self._envs is None:
+            self._envs = SyncEnvs(self._factory, 1)
+        episodes = []
+        for number, seed in enumerate(seeds):
+            episode = self._play(self._envs, algorithm, number, seed, step, on_step)
+            on_episode(episode)
+            episodes.append(episode)
+        return episodes
+
+    def close(self) -> None:
+        if self._envs is not None:
+            self._envs.close()
+            self._envs = None
+
+    @staticmethod
+    def _play(
+        envs: SyncEnvs, algorithm: Algorithm, number: int, seed: int, step: int, on_step: Callable[[SyncEnvs], None]
+    ) -> EvalEpisode:
+        offset = env_action_offset(envs.action_space)
+        dtype = observation_field(envs.observation_space).dtype
+        obs, _ = envs.reset([0], [seed], [number])
+        ret, length = 0.0, 0
+        while length < MAX_EPISODE_STEPS:
+            on_step(envs)
+            result = envs.step(algorithm.act(obs.astype(dtype, copy=False), step=step).actions + offset)
+            obs = result.obs
+            ret += float(result.rewards[0])
+            length += 1
+            if result.terminated[0] or result.truncated[0]:
+                return EvalEpisode(number, seed, ret, length)
+        log.warning("evaluation episode %d (seed %d) was cut at %d steps", number, seed, MAX_EPISODE_STEPS)
+        return EvalEpisode(number, seed, ret, length)
+
+
+def mean_return(episodes: Sequence[EvalEpisode]) -> float:
+    return float(np.mean([episode.ret for episode in episodes]))

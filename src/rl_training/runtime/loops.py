@@ -1,0 +1,24 @@
+"""The training loops, one per family."""
+
+from collections.abc import Sequence
+
+from rl_training.hparams.base import HParams
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.run import Run
+
+
+def run_off_policy(run: Run, hparams: HParams, callbacks: Sequence[Callback]) -> None:
+    """Collect, remember, learn: until the env steps are taken or a callback or signal asks to stop."""
+    algorithm, memory, collector = run.algorithm, run.memory, run.collector
+    num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
+    batch_size: int = hparams.batch_size  # type: ignore[attr-defined]
+    owed = hparams.updates_until  # type: ignore[attr-defined]
+    while run.step < total_timesteps and not run.stop_reason:
+        memory.add(collector.step(algorithm, step=run.step))
+        run.previous_step, run.step = run.step, run.step + num_envs
+        for _ in range(owed(run.step) - owed(run.previous_step)):
+            result = algorithm.update(memory.sample(batch_size))
+            run.gradient_step += result.num_gradient_steps
+            run.last_metrics = result.metrics
+        for callback in callbacks:
+            callback.on_step(run)

@@ -1,0 +1,88 @@
+"""`Run`: everything that changes while training, in one place, with its state."""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, Memory, StateDict
+from rl_training.envs.factory import EnvFactory
+from rl_training.experiment.checkpointing import MEMORY, POLICY, TRAINING
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.run_dir import RunDir
+from rl_training.experiment.seeding import Streams
+from rl_training.runtime.collector import Collector, Episode
+
+RECENT_EPISODES = 100
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One training run. Callbacks read it, and end it by giving a `stop_reason`."""
+
+    config: TrainConfig
+    streams: Streams
+    folder: RunDir
+    env_factory: EnvFactory
+    algorithm: Algorithm
+    memory: Memory
+    collector: Collector
+    step: int = 0  # env steps taken
+    previous_step: int = 0  # before the latest round of env steps
+    gradient_step: int = 0
+    stop_reason: str = ""
+    best_return: float | None = None
+    last_metrics: dict[str, Tensor] = field(default_factory=dict)
+    recent: deque[Episode] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
+    num_episodes: int = 0
+    _wall_before: float = 0.0
+    _wall_start: float = field(default_factory=time.perf_counter)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return self._wall_before + time.perf_counter() - self._wall_start
+
+    def crossed(self, interval: int) -> bool:
+        """Tell whether the latest round of env steps reached or passed a multiple of `interval` (0: never)."""
+        return interval > 0 and self.step // interval > self.previous_step // interval
+
+    def counters(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "gradient_step": self.gradient_step,
+            "wall_s": self.wall_s,
+            "replayable": self.collector.replayable,
+        }
+
+    def parts(self) -> dict[str, StateDict]:
+        """The state as a checkpoint keeps it: for acting, for learning on, and the memory."""
+        training = {
+            "algorithm": self.algorithm.state_dict(),
+            "collector": self.collector.state_dict(),
+            "last_metrics": self.last_metrics,
+            "best_return": self.best_return,
+            "num_episodes": self.num_episodes,
+            "recent": [[e.step, e.env, e.episode, e.seed, e.ret, e.length] for e in self.recent],
+            "log_positions": self.folder.positions(),
+        }
+        return {POLICY: self.algorithm.policy_state_dict(), TRAINING: training, MEMORY: self.memory.state_dict()}
+
+    def load(self, counters: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take up the state of a checkpoint; the log files were cut back when the folder was opened."""
+        training = parts[TRAINING]
+        self.algorithm.load_policy_state_dict(parts[POLICY])
+        self.algorithm.load_state_dict(training["algorithm"])
+        self.memory.load_state_dict(parts[MEMORY])
+        self.collector.load_state_dict(training["collector"])
+        self.last_metrics = dict(training.get("last_metrics") or {})
+        self.best_return = training["best_return"]
+        self.num_episodes = int(training["num_episodes"])
+        self.recent.extend(Episode(*values) for values in training["recent"])
+        self.step = self.previous_step = int(counters["step"])
+        self.gradient_step = int(counters["gradient_step"])
+        self._wall_before = float(counters["wall_s"])
+        self._wall_start = time.perf_counter()

@@ -1,0 +1,320 @@
+"""Every fast path gives the results of the plain one, and native code is loaded only from a private cache."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rl_training.algorithms.optim import FlatModule, adam
+from rl_training.errors import ConfigError
+from rl_training.runtime import compiled_packages
+from rl_training.runtime.acceleration import Batch, Metrics, State, accelerate, fast_forward, resolve_acceleration
+
+needs_compiler = pytest.mark.skipif(not compiled_packages.compiler_available(), reason="needs a C++ compiler")
+
+
+class TinyQLearning:
+    """A network with a buffer, and a step with all that real ones have: target, gradient, Adam, counted sync."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.flat = FlatModule(nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 2)))
+        self.scale = torch.tensor([1.0, 0.5])
+        params = self.flat.params
+        self.state = {
+            "params": params,
+            "target": params.clone() * 0.9,
+            "mean": torch.zeros_like(params),
+            "square": torch.zeros_like(params),
+            "count": torch.zeros((), dtype=torch.int64),
+        }
+
+    def step(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        def loss(params: Tensor) -> tuple[Tensor, Metrics]:
+            next_values = (self.flat.apply(state["target"], batch["next_obs"]) * self.scale).amax(1)
+            td_target = batch["rewards"] + 0.9 * (~batch["terminated"]) * next_values
+            values = self.flat.apply(params, batch["obs"]).gather(1, batch["actions"][:, None]).squeeze(1)
+            td_errors = td_target - values
+            mse = F.mse_loss(values, td_target)
+            return mse, {"loss": mse, "td_errors": td_errors, "old_count": state["count"]}
+
+        gradient, metrics = torch.func.grad(loss, has_aux=True)(state["params"])
+        params, mean, square, count = adam(
+            state["params"], gradient, state["mean"], state["square"], state["count"], learning_rate=batch["rate"]
+        )
+        target = torch.where(count % 3 == 0, params, state["target"])
+        return {"params": params, "target": target, "mean": mean, "square": square, "count": count}, metrics
+
+
+def make_batch(seed: int, size: int = 8) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "obs": torch.randn(size, 7, generator=generator)[:, :3],  # a part of wider rows, with their stride
+        "next_obs": torch.randn(size, 3, generator=generator),
+        "actions": torch.randint(0, 2, (size,), generator=generator),
+        "rewards": torch.randn(size, generator=generator),
+        "terminated": torch.rand(size, generator=generator) < 0.3,
+        "rate": torch.tensor(0.01 / (1 + seed)),
+    }
+
+
+@pytest.fixture(scope="module")
+def warm_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder into which the first test that needs it compiles the tiny step, once for this file."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_own_cache(warm_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(warm_cache))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def compiled_once(warm_cache: Path) -> Path:
+    """The package of the tiny step, compiled if no test did so before."""
+    tiny = TinyQLearning()
+    accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+    (package,) = (warm_cache / "aoti").iterdir()
+    return package
+
+
+def never_compile(*_: object) -> None:
+    raise AssertionError("compiled again")
+
+
+# --- The update ------------------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+def test_compile_equals_eager_over_ten_updates() -> None:
+    plain, fast = TinyQLearning(), TinyQLearning()
+    update, compiled = accelerate(plain.step, "eager"), accelerate(fast.step, "compile")
+    for seed in range(10):
+        expected, metrics = update(plain.state, make_batch(seed)), compiled(fast.state, make_batch(seed))
+        torch.testing.assert_close(metrics, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(fast.state, plain.state, rtol=1e-5, atol=1e-6)
+    assert fast.state["count"].item() == 10
+
+
+@pytest.mark.parametrize("mode", ["eager", pytest.param("compile", marks=needs_compiler)])
+def test_the_state_keeps_its_memory_and_earlier_metrics_their_values(mode: str) -> None:
+    tiny = TinyQLearning()
+    pointers = {name: tensor.data_ptr() for name, tensor in tiny.state.items()}
+    before = tiny.state["params"].clone()
+    update = accelerate(tiny.step, mode)
+    first = update(tiny.state, make_batch(0))
+    first_loss = first["loss"].item()
+    update(tiny.state, make_batch(1))
+    assert {name: tensor.data_ptr() for name, tensor in tiny.state.items()} == pointers
+    assert not torch.equal(tiny.state["params"], before)
+    assert (first["loss"].item(), first["old_count"].item()) == (first_loss, 0)  # not overwritten by the second update
+    assert torch.equal(next(tiny.flat.module.parameters()).reshape(-1), tiny.state["params"][:48])
+
+
+def test_a_new_value_that_is_another_tensor_of_the_state_is_the_old_one() -> None:
+    state = {"params": torch.tensor([1.0]), "target": torch.tensor([0.0])}
+    step = accelerate(lambda s, b: ({"params": s["params"] + 1, "target": s["params"]}, {}), "eager")
+    step(state, {})
+    assert (state["params"].item(), state["target"].item()) == (2.0, 1.0)
+
+
+@needs_compiler
+def test_another_batch_layout_gets_its_own_program(compiled_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = TinyQLearning()
+    update = accelerate(tiny.step, "compile")
+    update(tiny.state, make_batch(0))
+    monkeypatch.setattr(compiled_packages, "_build_package", never_compile)
+    update(tiny.state, dict(reversed(make_batch(0).items())))  # another order of names is no other layout on disk
+    for other in (make_batch(0, size=9), make_batch(0) | {"obs": make_batch(0)["obs"].contiguous()}):
+        with pytest.raises(AssertionError, match="compiled again"):
+            update(tiny.state, other)
+
+
+@needs_compiler
+def test_a_step_that_reads_parameters_from_the_module_is_refused() -> None:
+    tiny = TinyQLearning()
+    step = accelerate(lambda s, b: ({"params": s["params"] + tiny.flat.module(b["obs"]).sum()}, {}), "compile")
+    with pytest.raises(RuntimeError, match="reads its state from outside"):
+        step(tiny.state, make_batch(0))
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ValueError, match="eager, compile, cuda_graph, got fast"):
+        accelerate(TinyQLearning().step, "fast")
+
+
+# --- The cache -------------------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+def test_a_second_build_takes_the_package_from_the_cache(compiled_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_packages, "_build_package", never_compile)
+    tiny = TinyQLearning()
+    accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+    assert tiny.state["count"].item() == 1
+
+
+@needs_compiler
+def test_a_changed_constant_or_thread_count_is_another_package(
+    compiled_once: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_packages, "_build_package", never_compile)
+    tiny = TinyQLearning()
+    tiny.scale.mul_(2.0)
+    with pytest.raises(AssertionError, match="compiled again"):
+        accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    tiny = TinyQLearning()
+    with pytest.raises(AssertionError, match="compiled again"):
+        accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", ["cut", "one byte", "empty"])
+def test_a_damaged_package_is_compiled_again(
+    damage: str, compiled_once: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = compiled_once.read_bytes()
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    compiled_once.write_bytes({"cut": whole[:middle], "one byte": flipped, "empty": b""}[damage])
+    monkeypatch.setattr(compiled_packages, "_build_package", lambda graph, inputs, path: path.write_bytes(whole))
+    tiny = TinyQLearning()
+    with caplog.at_level(logging.INFO, "rl_training.acceleration"):
+        accelerate(tiny.step, "compile", name="critic update")(tiny.state, make_batch(0))
+    assert tiny.state["count"].item() == 1
+    assert compiled_once.read_bytes() == whole
+    assert [record.message.split(" (")[0] for record in caplog.records] == [
+        f"{compiled_once} is damaged",
+        "compiling the critic update",
+        "compiled the critic update in 0 s",
+    ]
+    assert list(compiled_once.parent.iterdir()) == [compiled_once]  # no temporary file is left
+
+
+def test_the_cache_folder_is_private_and_one_that_others_can_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "new"))
+    folder = compiled_packages.cache_dir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o770)
+    with pytest.raises(ConfigError, match=r"writable by you alone.*chmod 700"):
+        compiled_packages.cache_dir()
+
+
+@needs_compiler
+def test_a_cache_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "file"))
+    tiny = TinyQLearning()
+    with pytest.raises(ConfigError, match="RL_TRAINING_CACHE to another folder, or use acceleration: eager"):
+        accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+
+
+def test_the_cache_lies_in_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RL_TRAINING_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert compiled_packages.cache_dir() == tmp_path / "rl_training" / "aoti"
+
+
+# --- The choice ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("requested", "device_type", "updates", "expected"),
+    [
+        ("auto", "cuda", 10, "cuda_graph"),
+        ("auto", "cpu", 1_000, "eager"),
+        ("auto", "cpu", 1_000_000, "compile"),
+        ("eager", "cuda", 1_000_000, "eager"),
+        ("compile", "cpu", 10, "compile"),
+    ],
+)
+def test_auto_depends_on_the_device_and_the_length_of_the_run(
+    requested: str, device_type: str, updates: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_training.runtime.acceleration.compiler_available", lambda: True)
+    assert resolve_acceleration(requested, device_type=device_type, expected_updates=updates) == expected
+
+
+def test_a_cuda_graph_on_the_cpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cuda_graph needs a CUDA device, but the device is cpu"):
+        resolve_acceleration("cuda_graph", device_type="cpu", expected_updates=10)
+
+
+def test_without_a_compiler_compile_is_refused_and_auto_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/c++ -O2")
+    assert not compiled_packages.compiler_available()
+    with pytest.raises(ConfigError, match=r"/nowhere/c\+\+ was not found; install it, or use acceleration: eager"):
+        accelerate(TinyQLearning().step, "compile")
+    assert resolve_acceleration("auto", device_type="cpu", expected_updates=1_000_000) == "eager"
+
+
+# --- Acting ----------------------------------------------------------------------------------------------------------
+
+
+def make_policy() -> nn.Sequential:
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32, bias=False), nn.SiLU())
+    return nn.Sequential(encoder, nn.Identity(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 5_000])  # the last is above the limit for numpy
+def test_fast_forward_equals_the_module(rows: int) -> None:
+    policy = make_policy()
+    forward = fast_forward(policy, "cpu")
+    assert forward is not None
+    obs = np.random.default_rng(0).normal(size=(rows, 2, 3)).astype(np.float32) * 20
+    given = obs.copy()
+    output = forward(obs)
+    with torch.no_grad():
+        np.testing.assert_allclose(output, policy(torch.from_numpy(obs)).numpy(), rtol=1e-4, atol=1e-5)
+    assert output.dtype == np.float32
+    assert np.array_equal(obs, given)
+
+
+def test_fast_forward_sees_updates_in_place() -> None:
+    flat = FlatModule(make_policy())
+    forward = fast_forward(flat.module, "cpu")
+    assert forward is not None
+    obs = np.ones((1, 6), dtype=np.float32)
+    before = forward(obs)
+    flat.params.mul_(1.5)
+    assert not np.allclose(forward(obs), before)
+    np.testing.assert_allclose(forward(obs), flat.module(torch.from_numpy(obs)).numpy(), rtol=1e-5, atol=1e-6)
+
+
+class Doubled(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Doubled(nn.Linear(2, 2)),
+        nn.Sequential(nn.Linear(2, 2), Doubled(nn.Linear(2, 2))),
+        nn.Sequential(nn.Linear(2, 2), nn.Dropout()),
+        nn.Sequential(nn.Flatten(0), nn.Linear(2, 2)),
+        nn.Sequential(nn.Linear(2, 2)).double(),
+        nn.Sequential(nn.ReLU()),
+    ],
+)
+def test_fast_forward_leaves_other_modules_to_pytorch(module: nn.Module) -> None:
+    assert fast_forward(module, "cpu") is None
+
+
+def test_fast_forward_is_for_the_cpu() -> None:
+    assert fast_forward(make_policy(), torch.device("cuda")) is None

@@ -1,0 +1,376 @@
+"""Environments in this process: who resets, what is checked, what the tiny ones are worth."""
+
+import importlib
+import pickle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.utils.env_checker import check_env
+
+from rl_training.envs.factory import TINY_ENVS, RegisteredEnv, make_env_factory, make_envs, register_tiny_envs
+from rl_training.envs.tiny import Chain, Identity, Misbehaving, TinyImage, TwoArmedBandit
+from rl_training.envs.vector import SyncEnvs
+from rl_training.errors import ConfigError, EnvError, SpaceError
+
+RIGHT = 1
+
+
+class OneBuffer(gym.Env[np.ndarray, np.ndarray]):
+    """Returns the same array each time, and pays for the difference to the action before."""
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-np.inf, np.inf, (1,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+        self._obs = np.zeros(1, np.float32)
+        self._last_action = np.zeros(1, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self._obs[:] = 0
+        return self._obs, {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        reward = float(action[0] - self._last_action[0])
+        self._last_action = action
+        self._obs += 1
+        return self._obs, reward, False, False, {"kept": self._obs[0]}
+
+
+class OldApi(gym.Env[np.ndarray, np.int64]):
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = Box(0, 1, (1,), np.float32), Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: np.int64) -> Any:
+        return np.zeros(1, np.float32), 0.0, False, {}
+
+
+# ------------------------------------------------------------------------------------------------------- SyncEnvs
+
+
+def test_reset_touches_only_the_named_envs():
+    envs = SyncEnvs(Misbehaving, 3)
+    envs.reset([0, 1, 2], [0, 0, 0])
+    envs.step(np.zeros(3, np.int64))
+    obs, infos = envs.reset([2, 0], [0, 0])
+    np.testing.assert_array_equal(obs[:, 0], [0, 0])  # the steps of the episode
+    assert infos == [{}, {}]
+    result = envs.step(np.zeros(3, np.int64))
+    np.testing.assert_array_equal(result.obs[:, 0], [1, 2, 1])
+
+
+def test_the_last_step_of_an_episode_gives_its_true_successor():
+    envs = SyncEnvs(lambda: Chain(num_states=3))
+    envs.reset([0], [0])
+    envs.step(np.array([RIGHT]))
+    last = envs.step(np.array([RIGHT]))
+    np.testing.assert_array_equal(last.obs, [[0, 0, 1]])
+    assert (last.rewards[0], last.terminated[0], last.truncated[0]) == (1.0, True, False)
+
+
+def test_result_has_the_declared_dtypes_and_shapes():
+    envs = SyncEnvs(RegisteredEnv("Pendulum-v1"), 2)
+    obs, _ = envs.reset([0, 1], [1, 2])
+    result = envs.step(np.zeros((2, 1), np.float32))
+    assert obs.dtype == result.obs.dtype == np.float32
+    assert result.rewards.dtype == np.float64
+    assert result.terminated.dtype == result.truncated.dtype == np.bool_
+    assert (result.obs.shape, result.rewards.shape, len(result.infos)) == ((2, 3), (2,), 2)
+
+
+def test_results_are_not_overwritten_by_an_env_that_reuses_its_array():
+    envs = SyncEnvs(OneBuffer)
+    first, _ = envs.reset([0], [0])
+    second = envs.step(np.zeros((1, 1), np.float32)).obs
+    envs.step(np.zeros((1, 1), np.float32))
+    assert (first.item(), second.item()) == (0.0, 1.0)
+
+
+def test_an_env_that_keeps_its_action_does_not_see_the_caller_reuse_the_array():
+    envs = SyncEnvs(OneBuffer)
+    envs.reset([0], [0])
+    actions = np.full((1, 1), 0.25, np.float32)
+    envs.step(actions)
+    actions[:] = 0.75
+    assert envs.step(actions).rewards[0] == 0.5
+
+
+@pytest.mark.parametrize("steps_before", [0, 10])
+def test_step_is_refused_before_the_reset_and_after_the_end(steps_before: int):
+    envs = SyncEnvs(Misbehaving, 2)
+    envs.reset([0], [0])
+    for _ in range(steps_before):  # episodes are truncated after 10 steps
+        envs.reset([1], [0])
+        envs.step(np.zeros(2, np.int64))
+    with pytest.raises(RuntimeError, match=r"must be reset before the next step") as error:
+        envs.step(np.zeros(2, np.int64))
+    assert not isinstance(error.value, EnvError)
+
+
+def test_actions_of_the_wrong_shape_or_kind_are_refused():
+    envs = SyncEnvs(RegisteredEnv("CartPole-v1"), 2)
+    envs.reset([0, 1], [0, 0])
+    with pytest.raises(ValueError, match=r"actions must have shape \(2,\), got \(2, 1\)"):
+        envs.step(np.zeros((2, 1), np.int64))
+    with pytest.raises(TypeError, match="same_kind"):
+        envs.step(np.zeros(2, np.float32))
+    assert envs.step(np.zeros(2, np.int32)).rewards.tolist() == [1.0, 1.0]
+
+
+def test_integer_observations_are_arrays_too():
+    envs = SyncEnvs(RegisteredEnv("FrozenLake-v1", {"is_slippery": False}), 2)
+    obs, _ = envs.reset([0, 1], [0, 0])
+    result = envs.step(np.array([2, 1]))  # right, down on a 4x4 map
+    assert obs.tolist() == [0, 0]
+    assert result.obs.tolist() == [1, 4]
+
+
+def test_an_exception_names_env_seed_episode_and_step_and_leaves_its_traceback(tmp_path):
+    crash_dir = tmp_path / "crash"
+    envs = SyncEnvs(lambda: Misbehaving("raise", step=2, episode=1), 2, crash_dir=crash_dir)
+    envs.reset([0, 1], [5, 6], [7, 8])
+    envs.reset([1], [66], [9])
+    envs.step(np.zeros(2, np.int64))
+    with pytest.raises(
+        EnvError, match=r"^env 1 raised ValueError: misbehaving on purpose at step 2 of episode 9 \(seed 66\); see"
+    ) as error:
+        envs.step(np.zeros(2, np.int64))
+    assert isinstance(error.value.__cause__, ValueError)
+    report = (crash_dir / "env_1.txt").read_text()
+    assert "at step 2 of episode 9 (seed 66)" in report
+    assert "_maybe_fault" in report
+    assert not (crash_dir / "env_0.txt").exists()
+
+
+def test_an_exception_in_reset_counts_the_episodes_itself():
+    envs = SyncEnvs(lambda: Misbehaving("raise", step=0, episode=1))
+    envs.reset([0], [5])
+    with pytest.raises(EnvError, match=r"^env 0 raised ValueError: .* at the reset of episode 1 \(seed 6\)$"):
+        envs.reset([0], [6])
+
+
+@pytest.mark.parametrize(
+    ("fault", "step", "message"),
+    [
+        ("shape", 0, r"shape \(1,\), but its observation space Box\(.*\) declares shape \(3,\) at the reset"),
+        ("shape", 2, r"shape \(1,\), but its observation space Box\(.*\) declares shape \(3,\) at step 2"),
+        ("dtype", 0, r"dtype int64, but its observation space Box\(.*\) declares float32 at the reset"),
+    ],
+)
+def test_observations_that_the_space_does_not_declare_are_refused(fault: Any, step: int, message: str):
+    envs = SyncEnvs(lambda: Misbehaving(fault, step=step))
+    with pytest.raises(EnvError, match=f"^env 0 returned an observation of {message}"):  # noqa: PT012
+        envs.reset([0], [0])
+        for _ in range(2):
+            envs.step(np.zeros(1, np.int64))
+
+
+def test_a_factory_of_something_else_is_refused():
+    with pytest.raises(EnvError, match=r"returned the vector environment .*; it must return a single environment"):
+        SyncEnvs(lambda: gym.make_vec("CartPole-v1", num_envs=2))  # type: ignore[arg-type, return-value]
+    with pytest.raises(EnvError, match=r"returned int 3, not a gymnasium.Env"):
+        SyncEnvs(lambda: 3)  # type: ignore[arg-type, return-value]
+    with pytest.raises(EnvError, match="env 0 raised ZeroDivisionError: division by zero before its first episode"):
+        SyncEnvs(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+
+
+def test_envs_of_different_kinds_do_not_make_a_group():
+    sizes = iter([3, 4])
+    with pytest.raises(EnvError, match=r"env 1 has the spaces .*\(4,\).* but the group has .*\(3,\)"):
+        SyncEnvs(lambda: Chain(next(sizes)), 2)
+
+
+def test_spaces_that_are_not_one_array_are_refused():
+    with pytest.raises(SpaceError, match="observation space must be one array of numbers, but it is Tuple"):
+        SyncEnvs(lambda: gym.make("Blackjack-v1"))
+
+
+def test_closing_closes_every_env_once_and_steps_are_refused_afterwards():
+    closed = []
+
+    class Closing(Misbehaving):
+        def close(self) -> None:
+            closed.append(self)
+
+    with SyncEnvs(Closing, 2) as envs:
+        envs.reset([0, 1], [0, 0])
+    envs.close()
+    assert len(closed) == 2
+    with pytest.raises(RuntimeError, match="the environments are closed"):
+        envs.step(np.zeros(2, np.int64))
+
+
+# -------------------------------------------------------------------------------------------------------- factory
+
+
+def test_made_envs_carry_no_checker_and_know_the_time_limit():
+    env = make_env_factory("CartPole-v1", {"max_episode_steps": 7})()
+    assert "PassiveEnvChecker" not in str(env)
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 7
+
+
+@pytest.mark.parametrize(
+    ("env_id", "env_kwargs", "kind", "message"),
+    [
+        ("CartPol-v1", {}, ConfigError, "env_id: unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
+        ("Chain-v0", {}, ConfigError, "env_id: unknown environment 'Chain-v0'; did you mean 'rl_training/Chain-v0'?"),
+        ("MountainCar-v9", {}, ConfigError, "did you mean 'MountainCar-v0'?"),
+        ("zzz/Nothing-v0", {}, ConfigError, "env_id: unknown environment 'zzz/Nothing-v0'"),
+        ("a b", {}, ConfigError, "env_id: unknown environment 'a b'"),
+        ("no_such_module:X-v0", {}, EnvError, "No module named 'no_such_module'"),
+        (
+            "rl_training/Chain-v0",
+            {"num_state": 3},
+            ConfigError,
+            "env_kwargs: rl_training/Chain-v0 has no setting 'num_state'; did you mean 'num_states'?",
+        ),
+        (
+            "rl_training/Chain-v0",
+            {"num_states": 1},
+            EnvError,
+            "env_id 'rl_training/Chain-v0' with env_kwargs {'num_states': 1} could not be made: "
+            "ValueError: num_states must be at least 2, got 1",
+        ),
+        ("Blackjack-v1", {}, SpaceError, "env_id 'Blackjack-v1': the observation space must be one array"),
+        (
+            "rl_training/Misbehaving-v0",
+            {"fault": "shape", "step": 1},
+            EnvError,
+            "env_id 'rl_training/Misbehaving-v0': the environment returned an observation of shape (1,)",
+        ),
+    ],
+)
+def test_what_cannot_be_made_is_said_by_the_name_of_the_setting(
+    env_id: str, env_kwargs: dict[str, Any], kind: type[Exception], message: str
+):
+    with pytest.raises(kind) as error:
+        make_env_factory(env_id, env_kwargs)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "module", "extra"),
+    [("LunarLander-v3", "Box2D", "box2d"), ("Hopper-v5", "mujoco", "mujoco"), ("ALE/Pong-v5", "ale_py", "atari")],
+)
+def test_a_missing_extra_is_named_with_its_pip_command(monkeypatch, env_id: str, module: str, extra: str):
+    def fail(self: RegisteredEnv) -> Any:
+        raise gym.error.DependencyNotInstalled(f"{module} is not installed")
+
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(RegisteredEnv, "__call__", fail)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else find_spec(name))
+    with pytest.raises(EnvError) as error:
+        make_env_factory(env_id)
+    assert f"pip install 'rl-training[{extra}]'" in str(error.value)
+
+
+def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
+    (tmp_path / "my_envs.py").write_text(
+        "import gymnasium\ngymnasium.register('MyChain-v0', entry_point='rl_training.envs.tiny:Chain')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    env = make_env_factory("my_envs:MyChain-v0", {"num_states": 4})()
+    assert env.observation_space.shape == (4,)
+    del gym.registry["MyChain-v0"]
+
+
+def test_an_env_of_the_old_api_is_refused_by_name(monkeypatch):
+    monkeypatch.setitem(gym.registry, "Old-v0", gym.envs.registration.EnvSpec("Old-v0", entry_point=OldApi))
+    with pytest.raises(EnvError, match=r"'Old-v0': the environment must return 5 values from step .*returned 4 values"):
+        make_env_factory("Old-v0")
+
+
+def test_factories_can_be_handed_to_another_process_and_share_no_settings():
+    means = [0.0, 1.0]
+    factory = pickle.loads(pickle.dumps(make_env_factory("rl_training/TwoArmedBandit-v0", {"means": means})))
+    env = factory()
+    env.reset(seed=0)
+    assert factory.env_kwargs["means"] is not means
+    assert env.step(np.int64(1))[1] == pytest.approx(1.0, abs=0.5)
+
+
+def test_tiny_envs_are_registered_once():
+    specs = {env_id: gym.registry[env_id] for env_id in TINY_ENVS}
+    register_tiny_envs()
+    assert all(gym.registry[env_id] is spec for env_id, spec in specs.items())
+
+
+def test_unknown_backends_are_refused():
+    with pytest.raises(ConfigError, match="execution_backend must be local_sync or local_async, got 'remote'"):
+        make_envs(Chain, 1, backend="remote")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
+        make_envs(Chain, 0, backend="local_sync")
+
+
+# ----------------------------------------------------------------------------------------------------- tiny envs
+
+
+def test_optimal_q_of_the_chain_is_the_fixed_point_of_its_own_steps():
+    gamma, num_states = 0.9, 4
+    optimal = Chain.optimal_q(gamma, num_states)
+    # gamma ** 2, gamma, 1 to the right; to the left one step is lost, at the left end none.
+    np.testing.assert_allclose(optimal[:, RIGHT], [0.81, 0.9, 1.0, 0.0])
+    np.testing.assert_allclose(optimal[:, 0], [0.9 * 0.81, 0.9 * 0.81, 0.9 * 0.9, 0.0])
+    env = Chain(num_states)
+    for state in range(num_states - 1):
+        for action in range(2):
+            env.reset(seed=0)
+            for _ in range(state):
+                env.step(np.int64(RIGHT))
+            obs, reward, terminated, _, _ = env.step(np.int64(action))
+            target = reward + gamma * (not terminated) * optimal[obs.argmax()].max()
+            assert optimal[state, action] == pytest.approx(target)
+
+
+def test_identity_pays_for_the_same_action_and_is_truncated():
+    env = Identity(size=3, length=4)
+    obs, _ = env.reset(seed=0)
+    total, truncated, steps = 0.0, False, 0
+    while not truncated:
+        obs, reward, terminated, truncated, _ = env.step(obs.argmax())
+        total, steps = total + reward, steps + 1
+        assert not terminated
+    assert (total, steps) == (4.0, 4)
+    wrong = (obs.argmax() + 1) % 3
+    assert env.step(wrong)[1] == 0.0
+
+
+def test_continuous_identity_pays_minus_the_squared_distance():
+    env = Identity(size=2, continuous=True)
+    obs, _ = env.reset(seed=0)
+    obs, reward, *_ = env.step(obs)
+    assert reward == 0.0
+    assert env.step(obs + np.float32(0.5))[1] == pytest.approx(-0.5)  # 2 * 0.5 ** 2
+
+
+def test_bandit_arms_pay_their_means():
+    env = TwoArmedBandit(means=(0.2, 0.8), noise=0.1)
+    env.reset(seed=0)
+    pulls = [[env.step(np.int64(arm))[1] for _ in range(400)] for arm in range(2)]
+    assert np.mean(pulls, axis=1) == pytest.approx([0.2, 0.8], abs=0.02)  # 4 standard errors: 4 * 0.1 / 20
+    assert env.step(np.int64(0))[2:4] == (True, False)
+
+
+def test_tiny_image_pays_for_the_bright_quadrant():
+    env = TinyImage()
+    obs, _ = env.reset(seed=0)
+    seen = set()
+    for _ in range(20):
+        assert env.observation_space.contains(obs)
+        brightness = obs.reshape(2, 6, 2, 6).mean(axis=(1, 3)).flatten()
+        quadrant = int(brightness.argmax())
+        seen.add(quadrant)
+        obs, reward, *_ = env.step(np.int64(quadrant))
+        assert reward == 1.0
+    assert seen == {0, 1, 2, 3}
+
+
+@pytest.mark.filterwarnings("ignore:.*Box observation space m.*imum value is.*infinity")
+@pytest.mark.parametrize("name", sorted(TINY_ENVS))
+def test_tiny_envs_keep_gymnasiums_rules(name: str):
+    check_env(gym.make(name).unwrapped, skip_render_check=True)
