@@ -1,4 +1,4 @@
-"""Entry point: `python -m benchmarks speed dqn`, `python -m benchmarks scores C1 C13`."""
+"""Entry point: `python -m benchmarks speed dqn`, `scores C1 C13`, `exactness`, `kills`."""
 
 import argparse
 import os
@@ -62,6 +62,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     scores.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each (default: %(default)s)")
 
+    broken = argparse.ArgumentParser(add_help=False)
+    broken.add_argument("--seed", type=int, default=0, help="of the random moments (default: %(default)s)")
+    broken.add_argument("--out", type=Path, default=RESULTS, help="folder of the result file (default: %(default)s)")
+    exactness = commands.add_parser("exactness", parents=[broken], help="stopped and resumed runs equal unbroken ones")
+    exactness.add_argument("--stops", type=int, default=12, help="per kind of run (default: %(default)s)")
+    kills = commands.add_parser("kills", parents=[broken], help="runs killed at random moments lose nothing")
+    kills.add_argument(
+        "--kills", type=int, default=40, help="deaths, at least half while saving (default: %(default)s)"
+    )
+
     peers = commands.add_parser("peers", help="make the peers' environments now, instead of when they are needed")
     peers.add_argument("names", nargs="*", metavar="PEER", help=f"of {', '.join(peer_names())} (default: all)")
     return parser
@@ -81,6 +91,15 @@ def main() -> int:
         for name in check_names(args.names, peer_names(), "peer", parser):
             print(f"{name}: {peer_python(name)}")
         return 0
+
+    if args.command == "exactness":
+        from benchmarks.exactness import run_exactness  # imports torch, which the others do not need
+
+        return 0 if run_exactness(stops=args.stops, seed=args.seed, out=args.out / "exactness.json") else 1
+    if args.command == "kills":
+        from benchmarks.kills import run_kills
+
+        return 0 if run_kills(kills=args.kills, seed=args.seed, out=args.out / "kills.json") else 1
 
     suffix = "_quick" if args.quick else ""
     steps = args.steps or (QUICK_STEPS if args.quick else None)

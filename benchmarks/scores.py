@@ -17,7 +17,7 @@ from benchmarks.launch import DQN_CONTENDERS, Contender, ContenderError, run_con
 from benchmarks.machine import describe_run, source_digest
 from benchmarks.peers import REQUIREMENTS, ROOT
 from benchmarks.speed import write_json
-from benchmarks.summary import summarize
+from rl_training.experiment.manager import summarize
 
 KEPT_RUNS = ROOT / "runs" / "benchmarks"
 HELD_EVALUATIONS = 3

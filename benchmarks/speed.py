@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.launch import DQN_CONTENDERS, Contender, ContenderError, run_contender
 from benchmarks.machine import describe_run
-from benchmarks.summary import Spread, spread
+from benchmarks.spread import Spread, spread
 
 REFERENCE = "sb3"
 

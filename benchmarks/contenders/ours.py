@@ -13,26 +13,27 @@ import numpy as np
 import torch
 from harness import Build, CountedSteps, Learner, Setting, Stopwatch, main, make_env
 
-from rl_training import DQN, TrainConfig, load_config
+from rl_training import DQN, Callback, TrainConfig, load_config
 from rl_training.algorithms import dqn
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.envs.vector import SyncEnvs
+from rl_training.runtime.run import Run
 
 
-class CountSteps:
+class CountSteps(Callback):
     """Does for the library's own envs what `CountedSteps` does for the env handed to a peer."""
 
     def __init__(self, counted: CountedSteps) -> None:
         self.counted = counted
-        self.updates = 0
+        self.run: Run | None = None
 
-    def on_collect(self, run: Any) -> None:
+    def on_start(self, run: Run) -> None:
+        self.run = run
+
+    def on_step(self, run: Run) -> None:
         self.counted.count = run.step
         if run.step in self.counted.at:
             self.counted.at[run.step]()
-
-    def on_update(self, run: Any, result: Any) -> None:
-        self.updates += result.num_gradient_steps
 
 
 class OurLearner(Learner):
@@ -53,19 +54,22 @@ class OurLearner(Learner):
             # The run's own evaluation at the end is no part of a timed run; one episode is the least it can be told.
             self.config = TrainConfig(algo="dqn", algo_kwargs=setting.hparams, eval_episodes=1, **changes)
         self.counter = CountSteps(env)
-        self.model = DQN(self.config, callbacks=[self.counter])
+        self.model = DQN(self.config, callbacks=[self.counter], show_progress=False)
 
     def learn(self) -> None:
         self.model.learn()
 
     def act(self, obs: np.ndarray) -> np.ndarray:
-        return np.asarray(self.model.predict(obs))
+        assert self.counter.run is not None
+        return self.counter.run.algorithm.act(np.asarray(obs, np.float32)).actions
 
     def num_updates(self) -> int:
-        return self.counter.updates
+        assert self.counter.run is not None
+        return self.counter.run.gradient_step
 
     def details(self) -> dict[str, Any]:
-        return {"resolved_config": self.config.resolved().model_dump(mode="json", exclude={"output_dir"})}
+        assert self.counter.run is not None
+        return {"resolved_config": self.counter.run.config.model_dump(mode="json", exclude={"output_dir"})}
 
 
 class Profiler:

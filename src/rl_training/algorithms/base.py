@@ -1,6 +1,6 @@
 """What an algorithm is: act, update, state. Everything that is not learning lives elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -83,6 +83,10 @@ class Memory(Protocol):
     def add(self, transitions: Mapping[str, Any]) -> None: ...
 
     def sample(self, batch_size: int) -> Batch: ...
+
+    def sampler(self, batch_size: int) -> Callable[[], Batch]:
+        """Give a function that samples into the same batch at every call."""
+        ...
 
     def __len__(self) -> int: ...
 

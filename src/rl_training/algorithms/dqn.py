@@ -69,6 +69,7 @@ class DQN:
         self.num_actions = num_actions
         self.num_updates = 0
         self._total_timesteps = setup.total_timesteps
+        self._total_updates = max(1, setup.hparams.updates_until(setup.total_timesteps))
         self._generator = setup.streams.numpy("action")
         self._network = FlatModule(network.to(setup.device))
         params = self._network.params
@@ -78,20 +79,28 @@ class DQN:
             "adam_mean": torch.zeros_like(params),
             "adam_square": torch.zeros_like(params),
             "adam_count": torch.zeros((), dtype=torch.int64, device=params.device),
+            "learning_rate": torch.tensor(self.hparams.learning_rate, device=params.device),
         }
         self._q_values = act_function(network, setup.device, setup.acceleration)
         self._step = accelerate(self._learn, setup.acceleration)
 
     def act(self, obs: np.ndarray, *, step: int = 0, explore: bool = False) -> ActResult:
-        actions = self._q_values(obs).argmax(1)
-        if explore:
-            # One draw per env: envs that share a draw would explore in lockstep.
-            random = self._generator.random(len(obs)) < self._epsilon(step)
-            if random.any():
-                actions = np.where(random, self._generator.integers(self.num_actions, size=len(obs)), actions)
+        if not explore:
+            return ActResult(self._q_values(obs).argmax(1))
+        # One draw per env: envs that share a draw would explore in lockstep.
+        random = self._generator.random(len(obs)) < self._epsilon(step)
+        num_random = np.count_nonzero(random)
+        if num_random == 0:
+            return ActResult(self._q_values(obs).argmax(1))
+        actions = self._generator.integers(self.num_actions, size=len(obs))
+        if num_random < len(obs):
+            actions = np.where(random, actions, self._q_values(obs).argmax(1))
         return ActResult(actions)
 
     def update(self, batch: Batch) -> UpdateResult:
+        if self.hparams.learning_rate_schedule == "linear":
+            left = max(0.0, 1.0 - self.num_updates / self._total_updates)
+            self._state["learning_rate"].fill_(self.hparams.learning_rate * left)
         metrics = self._step(self._state, batch)
         self.num_updates += 1
         if self.num_updates % self.hparams.target_update_interval == 0:
@@ -133,7 +142,7 @@ class DQN:
             state["adam_mean"],
             state["adam_square"],
             state["adam_count"],
-            learning_rate=self.hparams.learning_rate,
+            learning_rate=state["learning_rate"],
             eps=self.hparams.adam_eps,
         )
         new_state = {"params": params, "adam_mean": mean, "adam_square": square, "adam_count": count}

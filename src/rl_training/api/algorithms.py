@@ -22,7 +22,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.data.schema import env_action_offset, observation_field
 from rl_training.envs.factory import EnvFactory, make_env_factory
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
+from rl_training.experiment.checkpointing import POLICY, find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.registry import registry
 from rl_training.experiment.seeding import Streams
@@ -88,7 +88,7 @@ class ManagedAlgorithm:
         show_progress: bool = True,
     ) -> M:
         """Take up a saved agent: a run folder or a checkpoint. `learn` then continues where it stopped."""
-        checkpoint = open_checkpoint(find_checkpoint(path))
+        checkpoint = open_checkpoint(find_checkpoint(path), parts=(POLICY,))
         agent = cls(
             checkpoint.config,
             env_factory=env_factory,
@@ -119,6 +119,8 @@ class ManagedAlgorithm:
             if count < 1:
                 raise ConfigError(f"episodes must be >= 1, got {count}")
             seeds = Streams(self.config.seed).eval_seeds(count)
+        if not seeds:
+            raise ConfigError("seeds must hold at least one seed, got none")
         evaluator = Evaluator(self._factory())
         try:
             return evaluator.evaluate(self._policy(), seeds)
@@ -135,7 +137,7 @@ class ManagedAlgorithm:
         if not single and array.shape[1:] != field.shape:
             raise ValueError(f"an observation has shape {field.shape}, a batch (n, *{field.shape}); got {array.shape}")
         batch = array[None] if single else array
-        actions = policy.act(np.ascontiguousarray(batch, dtype=field.dtype)).actions + self._action_offset
+        actions = policy.act(_checked_rows(batch, self._space, field.dtype)).actions + self._action_offset
         return actions[0] if single else actions
 
     def save(self, path: str | Path) -> Path:
@@ -169,6 +171,19 @@ class ManagedAlgorithm:
 
     def _factory(self) -> Callable[[], gym.Env[Any, Any]]:
         return self._extras.env_factory or make_env_factory(self.config.env_id, self.config.env_kwargs)
+
+
+def _checked_rows(batch: np.ndarray, space: gym.Space[Any], dtype: np.dtype[Any]) -> np.ndarray:
+    """Give observations the dtype the network takes; refuse those for which its answer would mean nothing."""
+    rows = np.ascontiguousarray(batch, dtype=dtype)
+    if np.issubdtype(dtype, np.floating):
+        if not np.isfinite(rows).all():
+            raise ValueError(f"an observation must hold finite numbers, got {batch.tolist()}")
+    elif not np.array_equal(rows, batch):
+        raise ValueError(f"an observation must hold {dtype} numbers, got {batch.tolist()}")
+    if isinstance(space, gym.spaces.Discrete) and not all(map(space.contains, rows)):
+        raise ValueError(f"an observation must be one of {space}, got {batch.tolist()}")
+    return rows
 
 
 @cache

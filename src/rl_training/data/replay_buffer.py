@@ -5,7 +5,7 @@ whatever the number and the dtypes of the fields.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,6 @@ class ReplayBuffer:
         rows = len(transitions["rewards"])
         if rows > self.capacity:
             transitions = {name: values[-self.capacity :] for name, values in transitions.items()}
-            self._position = (self._position + rows - self.capacity) % self.capacity
             rows = self.capacity
         start, end = self._position, self._position + rows
         for name, array in self._arrays.items():
@@ -116,11 +115,29 @@ class ReplayBuffer:
 
     def sample(self, batch_size: int) -> Batch:
         """Draw transitions uniformly: each field (batch, *shape), on the buffer's device."""
-        if self._size == 0:
-            raise RuntimeError("the replay buffer is empty: add transitions before sampling")
-        indices = torch.from_numpy(self._generator.integers(self._size, size=batch_size))
-        rows = torch.index_select(self._rows, 0, indices)
-        return self._layout.tensors(rows.to(self.device))
+        return self.sampler(batch_size)()
+
+    def sampler(self, batch_size: int) -> Callable[[], Batch]:
+        """Give a function that samples into one batch, the same tensors at every call: what a training loop uses.
+
+        Making five tensors anew costs as much as filling them, and a compiled step knows tensors it has seen before.
+        """
+        rows = torch.empty((batch_size, self._layout.words), dtype=torch.int64)
+        rows_on_device = rows.to(self.device)  # `rows` itself on the CPU
+        batch = self._layout.tensors(rows_on_device)
+        stored, filled = self._rows.numpy(), rows.numpy()
+
+        def draw() -> Batch:
+            if self._size == 0:
+                raise RuntimeError("the replay buffer is empty: add transitions before sampling")
+            # Half the time of Generator.integers; below 2**53 rows the product stays below the size.
+            indices = (self._generator.random(batch_size) * self._size).astype(np.int64)
+            stored.take(indices, 0, filled, "clip")  # "raise" would copy through a buffer
+            if rows_on_device is not rows:
+                rows_on_device.copy_(rows)
+            return batch
+
+        return draw
 
     def state_dict(self) -> dict[str, Any]:
         """Only the filled part; rows as stored."""
@@ -139,9 +156,12 @@ class ReplayBuffer:
             )
         if len(rows) > self.capacity:
             raise CheckpointError(f"{len(rows)} transitions are stored, but buffer_capacity is {self.capacity}")
+        position = int(state["position"])
+        if position < len(rows) < self.capacity:  # a full ring goes on in a larger one: its oldest row comes first
+            rows, position = torch.roll(rows, -position, dims=0), len(rows)
         self._rows[: len(rows)] = rows
         self._size = len(rows)
-        self._position = int(state["position"])
+        self._position = position % self.capacity
         set_generator_state(self._generator, state["generator"])
 
 
@@ -162,17 +182,25 @@ def check_memory(needed: int, capacity: int) -> None:
         )
 
 
-def available_memory() -> int | None:
+def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes this process may still take, the container's limit included; None where the system does not say."""
     figures = []
-    meminfo = Path("/proc/meminfo")
+    meminfo = root / "proc/meminfo"
     if meminfo.is_file():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                figures.append(int(line.split()[1]) * 1024)
+        kilobytes = _figures(meminfo)
+        figures += [kilobytes["MemAvailable"] * 1024] if "MemAvailable" in kilobytes else []
     elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         figures.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    group = root / "sys/fs/cgroup"
+    limit, used, parts = group / "memory.max", group / "memory.current", group / "memory.stat"
     if limit.is_file() and used.is_file() and limit.read_text().strip().isdigit():
-        figures.append(max(0, int(limit.read_text()) - int(used.read_text())))
+        # Files that were read and not used since count as used, but the system gives them up when asked for memory.
+        cached = _figures(parts).get("inactive_file", 0) if parts.is_file() else 0
+        figures.append(max(0, int(limit.read_text()) - int(used.read_text()) + cached))
     return min(figures, default=None)
+
+
+def _figures(path: Path) -> dict[str, int]:
+    """Read lines such as `MemAvailable:  123 kB` or `inactive_file 123`."""
+    lines = (line.replace(":", " ").split() for line in path.read_text().splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}

@@ -37,7 +37,7 @@ class StepResult:
     """What one step of every env gave; the arrays belong to the caller and are never overwritten.
 
     `obs`: (num_envs, *obs_shape) in the observation space's dtype; `rewards`: (num_envs,) float64;
-    `terminated`, `truncated`: (num_envs,) bool.
+    `terminated`, `truncated`: (num_envs,) bool; `ended`: the indices of the envs where either holds.
     """
 
     obs: np.ndarray
@@ -45,6 +45,7 @@ class StepResult:
     terminated: np.ndarray
     truncated: np.ndarray
     infos: list[dict[str, Any]]
+    ended: list[int]
 
 
 class EnvGroup(Protocol):
@@ -378,6 +379,7 @@ class SyncEnvs:
         terminations = np.empty(num_envs, np.bool_)
         truncations = np.empty(num_envs, np.bool_)
         infos = []
+        ended = []
         index = 0
         try:
             for index, slot in enumerate(self._slots):
@@ -391,12 +393,13 @@ class SyncEnvs:
                 terminations[index] = terminated
                 truncations[index] = truncated
                 if terminated or truncated:
-                    episodes.must_reset.add(index)
+                    ended.append(index)
                 infos.append(info)
         except Exception as cause:
             raise episodes.error_from(index, cause) from cause
         episodes.num_steps += 1
-        return StepResult(observations, rewards, terminations, truncations, infos)
+        episodes.must_reset.update(ended)
+        return StepResult(observations, rewards, terminations, truncations, infos, ended)
 
     def replay(self, index: int, seed: int, actions: np.ndarray, episode: int | None = None) -> np.ndarray:
         self._episodes.refuse_if_closed()

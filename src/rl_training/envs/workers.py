@@ -309,8 +309,8 @@ class AsyncEnvs:
         self._shared_actions[:] = self._actions.cast_actions(actions, self.num_envs)
         infos = self._exchange(self._step_messages)
         terminated, truncated = self._terminated.copy(), self._truncated.copy()
-        for index in np.flatnonzero(terminated | truncated):
-            episodes.must_reset.add(int(index))
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        episodes.must_reset.update(ended)
         episodes.num_steps += 1
         return StepResult(
             self._obs.copy(),
@@ -318,6 +318,7 @@ class AsyncEnvs:
             terminated,
             truncated,
             [infos[index] for index in range(self.num_envs)],
+            ended,
         )
 
     def replay(self, index: int, seed: int, actions: np.ndarray, episode: int | None = None) -> np.ndarray:

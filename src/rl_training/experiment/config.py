@@ -6,18 +6,17 @@ Nothing here imports torch, so that a mistake in a config is answered at once.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
-from annotated_types import Ge
 from pydantic import Field, ValidationError, field_serializer, model_validator
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import AlgorithmSpec, find_spec
-from rl_training.hparams.base import Count, CountOrZero, HParams, Positive, Settings, Switch, Whole, explain
+from rl_training.hparams.base import Count, CountOrZero, HParams, Positive, Real, Settings, Switch, explain
 
 PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
 
@@ -28,7 +27,7 @@ class TrainConfig(Settings):
     algo: str = Field(description="algorithm name; `rl-training list` shows them")
     env_id: str = Field(description="Gymnasium id of the environment")
     total_timesteps: Count = Field(description="env steps to train for; gradient steps for offline algorithms")
-    seed: Annotated[Whole, Ge(0)] = Field(0, description="the integer from which every random stream is derived")
+    seed: CountOrZero = Field(0, description="the integer from which every random stream is derived")
     num_envs: Count = Field(1, description="environments stepped together")
     device: str = Field("auto", description='"auto", "cpu", "cuda" or "cuda:N"')
     execution_backend: Literal["local_sync", "local_async"] = Field(
@@ -42,7 +41,7 @@ class TrainConfig(Settings):
     log_interval: Count = Field(1_000, description="env steps between records in metrics.jsonl")
     eval_interval: CountOrZero = Field(0, description="env steps between evaluations; 0 = only at the end")
     eval_episodes: Count = Field(5, description="episodes per evaluation")
-    stop_return: float | None = Field(None, description="stop once an evaluation's mean return reaches this")
+    stop_return: Real | None = Field(None, description="stop once an evaluation's mean return reaches this")
     checkpoint_interval: CountOrZero = Field(
         0, description="env steps between checkpoints; 0 = only at the end and on a signal"
     )
@@ -104,6 +103,8 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                break  # refused below, by name
             if key in seen:
                 raise ConfigError(f"setting {key!r} stands twice (line {key_node.start_mark.line + 1})")
             seen.add(key)

@@ -1,10 +1,16 @@
 """Append-only JSON-lines files that a resumed run can cut back to its checkpoint."""
 
+import contextlib
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
+
+from rl_training.errors import CheckpointError
+
+log = logging.getLogger("rl_training")
 
 
 class JsonLines:
@@ -12,24 +18,42 @@ class JsonLines:
 
     def __init__(self, path: Path, position: int = 0) -> None:
         self.path = path
-        path.touch()
-        os.truncate(path, min(position, path.stat().st_size))
-        self._file: TextIO = path.open("a", encoding="utf-8")
+        with self._errors_named():
+            path.touch()
+            size = path.stat().st_size
+            if size < position:
+                log.warning("%s is shorter than when the checkpoint was written: records are missing", path)
+            os.truncate(path, min(position, size))
+            self._file: TextIO = path.open("a", encoding="utf-8")
 
     def write(self, record: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(record) + "\n")
+        with self._errors_named():
+            self._file.write(json.dumps(record) + "\n")
 
     def flush(self) -> None:
-        self._file.flush()
+        with self._errors_named():
+            self._file.flush()
 
     def position(self) -> int:
         """Bring everything to the disk and say where the file ends."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return self.path.stat().st_size
+        with self._errors_named():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            return self.path.stat().st_size
 
     def close(self) -> None:
-        self._file.close()
+        # What counts came to the disk with the last checkpoint; an error here would hide the one that ended the run.
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    @contextlib.contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path} cannot be written: {error}; the checkpoints are whole, `resume` continues from the newest"
+            ) from error
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

@@ -78,7 +78,10 @@ def registry() -> dict[str, AlgorithmSpec]:
     """Give every row by name: ours, then those of installed packages (entry points `rl_training.algorithms`)."""
     rows = {spec.name: spec for spec in _ROWS}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-        spec = entry_point.load()
+        try:
+            spec = entry_point.load()
+        except Exception as error:  # a package of someone else's: whatever it raises
+            raise ConfigError(f"entry point {entry_point.value!r} cannot be loaded: {error}") from error
         if not isinstance(spec, AlgorithmSpec):
             raise ConfigError(
                 f"entry point {entry_point.name!r} of group {ENTRY_POINT_GROUP!r} must be an AlgorithmSpec, "
@@ -86,6 +89,10 @@ def registry() -> dict[str, AlgorithmSpec]:
             )
         if spec.name in rows:
             raise ConfigError(f"entry point {entry_point.value!r}: an algorithm named {spec.name!r} exists already")
+        if spec.class_name in {row.class_name for row in rows.values()}:
+            raise ConfigError(
+                f"entry point {entry_point.value!r}: an algorithm with the class {spec.class_name} exists already"
+            )
         rows[spec.name] = spec
     return rows
 

@@ -1,11 +1,13 @@
 """The folder of one run: settings, facts about the machine, and the files that grow while it trains."""
 
+import contextlib
+import fcntl
 import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -44,19 +46,49 @@ class RunDir:
             log.close()
 
 
-def create_run_dir(config: TrainConfig, path: Path | None = None) -> Path:
-    """Make the run's folder, or `path` if given, and write the resolved config into it."""
-    if path is None:
-        env = config.env_id.replace("/", "-").replace(":", "-")
-        time = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
-        base = config.output_dir / f"{config.algo}__{env}__seed{config.seed}__{time}"
-        path = next(p for k in range(1000) if not (p := base.with_name(base.name + (f"_{k}" if k else ""))).exists())
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes out of the run's folder while this one trains in it.
+
+    The system frees the lock when the process ends, however it ends; env workers do not inherit it.
+    """
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        write_atomic(path / "config.yaml", config.to_yaml())
+        file = (path / ".lock").open("a")
     except OSError as error:
         raise ConfigError(f"output_dir: the run's folder {path} cannot be written: {error}") from None
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise ConfigError(f"{path} is in use: another process trains in it now") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
+def create_run_dir(config: TrainConfig, path: Path | None = None) -> Path:
+    """Make the run's folder, or `path` if given, and write the resolved config into it."""
+    try:
+        if path is None:
+            path = _make_new_folder(config)
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomic(path / "config.yaml", config.to_yaml())
+    except (OSError, CheckpointError) as error:
+        place = path or config.output_dir
+        raise ConfigError(f"output_dir: the run's folder {place} cannot be written: {error}") from None
     return path
+
+
+def _make_new_folder(config: TrainConfig) -> Path:
+    env = config.env_id.replace("/", "-").replace(":", "-")
+    time = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
+    name = f"{config.algo}__{env}__seed{config.seed}__{time}"
+    for number in range(1000):  # other runs may start in the same second
+        path = config.output_dir / (f"{name}_{number}" if number else name)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
+    raise FileExistsError(f"{config.output_dir / name} and a thousand like it exist")
 
 
 def read_run_config(path: Path) -> TrainConfig:
@@ -98,11 +130,16 @@ def read_result(path: Path) -> dict[str, Any] | None:
 
 def write_atomic(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}_{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise CheckpointError(f"{path} cannot be written: {error}; the run's checkpoints are whole") from error
 
 
 def _package_versions() -> dict[str, str]:

@@ -27,13 +27,16 @@ def _number(value: Any) -> Any:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_whole_number)]
-Real = Annotated[float, BeforeValidator(_number)]
+# Bounds stand before these in an annotation: then the JSON Schema shows them.
+WHOLE = BeforeValidator(_whole_number)
+REAL = BeforeValidator(_number)
+
+Real = Annotated[float, REAL]
 Switch = StrictBool
-Count = Annotated[Whole, Ge(1)]
-CountOrZero = Annotated[Whole, Ge(0)]
-Fraction = Annotated[Real, Ge(0.0), Le(1.0)]
-Positive = Annotated[Real, Gt(0.0)]
+Count = Annotated[int, Ge(1), WHOLE]
+CountOrZero = Annotated[int, Ge(0), WHOLE]
+Fraction = Annotated[float, Ge(0.0), Le(1.0), REAL]
+Positive = Annotated[float, Gt(0.0), REAL]
 HiddenSizes = tuple[Count, ...]
 
 

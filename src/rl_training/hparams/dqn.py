@@ -6,6 +6,7 @@ from annotated_types import Ge
 from pydantic import Field, model_validator
 
 from rl_training.hparams.base import (
+    WHOLE,
     Count,
     CountOrZero,
     Fraction,
@@ -13,7 +14,6 @@ from rl_training.hparams.base import (
     HParams,
     Positive,
     Switch,
-    Whole,
 )
 
 
@@ -24,11 +24,14 @@ class DQNHParams(HParams):
     batch_size: Count = Field(128, description="transitions per gradient step")
     learning_starts: CountOrZero = Field(1_000, description="env steps of random actions before the first update")
     train_frequency: Count = Field(4, description="env steps between rounds of updates")
-    gradient_steps: Annotated[Whole, Ge(-1)] = Field(
+    gradient_steps: Annotated[int, Ge(-1), WHOLE] = Field(
         -1, description="updates per round; -1 = as many as env steps since the last round"
     )
     target_update_interval: Count = Field(250, description="gradient steps between copies into the target network")
     learning_rate: Positive = Field(6.3e-4, description="Adam step size")
+    learning_rate_schedule: Literal["constant", "linear"] = Field(
+        "constant", description="linear: the step size falls to 0 over the run"
+    )
     adam_eps: Positive = Field(1e-8, description="Adam epsilon; 1.5e-4 is usual for Atari")
     max_grad_norm: Positive = Field(10.0, description="the gradient's global norm is clipped to this")
     loss: Literal["huber", "mse"] = Field("huber", description="error function of the TD error (Huber: delta 1)")

@@ -46,8 +46,8 @@ def image_shape(space: gym.Space[Any]) -> tuple[int, int, int]:
 
 
 def channels_first(shape: tuple[int, ...]) -> bool:
-    """(4, 84, 84) is channels first, (84, 84, 4) is not: channels are fewer than pixels."""
-    return len(shape) == 3 and shape[0] < shape[2]
+    """(4, 84, 84) is channels first, (84, 84, 4) and (8, 8, 20) are not: channels are fewer than pixels a side."""
+    return len(shape) == 3 and shape[0] < min(shape[1:])
 
 
 def _conv_layers(shape: tuple[int, int, int]) -> list[nn.Module]:
@@ -96,4 +96,4 @@ class FlatFloat(nn.Module):
     """Any array as one float vector."""
 
     def forward(self, obs: Tensor) -> Tensor:
-        return obs.to(torch.float32).flatten(1)
+        return obs.to(torch.float32).reshape(len(obs), -1)  # also of single numbers, (batch,)

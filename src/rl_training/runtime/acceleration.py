@@ -79,26 +79,29 @@ def accelerate(step: Step, mode: str, name: str = "update") -> Update:
 
 
 class _Accelerated:
-    """One program per signature of state and batch. The state's tensors are checked again only when they are others."""
+    """One program per signature of state and batch, looked up only when a tensor is another than at the last call."""
 
     def __init__(self, step: Step, mode: str, name: str) -> None:
         self.step, self.mode, self.name = step, mode, name
+        self.programs: dict[object, Update] = {}
         self.held: list[Tensor] = []
-        self.programs: dict[object, dict[object, Update]] = {}  # by the state's signature, then by the batch's
-        self.current: dict[object, Update] = {}
+        self.program: Update
 
     def __call__(self, state: State, batch: Batch) -> Metrics:
-        if len(self.held) != len(state) or not all(map(is_, state.values(), self.held)):
-            key: tuple[object, ...] = _signature(state)
-            if self.mode == "cuda_graph":  # a graph replays on the very memory it was captured with
-                key = (key, *(tensor.data_ptr() for tensor in state.values()))
-            self.held, self.current = list(state.values()), self.programs.setdefault(key, {})
-        signature = _signature(batch)
-        program = self.current.get(signature)
-        if program is None:
+        tensors = [*state.values(), *batch.values()]
+        if len(tensors) != len(self.held) or not all(map(is_, tensors, self.held)):
+            self.program = self._find_program(state, batch)
+            self.held = tensors
+        return self.program(state, batch)
+
+    def _find_program(self, state: State, batch: Batch) -> Update:
+        signature: tuple[object, ...] = (_signature(state), _signature(batch))
+        if self.mode == "cuda_graph":  # a graph replays on the very memory it was captured with
+            signature = (*signature, *(tensor.data_ptr() for tensor in state.values()))
+        if signature not in self.programs:
             build = _capture if self.mode == "cuda_graph" else _compile
-            program = self.current[signature] = build(self.step, state, batch, self.name)
-        return program(state, batch)
+            self.programs[signature] = build(self.step, state, batch, self.name)
+        return self.programs[signature]
 
 
 def _signature(tensors: dict[str, Tensor]) -> tuple[object, ...]:

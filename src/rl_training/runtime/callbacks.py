@@ -3,6 +3,8 @@
 Order matters and is set in trainer.py: the checkpoint comes last, so that it holds what the others did at its step.
 """
 
+import contextlib
+import logging
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,8 @@ from rl_training.runtime.run import Run
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
+
+log = logging.getLogger("rl_training")
 
 
 class Callback:
@@ -55,7 +59,8 @@ class MetricsLog(Callback):
         if run.config.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(run.folder.tensorboard), purge_step=run.step or None)
+            # What an earlier process wrote beyond its last checkpoint is not shown; the record of this very step is.
+            self._writer = SummaryWriter(str(run.folder.tensorboard), purge_step=run.step + 1)
 
     def on_step(self, run: Run) -> None:
         if run.crossed(run.config.log_interval) or run.step >= run.config.total_timesteps:
@@ -63,7 +68,10 @@ class MetricsLog(Callback):
 
     def on_end(self, run: Run) -> None:
         if self._writer is not None:
-            self._writer.close()
+            try:
+                self._writer.close()
+            except OSError as error:
+                log.warning("TensorBoard's files could not be finished: %s", error)
 
     def _write(self, run: Run) -> None:
         metrics = {name: float(value) for name, value in run.last_metrics.items()}
@@ -88,9 +96,13 @@ class MetricsLog(Callback):
         run.folder.log("metrics").flush()
         run.folder.log("episodes").flush()
         if self._writer is not None:
-            for name, value in metrics.items():
-                self._writer.add_scalar(f"train/{name}", value, run.step)
-            self._writer.add_scalar("speed/steps_per_s", steps_per_s, run.step)
+            try:
+                for name, value in metrics.items():
+                    self._writer.add_scalar(f"train/{name}", value, run.step)
+                self._writer.add_scalar("speed/steps_per_s", steps_per_s, run.step)
+            except OSError as error:  # metrics.jsonl is the truth: this is only a view of it
+                log.warning("TensorBoard's files cannot be written any more: %s", error)
+                self._writer = None
 
 
 def episode_metrics(run: Run) -> dict[str, float]:
@@ -108,32 +120,25 @@ class Evaluation(Callback):
     """eval.jsonl: the policy without exploration, at every interval and at the end; notes the best and may stop."""
 
     def __init__(self) -> None:
-        self._evaluator: Evaluator | None = None
         self.latest: list[EvalEpisode] = []
         self.latest_step = -1
-        self.is_best = False  # whether the evaluation of this very step was the best so far
 
     def on_step(self, run: Run) -> None:
-        self.is_best = False
         if run.crossed(run.config.eval_interval) or run.step >= run.config.total_timesteps:
             self._evaluate(run)
 
-    def on_end(self, run: Run) -> None:
-        if self._evaluator is not None:
-            self._evaluator.close()
-
     def _evaluate(self, run: Run) -> None:
-        self._evaluator = self._evaluator or Evaluator(run.env_factory)
-        seeds = run.streams.eval_seeds(run.config.eval_episodes)
-        self.latest = self._evaluator.evaluate(run.algorithm, seeds, step=run.step)
+        # A new env each time: some keep something over their resets, and a resumed run could not have their past.
+        with contextlib.closing(Evaluator(run.env_factory)) as evaluator:
+            seeds = run.streams.eval_seeds(run.config.eval_episodes)
+            self.latest = evaluator.evaluate(run.algorithm, seeds, step=run.step)
         self.latest_step = run.step
         for episode in self.latest:
             run.folder.log("eval").write({"step": run.step, **episode.record()})
         run.folder.log("eval").flush()
         mean = mean_return(self.latest)
         if run.best_return is None or mean > run.best_return:
-            run.best_return = mean
-            self.is_best = True
+            run.best_return, run.best_step = mean, run.step
         stop_return = run.config.stop_return
         if stop_return is not None and mean >= stop_return and not run.stop_reason:
             run.stop_reason = f"evaluation reached {mean:.1f} (stop_return {stop_return:g})"
@@ -142,22 +147,29 @@ class Evaluation(Callback):
 class Checkpointing(Callback):
     """Keeps the run: at every interval and at the end whole, at a best evaluation at least the policy."""
 
-    def __init__(self, evaluation: Evaluation) -> None:
-        self._evaluation = evaluation
+    def __init__(self) -> None:
+        self._saved_step = -1  # the step of the newest checkpoint that is not a policy alone
+
+    def on_start(self, run: Run) -> None:
+        if run.step > 0:  # resumed
+            self._saved_step = run.step
 
     def on_step(self, run: Run) -> None:
         ends = run.step >= run.config.total_timesteps or bool(run.stop_reason)
         if run.crossed(run.config.checkpoint_interval) or ends:
             self.save(run)
-        elif self._evaluation.is_best:
+        elif run.best_step == run.step:
             self._save_parts(run, {POLICY: run.algorithm.policy_state_dict()})
 
     def save(self, run: Run) -> None:
-        self._save_parts(run, run.parts())
+        """Save the whole run at its step, if that has not been done."""
+        if self._saved_step != run.step:
+            self._save_parts(run, run.parts())
+            self._saved_step = run.step
 
     def _save_parts(self, run: Run, parts: dict[str, dict[str, Any]]) -> None:
         folder = run.folder.checkpoints
         path = save_checkpoint(folder, config=run.config, counters=run.counters(), parts=parts)
-        if self._evaluation.is_best:
+        if run.best_step == run.step:
             write_pointer(folder, "best", path.name)
         prune_checkpoints(folder, run.config.keep_checkpoints)

@@ -59,23 +59,41 @@ class Collector:
         self._check_obs = np.issubdtype(self._dtype, np.floating)
         self._open = [_OpenEpisode(-1, 0) for _ in range(envs.num_envs)]
         self._obs: np.ndarray = np.empty(0)
-        self._mid_step = False  # True only while envs step: after a crash some have stepped and some have not
+        self._drawn: np.ndarray | None = None  # the actions of a step that envs have not finished; else None
 
     def start(self) -> None:
         """Begin episode 0 of every env."""
-        indices = range(self.envs.num_envs)
-        self._obs = np.stack([self._begin(index, 0) for index in indices])
+        begun = [self._begin(index, 0) for index in range(self.envs.num_envs)]
+        self._open = [episode for episode, _ in begun]
+        self._obs = np.stack([obs for _, obs in begun])
 
     def step(self, algorithm: Algorithm, *, step: int) -> dict[str, np.ndarray]:
-        """Take one step in every env; give the transitions, one row per env. `step`: env steps taken before."""
+        """Take one step in every env; give the transitions, one row per env. `step`: env steps taken before.
+
+        If an env fails, the collector stays before this step, and keeps the actions drawn for it: a resumed run takes
+        the same step again.
+        """
         obs = self._stored(self._obs)
-        actions = algorithm.act(obs, step=step, explore=True).actions
+        if self._drawn is None:
+            self._drawn = algorithm.act(obs, step=step, explore=True).actions
+        actions = self._drawn
         env_actions = actions + self._action_offset if self._action_offset else actions
-        self._mid_step = True
         result = self.envs.step(env_actions)
         self._refuse_non_finite(result.obs, result.rewards)
-        self._mid_step = False
-        transitions = {
+        obs_after, begun = result.obs, {}
+        if result.ended:
+            obs_after = result.obs.copy()  # `next_obs` keeps the true final observations
+            for index in result.ended:
+                begun[index], obs_after[index] = self._begin(index, self._open[index].number + 1)
+        # No env can fail from here on.
+        for index, episode in enumerate(self._open):
+            episode.actions.append(env_actions[index])
+            episode.ret += float(result.rewards[index])
+        for index, episode in begun.items():
+            self._finish(index, step + self.envs.num_envs)
+            self._open[index] = episode
+        self._obs, self._drawn = obs_after, None
+        return {
             "obs": obs,
             "actions": actions,
             "rewards": result.rewards,
@@ -83,17 +101,6 @@ class Collector:
             "terminated": result.terminated,
             "truncated": result.truncated,
         }
-        self._obs = result.obs
-        ended = result.terminated | result.truncated
-        for index, episode in enumerate(self._open):
-            episode.actions.append(env_actions[index])
-            episode.ret += float(result.rewards[index])
-        if ended.any():
-            self._obs = result.obs.copy()  # `next_obs` keeps the true final observations
-            for index in np.flatnonzero(ended).tolist():
-                self._finish(index, step + self.envs.num_envs)
-                self._obs[index] = self._begin(index, self._open[index].number + 1)
-        return transitions
 
     def state_dict(self) -> StateDict:
         """Per env: the recipe of its open episode and the observation it must lead to."""
@@ -104,37 +111,45 @@ class Collector:
             "returns": [episode.ret for episode in self._open],
             "actions": {str(i): np.asarray(episode.actions) for i, episode in enumerate(self._open)},
             "states": {str(i): self._env_state(i) for i in range(len(self._open))},
+            "drawn": self._drawn,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Bring every env back; one that does not repeat itself begins its next episode instead."""
-        self._obs = np.array(state["obs"])
+        self._obs = np.asarray(state["obs"]).copy()
         for index, episode in enumerate(self._open):
             episode.number = int(state["numbers"][index])
             episode.seed = int(state["seeds"][index])
             episode.ret = float(state["returns"][index])
             actions = np.asarray(state["actions"][str(index)])
             episode.actions = list(actions)
-            recipe = EpisodeRecipe(episode.seed, actions, state["states"][str(index)] or None)
+            env_state = {name: np.asarray(value) for name, value in state["states"][str(index)].items()}
+            recipe = EpisodeRecipe(episode.seed, actions, env_state or None)
             can_restore = self.replayable or recipe.state is not None
             if not (can_restore and restore_env(self.envs, index, recipe, self._obs[index], episode.number)):
                 self.inexact_restores.append(index)
-                self._obs[index] = self._begin(index, episode.number + 1)
+                self._open[index], self._obs[index] = self._begin(index, episode.number + 1)
+        if state["drawn"] is not None and not self.inexact_restores:
+            self._drawn = np.asarray(state["drawn"])
+
+    @property
+    def exact(self) -> bool:
+        """Whether a resumed run can bring every env back: by replay, or by the env's own state."""
+        return self.replayable or self.envs.get_state(0) is not None
 
     def close(self) -> None:
         self.envs.close()
 
     def _env_state(self, index: int) -> dict[str, np.ndarray]:
-        """The env's own state where it offers one; after a crash the recipe must do."""
-        return {} if self._mid_step else self.envs.get_state(index) or {}
+        """The env's own state where it offers one; in a step that failed the recipe must do."""
+        return self.envs.get_state(index) or {} if self._drawn is None else {}
 
-    def _begin(self, index: int, number: int) -> np.ndarray:
+    def _begin(self, index: int, number: int) -> tuple[_OpenEpisode, np.ndarray]:
         seed = self._streams.episode_seed(index, number)
         obs, _ = self.envs.reset([index], [seed], [number])
-        self._open[index] = _OpenEpisode(number, seed)
-        self._refuse_non_finite(obs, np.zeros(1), first_env=index)
-        first: np.ndarray = obs[0]
-        return first
+        if self._check_obs and not np.isfinite(obs).all():
+            raise _not_finite(index, f"the observation {obs[0]}", f"the reset of episode {number} (seed {seed})")
+        return _OpenEpisode(number, seed), obs[0]
 
     def _finish(self, index: int, step: int) -> None:
         episode = self._open[index]
@@ -145,17 +160,20 @@ class Collector:
     def _stored(self, obs: np.ndarray) -> np.ndarray:
         return obs if obs.dtype == self._dtype else obs.astype(self._dtype)
 
-    def _refuse_non_finite(self, obs: np.ndarray, rewards: np.ndarray, first_env: int = 0) -> None:
+    def _refuse_non_finite(self, obs: np.ndarray, rewards: np.ndarray) -> None:
         # The sum is finite whenever all entries are (short of overflow, which the exact look below clears).
-        if math.isfinite(rewards.sum()) and (not self._check_obs or math.isfinite(obs.sum())):
+        if math.isfinite(np.add.reduce(rewards)) and not (
+            self._check_obs and not math.isfinite(np.add.reduce(obs, axis=None))
+        ):
             return
-        for row, reward in enumerate(rewards):
-            index = first_env + row
-            bad_obs = self._check_obs and not np.isfinite(obs[row]).all()
+        for index, reward in enumerate(rewards):
+            bad_obs = self._check_obs and not np.isfinite(obs[index]).all()
             if bad_obs or not math.isfinite(reward):
                 episode = self._open[index]
-                what = f"the observation {obs[row]}" if bad_obs else f"the reward {reward}"
-                raise EnvError(
-                    f"env {index} gave {what} at step {len(episode.actions) + 1} of episode {episode.number} "
-                    f"(seed {episode.seed}); observations and rewards must be finite"
-                )
+                what = f"the observation {obs[index]}" if bad_obs else f"the reward {reward}"
+                where = f"step {len(episode.actions) + 1} of episode {episode.number} (seed {episode.seed})"
+                raise _not_finite(index, what, where)
+
+
+def _not_finite(index: int, what: str, where: str) -> EnvError:
+    return EnvError(f"env {index} gave {what} at {where}; observations and rewards must be finite")

@@ -6,12 +6,14 @@ from a run folder or a checkpoint. Its name is a hash of all that the code depen
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import platform
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import tempfile
 import time
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 
@@ -70,7 +72,8 @@ def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> Callab
         start = time.perf_counter()
         with tempfile.TemporaryDirectory(dir=path.parent) as temporary:  # other processes may compile the same now
             package = Path(temporary) / path.name
-            _build_package(graph, inputs, package)
+            with _signals_held_back():
+                _build_package(graph, inputs, package)
             package.replace(path)
     except OSError as error:
         raise ConfigError(
@@ -79,6 +82,19 @@ def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> Callab
         ) from error
     log.info("compiled the %s in %.0f s", name, time.perf_counter() - start)
     return _open_package(path)
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until the compiler is done.
+
+    Ctrl-C in a terminal reaches its process too, and the step that waits for the update could not be saved.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _build_package(graph: GraphModule, inputs: list[Tensor], path: Path) -> None:

@@ -11,14 +11,17 @@ def run_off_policy(run: Run, hparams: HParams, callbacks: Sequence[Callback]) ->
     """Collect, remember, learn: until the env steps are taken or a callback or signal asks to stop."""
     algorithm, memory, collector = run.algorithm, run.memory, run.collector
     num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
-    batch_size: int = hparams.batch_size  # type: ignore[attr-defined]
+    sample = memory.sampler(hparams.batch_size)  # type: ignore[attr-defined]
     owed = hparams.updates_until  # type: ignore[attr-defined]
     while run.step < total_timesteps and not run.stop_reason:
-        memory.add(collector.step(algorithm, step=run.step))
+        transitions = collector.step(algorithm, step=run.step)
+        run.mid_step = True
+        memory.add(transitions)
         run.previous_step, run.step = run.step, run.step + num_envs
         for _ in range(owed(run.step) - owed(run.previous_step)):
-            result = algorithm.update(memory.sample(batch_size))
+            result = algorithm.update(sample())
             run.gradient_step += result.num_gradient_steps
             run.last_metrics = result.metrics
+        run.mid_step = False
         for callback in callbacks:
             callback.on_step(run)

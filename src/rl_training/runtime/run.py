@@ -33,8 +33,11 @@ class Run:
     step: int = 0  # env steps taken
     previous_step: int = 0  # before the latest round of env steps
     gradient_step: int = 0
+    mid_step: bool = False  # True while the updates of a step are made: the state is then that of no step
     stop_reason: str = ""
+    interrupted: bool = False  # the stop came from a signal: the run has not reached its end
     best_return: float | None = None
+    best_step: int | None = None  # of the evaluation that gave it
     last_metrics: dict[str, Tensor] = field(default_factory=dict)
     recent: deque[Episode] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     num_episodes: int = 0
@@ -56,6 +59,8 @@ class Run:
             "gradient_step": self.gradient_step,
             "wall_s": self.wall_s,
             "replayable": self.collector.replayable,
+            "best_step": self.best_step,
+            "stop_reason": "" if self.interrupted else self.stop_reason,
         }
 
     def parts(self) -> dict[str, StateDict]:
@@ -84,5 +89,6 @@ class Run:
         self.recent.extend(Episode(*values) for values in training["recent"])
         self.step = self.previous_step = int(counters["step"])
         self.gradient_step = int(counters["gradient_step"])
+        self.best_step = counters.get("best_step")
         self._wall_before = float(counters["wall_s"])
         self._wall_start = time.perf_counter()

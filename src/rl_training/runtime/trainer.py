@@ -24,14 +24,25 @@ from rl_training.experiment.checkpointing import (
     POLICY,
     TRAINING,
     Checkpoint,
+    checkpoint_name,
     checkpoint_names,
+    copy_checkpoint,
     find_checkpoint,
+    forget_end,
     open_checkpoint,
+    remove_checkpoint,
+    resumable_names,
+    step_of,
+    write_pointer,
 )
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.metrics import read_json_lines
 from rl_training.experiment.run_dir import (
+    RESULT,
     RunDir,
     create_run_dir,
+    locked,
+    read_result,
     read_run_config,
     write_metadata,
     write_result,
@@ -61,7 +72,7 @@ class TrainResult:
     gradient_step: int
     wall_s: float
     stop_reason: str
-    interrupted: bool  # by a signal; `resume` continues
+    interrupted: bool  # by a signal, before its end; `resume` continues
     metrics: dict[str, float]
     eval_episodes: list[EvalEpisode]
     algorithm: Algorithm
@@ -86,12 +97,16 @@ def train(config: TrainConfig, extras: Extras | None = None, *, run_dir: Path | 
     """Train from the beginning in a new run folder (or in `run_dir`)."""
     extras = extras or Extras()
     config = resolve(config)
+    if run_dir is not None and resumable_names(run_dir / "checkpoints"):
+        raise ConfigError(f"{run_dir} holds a run already: resume it, or train in another folder")
     factory = extras.env_factory or make_env_factory(config.env_id, config.env_kwargs)
     replayable = check_replay(factory, Streams(config.seed).integer("replay_check"))
     path = create_run_dir(config, run_dir)
-    setup, collector = prepare(config, extras, factory, replayable, crash_dir=path / "crash")
-    with contextlib.closing(collector):
-        return _run(config, extras, factory, setup, collector, path, None)
+    with locked(path):
+        _abandon(path, checkpoint_names(path / "checkpoints"))
+        setup, collector = prepare(config, extras, factory, replayable, crash_dir=path / "crash")
+        with contextlib.closing(collector):
+            return _run(config, extras, factory, setup, collector, path, None)
 
 
 def resume(
@@ -103,34 +118,47 @@ def resume(
 ) -> TrainResult:
     """Continue a run from its newest checkpoint, or a copy of it below `output_dir`, exactly as if never stopped.
 
-    `total_timesteps` lengthens the run. A run that died before its first checkpoint begins again from its config.
+    `total_timesteps` lengthens the run. A run that died before its first checkpoint begins again from its config; one
+    that died after its last step is only brought to its end. A checkpoint that lies in no run folder, such as
+    `agent.save` makes, continues in a new one.
     """
     extras = extras or Extras()
     path = Path(path)
-    if (path / "config.yaml").is_file() and not checkpoint_names(path / "checkpoints"):
+    changes = {"total_timesteps": total_timesteps, "output_dir": output_dir}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if (path / "config.yaml").is_file() and not resumable_names(path / "checkpoints"):
         log.warning("%s holds no checkpoint yet: the run begins again from its config", path)
-        return train(read_run_config(path), extras, run_dir=path)
+        config = read_run_config(path).updated(**changes)
+        return train(config, extras, run_dir=None if output_dir else path)
     checkpoint = open_checkpoint(find_checkpoint(path))
     if not checkpoint.is_resumable:
         raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation): it cannot be resumed")
-    run_dir = checkpoint.path.parent.parent
+    run_dir = _run_dir_of(checkpoint)
     config = checkpoint.config
-    if total_timesteps is not None:
-        config = config.updated(total_timesteps=total_timesteps)
-    if checkpoint.step >= config.total_timesteps:
+    if run_dir is not None and output_dir is None:  # an earlier resume may have lengthened it
+        written = read_run_config(run_dir)
+        config = config.updated(total_timesteps=written.total_timesteps, output_dir=written.output_dir)
+    else:
+        run_dir = None
+    config = config.updated(**changes)
+    ended = run_dir is None or read_result(run_dir) is not None
+    if checkpoint.step >= config.total_timesteps and ended:
         raise ConfigError(
-            f"{run_dir} is finished: {checkpoint.step:,} of {config.total_timesteps:,} steps; "
+            f"{path} is finished: {checkpoint.step:,} of {config.total_timesteps:,} steps; "
             "give a larger --total-timesteps to train on"
         )
     factory = extras.env_factory or make_env_factory(config.env_id, config.env_kwargs)
     replayable = bool(checkpoint.manifest["counters"]["replayable"])
-    setup, collector = prepare(config, extras, factory, replayable, crash_dir=run_dir / "crash")
-    with contextlib.closing(collector):
-        if output_dir is not None:
-            run_dir = fork(checkpoint, config.updated(output_dir=output_dir))
-        else:
-            _abandon_newer(checkpoint)
-        return _run(config, extras, factory, setup, collector, run_dir, checkpoint)
+    run_dir = run_dir or fork(checkpoint, config)
+    with locked(run_dir):
+        setup, collector = prepare(config, extras, factory, replayable, crash_dir=run_dir / "crash")
+        with contextlib.closing(collector):
+            _take_over(run_dir, checkpoint, config)
+            # If it died between its last checkpoint and its result, what ended it then ends it now.
+            stop_reason = "" if ended else str(checkpoint.manifest["counters"].get("stop_reason", ""))
+            if ended:
+                _go_on(run_dir, checkpoint)
+            return _run(config, extras, factory, setup, collector, run_dir, checkpoint, stop_reason)
 
 
 def resolve(config: TrainConfig) -> TrainConfig:
@@ -173,7 +201,7 @@ def prepare(
         hparams=config.hparams,
         total_timesteps=config.total_timesteps,
         streams=streams,
-        device=torch.device(config.device),
+        device=resolve_device(config.device),
         acceleration=config.acceleration,
         network=extras.network,
     )
@@ -188,6 +216,7 @@ def _run(
     collector: Collector,
     path: Path,
     checkpoint: Checkpoint | None,
+    stop_reason: str = "",
 ) -> TrainResult:
     algorithm = config.spec.build_algorithm(setup)
     memory = config.spec.build_memory(setup)
@@ -201,6 +230,7 @@ def _run(
         algorithm=algorithm,
         memory=memory,
         collector=collector,
+        stop_reason=stop_reason,
     )
     if checkpoint is None:
         collector.start()
@@ -212,21 +242,23 @@ def _run(
         log.warning("%s", exactness)
     write_metadata(path, config, {"device": str(setup.device), "step": run.step, "resume": exactness})
     evaluation = Evaluation()
-    checkpointing = Checkpointing(evaluation)
+    checkpointing = Checkpointing()
     progress = [Progress(evaluation)] if extras.show_progress else []
     callbacks = [EpisodeLog(), *extras.callbacks, MetricsLog(), evaluation, *progress, checkpointing]
-    with contextlib.closing(folder), _signals_stop(run) as received:
+    with contextlib.closing(folder), _signals_stop(run):
         _loop(run, config, callbacks, checkpointing)
+    interrupted = run.interrupted and run.step < config.total_timesteps
+    stop_reason = run.stop_reason if interrupted or not run.interrupted else ""
     result = TrainResult(
         run_dir=path,
         checkpoint=find_checkpoint(path),
         step=run.step,
         gradient_step=run.gradient_step,
         wall_s=run.wall_s,
-        stop_reason=run.stop_reason or "all steps taken",
-        interrupted=bool(received),
+        stop_reason=stop_reason or "all steps taken",
+        interrupted=interrupted,
         metrics={name: float(value) for name, value in run.last_metrics.items()},
-        eval_episodes=evaluation.latest if evaluation.latest_step == run.step else [],
+        eval_episodes=_evaluated_at(run.step, path),
         algorithm=algorithm,
     )
     if not result.interrupted:
@@ -239,12 +271,14 @@ def _loop(run: Run, config: TrainConfig, callbacks: list[Callback], checkpointin
         callback.on_start(run)
     try:
         LOOPS[config.spec.loop](run, config.hparams, callbacks)
+        checkpointing.save(run)  # a signal may have come after the last callback had its turn
     except Exception as error:
         _keep_what_there_is(run, error, checkpointing)
         raise
     finally:
-        for callback in callbacks:
-            callback.on_end(run)
+        with contextlib.ExitStack() as stack:  # one that fails does not keep the others from ending
+            for callback in reversed(callbacks):
+                stack.callback(callback.on_end, run)
 
 
 def _keep_what_there_is(run: Run, error: Exception, checkpointing: Checkpointing) -> None:
@@ -254,6 +288,11 @@ def _keep_what_there_is(run: Run, error: Exception, checkpointing: Checkpointing
         (run.folder.crash / "traceback.txt").write_text("".join(traceback.format_exception(error)), encoding="utf-8")
     if isinstance(error, TrainingError | CheckpointError) or run.step == 0:
         return
+    if run.mid_step:
+        log.warning(
+            "the error came in the middle of step %d, which is not saved; earlier checkpoints are whole", run.step
+        )
+        return
     try:
         checkpointing.save(run)
         log.warning("the run was saved at step %d; `rl-training resume %s` continues it", run.step, run.folder.path)
@@ -262,7 +301,7 @@ def _keep_what_there_is(run: Run, error: Exception, checkpointing: Checkpointing
 
 
 @contextlib.contextmanager
-def _signals_stop(run: Run) -> Iterator[list[int]]:
+def _signals_stop(run: Run) -> Iterator[None]:
     """Let SIGINT and SIGTERM end the run after the current step; a second one ends it at once."""
     received: list[int] = []
 
@@ -270,14 +309,15 @@ def _signals_stop(run: Run) -> Iterator[list[int]]:
         if received:
             raise KeyboardInterrupt
         received.append(number)
-        run.stop_reason = f"signal {signal.Signals(number).name}"
+        if not run.stop_reason:
+            run.stop_reason, run.interrupted = f"signal {signal.Signals(number).name}", True
 
     if threading.current_thread() is not threading.main_thread():
-        yield received
+        yield
         return
     before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
-        yield received
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -287,32 +327,80 @@ def _exactness(collector: Collector) -> str:
     if collector.inexact_restores:
         envs = ", ".join(map(str, collector.inexact_restores))
         return f"resumed at an episode boundary in envs {envs}: they could not be brought back into their episode"
-    if not collector.replayable:
+    if not collector.exact:
         return "at an episode boundary: this environment does not repeat itself from its seed and actions"
     return "exact"
 
 
+def _run_dir_of(checkpoint: Checkpoint) -> Path | None:
+    """The run's folder that a checkpoint lies in; None for one that was saved or copied elsewhere."""
+    folder = checkpoint.path.parent
+    if folder.name != "checkpoints":  # as for the path "."
+        folder = checkpoint.path.resolve().parent
+    in_run = folder.name == "checkpoints" and (folder.parent / "config.yaml").is_file()
+    return folder.parent if in_run else None
+
+
 def fork(checkpoint: Checkpoint, config: TrainConfig) -> Path:
-    """Begin a new run folder with the logs of the old one; the checkpoint's positions cut them later."""
+    """Begin a new run folder with the logs, which the run cuts back, the best checkpoint until then, and this one."""
     path = create_run_dir(config)
-    for log_file in checkpoint.path.parent.parent.glob("*.jsonl"):
-        (path / log_file.name).write_bytes(log_file.read_bytes())
+    folder = path / "checkpoints"
+    old = _run_dir_of(checkpoint)
+    for log_file in old.glob("*.jsonl") if old else ():
+        try:
+            shutil.copyfile(log_file, path / log_file.name)
+        except OSError as error:
+            raise CheckpointError(f"{log_file} could not be copied to {path}: {error}") from error
+    if old and (best := _best_before(checkpoint)):
+        write_pointer(folder, "best", copy_checkpoint(open_checkpoint(best), folder).name)
+    copied = copy_checkpoint(checkpoint, folder)
+    forget_end(copied)
+    write_pointer(folder, "latest", copied.name)
     return path
 
 
-def _abandon_newer(checkpoint: Checkpoint) -> None:
-    """Remove damaged checkpoints newer than the one resumed from; refuse to overwrite a whole one."""
-    newer = [name for name in checkpoint_names(checkpoint.path.parent) if name > checkpoint.path.name]
+def _best_before(checkpoint: Checkpoint) -> Path | None:
+    """The checkpoint of the best evaluation until then, if it still lies beside this one."""
+    step = checkpoint.manifest["counters"].get("best_step")
+    best = checkpoint.path.parent / checkpoint_name(step) if isinstance(step, int) else None
+    return best if best is not None and best.is_dir() else None
+
+
+def _take_over(run_dir: Path, checkpoint: Checkpoint, config: TrainConfig) -> None:
+    """Bring a run's folder to the state of the checkpoint from which it continues; refuse to lose a newer one."""
+    folder = run_dir / "checkpoints"
+    newer = [name for name in checkpoint_names(folder) if step_of(name) > checkpoint.step]
     for name in newer:
-        candidate = checkpoint.path.parent / name
         with contextlib.suppress(CheckpointError):
-            if open_checkpoint(candidate).is_resumable:
+            if open_checkpoint(folder / name).is_resumable:
                 raise ConfigError(
                     f"{checkpoint.path} is not the newest checkpoint of its run ({name} is); "
                     "give --output-dir to continue from it in a new run folder"
                 )
-        shutil.rmtree(candidate, ignore_errors=True)
-    (checkpoint.path.parent.parent / "result.json").unlink(missing_ok=True)
+    write_pointer(folder, "latest", checkpoint_name(checkpoint.step))
+    if best := _best_before(checkpoint):  # a death may have come between a checkpoint and its pointers
+        write_pointer(folder, "best", best.name)
+    create_run_dir(config, run_dir)
+    _abandon(run_dir, newer)
+
+
+def _go_on(run_dir: Path, checkpoint: Checkpoint) -> None:
+    """Forget that the run had ended: should this process die at once, the next one is to continue, too."""
+    forget_end(run_dir / "checkpoints" / checkpoint_name(checkpoint.step))
+    (run_dir / RESULT).unlink(missing_ok=True)
+
+
+def _abandon(run_dir: Path, names: Sequence[str]) -> None:
+    """Remove checkpoints that the run will write anew, and the note that it had ended with them."""
+    for name in names:
+        (run_dir / RESULT).unlink(missing_ok=True)
+        remove_checkpoint(run_dir / "checkpoints" / name)
+
+
+def _evaluated_at(step: int, path: Path) -> list[EvalEpisode]:
+    """What eval.jsonl says of the evaluation at `step`, be it of this process or of one before."""
+    records = [record for record in read_json_lines(path / "eval.jsonl") if record["step"] == step]
+    return [EvalEpisode(r["episode"], r["seed"], r["return"], r["length"]) for r in records]
 
 
 def _result_record(result: TrainResult) -> dict[str, Any]:
@@ -332,7 +420,7 @@ def load_policy(
 ) -> tuple[Checkpoint, Algorithm]:
     """Build the algorithm of a checkpoint and give it the trained policy; the memory is not read."""
     extras = extras or Extras()
-    checkpoint = open_checkpoint(find_checkpoint(path, pointer), verify=False)
+    checkpoint = open_checkpoint(find_checkpoint(path, pointer), parts=(POLICY,))
     config = checkpoint.config
     factory = extras.env_factory or make_env_factory(config.env_id, config.env_kwargs)
     env = factory()

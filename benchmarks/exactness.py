@@ -1,0 +1,317 @@
+"""Exact resume: stop runs at chosen and random steps, resume them, and compare everything with the unbroken run.
+
+`tests/test_exact_resume.py` uses the same functions for a few stops; `python -m benchmarks exactness` makes many.
+"""
+
+import json
+import os
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from benchmarks.machine import describe_run
+from rl_training.envs.factory import EnvFactory
+from rl_training.experiment.checkpointing import (
+    MEMORY,
+    POLICY,
+    TRAINING,
+    find_checkpoint,
+    open_checkpoint,
+    read_pointer,
+)
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.metrics import read_json_lines
+from rl_training.experiment.run_dir import LOGS, read_result
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.run import Run
+from rl_training.runtime.trainer import Extras, TrainResult, resolve, resume, train
+
+# What the clock decides; metrics.jsonl is as long as its wall times are in digits.
+WALL_TIMES = ("wall_s", "steps_per_s")
+WALL_VALUES = {"log_positions|metrics"}
+
+# The intervals do not divide each other nor the stops; the ring of 400 rows goes round.
+SETTINGS: dict[str, Any] = {
+    "algo": "dqn",
+    "env_id": "CartPole-v1",
+    "total_timesteps": 1_000,
+    "device": "cpu",
+    "acceleration": "eager",
+    "log_interval": 70,
+    "eval_interval": 230,
+    "eval_episodes": 2,
+    "checkpoint_interval": 130,
+    "keep_checkpoints": 2,
+    "tensorboard": False,
+}
+ALGO_KWARGS: dict[str, Any] = {
+    "buffer_capacity": 400,
+    "batch_size": 16,
+    "learning_starts": 150,
+    "train_frequency": 4,
+    "target_update_interval": 37,
+    "hidden_sizes": [24],
+    "exploration_fraction": 0.5,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One kind of run whose exactness is asked for."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    algo_kwargs: dict[str, Any] = field(default_factory=dict)
+    env_factory: EnvFactory | None = None
+
+    def config(self, folder: Path, **changes: Any) -> TrainConfig:
+        values = {**SETTINGS, "output_dir": folder, "algo_kwargs": {**ALGO_KWARGS, **self.algo_kwargs}}
+        return TrainConfig(**{**values, **self.settings, **changes})
+
+    def extras(self, *callbacks: Callback) -> Extras:
+        return Extras(env_factory=self.env_factory, callbacks=callbacks, show_progress=False)
+
+
+class Wandering(gym.Env[np.ndarray, np.int64]):
+    """Draws its steps from a generator that no reset seeds: only its own state, which it offers, brings it back."""
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = Box(-np.inf, np.inf, (2,), np.float32), Discrete(2)
+        self._numbers = np.random.default_rng(0)
+        self._place, self._num_steps = 0.0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self._place, self._num_steps = 0.0, 0
+        return self._observe(), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._place += (2 * int(action) - 1) * self._numbers.random()
+        self._num_steps += 1
+        return self._observe(), -abs(self._place), abs(self._place) > 3, self._num_steps >= 40, {}
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        words = self._numbers.bit_generator.state["state"]
+        generator = [(words[name] >> (32 * i)) & 0xFFFFFFFF for name in ("state", "inc") for i in range(4)]
+        return {
+            "generator": np.array(generator, np.uint64),
+            "place": np.array(self._place),
+            "num_steps": np.array(self._num_steps),
+        }
+
+    def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        halves = state["generator"].reshape(2, 4)
+        words = [sum(int(word) << (32 * i) for i, word in enumerate(half)) for half in halves]
+        whole = self._numbers.bit_generator.state
+        self._numbers.bit_generator.state = whole | {"state": {"state": words[0], "inc": words[1]}}
+        self._place, self._num_steps = float(state["place"]), int(state["num_steps"])
+        return self._observe()
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self._place, self._num_steps], np.float32)
+
+
+COMBINATIONS = [
+    Case(name=f"{backend}_{num_envs}", settings={"execution_backend": backend, "num_envs": num_envs})
+    for backend in ("local_sync", "local_async")
+    for num_envs in (1, 3)
+]
+IMAGE = Case(
+    name="image",
+    settings={"env_id": "rl_training/TinyImage-v0", "num_envs": 2, "total_timesteps": 500, "eval_interval": 115},
+    algo_kwargs={"buffer_capacity": 150},
+)
+STATE = Case(
+    name="own_state",
+    settings={"env_id": "Wandering", "num_envs": 2, "execution_backend": "local_async"},
+    env_factory=Wandering,
+)
+COMPILED = Case(name="compiled", settings={"acceleration": "compile"}, algo_kwargs={"batch_size": 32})
+VARIANTS = [IMAGE, STATE, COMPILED]
+
+
+class StopAt(Callback):
+    """End the run once `step` env steps are taken: by its own stop, or by a signal as the system would send it."""
+
+    def __init__(self, step: int, signal_number: int | None = None) -> None:
+        self._step, self._signal = step, signal_number
+
+    def on_step(self, run: Run) -> None:
+        if run.step >= self._step and not run.stop_reason:
+            if self._signal is None:
+                run.stop_reason = f"stopped at {run.step}"
+            else:
+                os.kill(os.getpid(), self._signal)
+
+
+def run_unbroken(case: Case, folder: Path, **changes: Any) -> Path:
+    return train(case.config(folder, **changes), case.extras(), run_dir=folder / f"{case.name}_unbroken").run_dir
+
+
+def run_broken(case: Case, folder: Path, stops: Sequence[int], signal_number: int | None = None) -> Path:
+    """Train with a stop and a resume at each of `stops` (env steps, rising)."""
+    run_dir = folder / f"{case.name}_broken_{'_'.join(map(str, stops))}"
+    result: TrainResult | None = None
+    for stop in stops:
+        extras = case.extras(StopAt(stop, signal_number))
+        result = train(case.config(folder), extras, run_dir=run_dir) if result is None else resume(run_dir, extras)
+        assert result.step - stop < case.config(folder).num_envs, f"stopped at {result.step} in place of {stop}"
+        assert result.interrupted == (signal_number is not None)
+        assert find_checkpoint(run_dir).name == f"step_{result.step:09d}"
+    return resume(run_dir, case.extras()).run_dir
+
+
+def telling_stops(case: Case, unbroken: Path) -> list[int]:
+    """The steps at which something could go wrong: around learning, episodes, intervals and the end."""
+    config = resolve(case.config(unbroken.parent))
+    starts = int(config.algo_kwargs["learning_starts"])
+    ends = sorted({record["step"] for record in read_json_lines(unbroken / "episodes.jsonl")})
+    after_episode = next(end for end in ends if end > starts + 50)
+    mid_episode = next(step for step in range(after_episode + 30, config.total_timesteps) if step not in ends)
+    last = len(range(0, config.total_timesteps, config.num_envs)) * config.num_envs
+    interval = config.checkpoint_interval * (2 + mid_episode // config.checkpoint_interval)
+    return sorted({starts // 2, after_episode, mid_episode, interval, last - config.num_envs})
+
+
+def random_stops(case: Case, unbroken: Path, count: int, seed: int) -> list[int]:
+    """`telling_stops` and as many others as make `count`."""
+    config = case.config(unbroken.parent)
+    stops = telling_stops(case, unbroken)[:count]
+    others = [step for step in range(config.num_envs, config.total_timesteps - config.num_envs) if step not in stops]
+    return sorted([*stops, *random.Random(seed).sample(others, count - len(stops))])
+
+
+def differences(run: Path, unbroken: Path) -> list[str]:
+    """Name everything in which two finished runs differ, wall times aside: checkpoint, pointers, logs, result."""
+    return [*_checkpoint_differences(run, unbroken), *_log_differences(run, unbroken)]
+
+
+def _checkpoint_differences(run: Path, unbroken: Path) -> Iterator[str]:
+    for pointer in ("latest", "best"):
+        names = [read_pointer(path / "checkpoints", pointer) for path in (run, unbroken)]
+        if names[0] != names[1]:
+            yield f"{pointer}: {names[0]}, unbroken {names[1]}"
+    ours, theirs = (open_checkpoint(find_checkpoint(path)) for path in (run, unbroken))
+    for name in ours.manifest["counters"].keys() | theirs.manifest["counters"].keys():
+        values = [checkpoint.manifest["counters"].get(name) for checkpoint in (ours, theirs)]
+        if name not in WALL_TIMES and values[0] != values[1]:
+            yield f"counter {name}: {values[0]}, unbroken {values[1]}"
+    for part in (POLICY, TRAINING, MEMORY):
+        mine, others = dict(leaves(ours.load(part))), dict(leaves(theirs.load(part)))
+        if mine.keys() != others.keys():
+            yield f"{part}: entries {sorted(mine.keys() ^ others.keys())} are in one of them only"
+        for name in mine.keys() & others.keys():
+            if name not in WALL_VALUES and not same(mine[name], others[name]):
+                yield f"{part}: {name} differs"
+
+
+def leaves(state: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Give every array and value of a nested state with its place."""
+    for name, value in state.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{name}|")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare bits of arrays, so that a NaN equals itself; numbers and texts as they are."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return alike and one.numpy().tobytes() == other.numpy().tobytes()
+    return type(one) is type(other) and one == other
+
+
+def _log_differences(run: Path, unbroken: Path) -> Iterator[str]:
+    for log in LOGS:
+        ours, theirs = (timeless(read_json_lines(path / f"{log}.jsonl")) for path in (run, unbroken))
+        if ours != theirs:
+            first = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), "the end")
+            yield f"{log}.jsonl: {len(ours)} records, unbroken {len(theirs)}; they part at {first}"
+    results = [read_result(path) or {} for path in (run, unbroken)]
+    if timeless(results[:1]) != timeless(results[1:]):
+        yield f"result.json: {results[0]}, unbroken {results[1]}"
+
+
+def timeless(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in record.items() if name not in WALL_TIMES} for record in records]
+
+
+# --- The command -----------------------------------------------------------------------------------------------------
+
+
+def run_exactness(*, stops: int, seed: int, out: Path) -> bool:
+    """Break every kind of run at `stops` steps, one by one and all in one run; write what was found to `out`."""
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.setdefault("RL_TRAINING_CACHE", f"{folder}/cache")
+        cases = [_examine(case, Path(folder), stops, seed) for case in [*COMBINATIONS, *VARIANTS]]
+        cases.append(_examine_evaluation(Path(folder)))
+        cases.append(_examine_signals(Path(folder), seed))
+    found = [difference for case in cases for difference in case["differences"]]
+    record = {
+        **describe_run(),
+        "versions": {name: metadata.version(name) for name in ("rl-training", "torch", "gymnasium", "numpy")},
+        "seed": seed,
+        "seconds": round(time.perf_counter() - start, 1),
+        "resumes": sum(case["resumes"] for case in cases),
+        "differences": len(found),
+        "cases": cases,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{record['resumes']} resumes, {len(found)} differences; {out}")
+    return not found
+
+
+def _examine(case: Case, folder: Path, count: int, seed: int) -> dict[str, Any]:
+    unbroken = run_unbroken(case, folder)
+    stops = random_stops(case, unbroken, count, seed)
+    found = []
+    for chosen in [*([stop] for stop in stops), stops]:
+        broken = run_broken(case, folder, chosen)
+        found += [f"stops {chosen}: {difference}" for difference in differences(broken, unbroken)]
+    return _report(case.name, stops, 2 * len(stops), found)
+
+
+def _examine_evaluation(folder: Path) -> dict[str, Any]:
+    """Evaluating more often must leave training as it is."""
+    case = COMBINATIONS[0]
+    seldom = run_unbroken(case, folder / "seldom", eval_interval=0)
+    often = run_unbroken(case, folder / "often", eval_interval=23)
+    return _report("evaluated more often", [], 0, training_differences(often, seldom))
+
+
+def training_differences(run: Path, other: Path) -> list[str]:
+    """What differs between two runs apart from what evaluations leave behind."""
+    of_evaluation = ("best", "latest", "counter best_step", "training: best_return", "training: log_positions|eval")
+    return [text for text in differences(run, other) if not text.startswith((*of_evaluation, "eval.jsonl"))]
+
+
+def _examine_signals(folder: Path, seed: int) -> dict[str, Any]:
+    """SIGTERM and SIGINT as stops, sent by the system's own means."""
+    found, stops = [], []
+    for case in COMBINATIONS[::3]:
+        unbroken = folder / f"{case.name}_unbroken"
+        chosen = random_stops(case, unbroken, 6, seed + 1)
+        for number, some in ((signal.SIGTERM, chosen[::2]), (signal.SIGINT, chosen[1::2])):
+            broken = run_broken(case, folder / number.name, some, number)
+            found += [f"{number.name} at {some}: {difference}" for difference in differences(broken, unbroken)]
+            stops += some
+    return _report("signals", stops, len(stops), found)
+
+
+def _report(name: str, stops: list[int], resumes: int, found: list[str]) -> dict[str, Any]:
+    print(f"{name}: {resumes} resumes, {len(found)} differences", *found, sep="\n  ", flush=True)
+    return {"name": name, "stops": stops, "resumes": resumes, "differences": found}

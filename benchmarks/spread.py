@@ -1,0 +1,19 @@
+"""Spreads over repeats."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+
+@dataclass(frozen=True)
+class Spread:
+    median: float
+    min: float
+    max: float
+
+    def __format__(self, spec: str) -> str:
+        return f"{self.median:{spec}} ({self.min:{spec}}..{self.max:{spec}})"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(median(values), min(values), max(values))

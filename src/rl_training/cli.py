@@ -1,0 +1,428 @@
+"""The command line: `rl-training train | evaluate | resume | predict | list | config | doctor`.
+
+Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 a bug of ours (or a finding of `doctor`),
+2 a mistake the user can mend, 75 interrupted and saved, 130 interrupted at once.
+Torch is imported inside the commands that need it, so that help and config errors answer at once.
+"""
+
+import functools
+import json
+import logging
+import shlex
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec
+
+import typer
+
+import rl_training
+from rl_training.errors import ConfigError, UserError
+from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
+from rl_training.experiment.registry import AlgorithmSpec, registry
+
+if TYPE_CHECKING:
+    from rl_training.experiment.manager import SeedsResult
+    from rl_training.runtime.evaluation import EvalEpisode
+    from rl_training.runtime.trainer import TrainResult
+
+PROGRAM = "rl-training"
+EXIT_BUG, EXIT_USER_ERROR, EXIT_KILLED = 1, 2, 130
+_PROGRESS_SECONDS = 5.0
+
+P = ParamSpec("P")
+log = logging.getLogger("rl_training")
+
+app = typer.Typer(
+    help="Train, evaluate and resume reinforcement-learning agents.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(help="Look at settings.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+ConfigFile = Annotated[
+    str,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="YAML file; those that `list` shows work from any folder.",
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, such as algo_kwargs.gamma=0.98; repeatable.",
+    ),
+]
+RunPath = Annotated[Path, typer.Argument(metavar="PATH", help="A run folder, or one checkpoint folder in it.")]
+Best = Annotated[bool, typer.Option("--best", help="Take the checkpoint with the best evaluation, not the newest.")]
+TotalTimesteps = Annotated[int | None, typer.Option(metavar="N", help="Env steps in all (gradient steps if offline).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
+Debug = Annotated[
+    bool, typer.Option("--debug", envvar="RL_TRAINING_DEBUG", help="Show the traceback of an error.", show_envvar=True)
+]
+
+
+def main() -> None:
+    """Run the command line; the console script `rl-training`."""
+    app(prog_name=PROGRAM)
+
+
+# --- Errors and messages ---------------------------------------------------------------------------------------------
+
+
+class _PlainLines(logging.Handler):
+    """Log records as plain lines on whatever stderr is now: a live view puts its own in place while it shows."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        print(prefix + self.format(record), file=sys.stderr, flush=True)
+
+
+def _log_to_stderr(*, debug: bool, quiet: bool) -> None:
+    log.setLevel(logging.DEBUG if debug else logging.WARNING if quiet else logging.INFO)
+    if not any(isinstance(handler, _PlainLines) for handler in log.handlers):
+        log.addHandler(_PlainLines())
+
+
+def _answers_errors(command: Callable[P, None]) -> Callable[P, None]:
+    """Let a command end with one clear message and an exit code; obeys its options `debug` and `quiet`."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        _log_to_stderr(debug=bool(kwargs.get("debug")), quiet=bool(kwargs.get("quiet")))
+        try:
+            command(*args, **kwargs)
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            _fail("interrupted", EXIT_KILLED)
+        except UserError as error:
+            _fail(str(error), EXIT_USER_ERROR)
+        except OSError as error:
+            _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_USER_ERROR)
+        except Exception as error:
+            _fail(_describe_bug(error), EXIT_BUG)
+
+    return wrapped
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    log.debug("the error in full:", exc_info=True)
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    raise typer.Exit(code)
+
+
+def _describe_bug(error: Exception) -> str:
+    summary = f"{type(error).__name__}: {error}"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter: torch's, on a GPU
+        return f"out of memory ({summary}); a smaller batch_size, buffer_capacity or num_envs needs less"
+    with tempfile.NamedTemporaryFile("w", prefix="rl_training_", suffix=".txt", delete=False, encoding="utf-8") as file:
+        file.write(f"{shlex.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}")
+    return f"{summary}\nthis is a bug in {PROGRAM}, not in what you typed; please report it with {file.name}"
+
+
+def _show(rows: Sequence[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        typer.echo(f"{name:<{width}}  {text}".rstrip())
+
+
+def _command_line(*words: object) -> str:
+    return shlex.join([PROGRAM, *map(str, words)])
+
+
+# --- Commands --------------------------------------------------------------------------------------------------------
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(rl_training.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _all_commands(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Train, evaluate and resume reinforcement-learning agents."""
+
+
+@app.command()
+@_answers_errors
+def train(
+    config: ConfigFile,
+    settings: Overrides = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the run, in place of the file's.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="LIST", help='Several runs, such as "0-4" or "0,2,5", with one summary.')
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="With --seeds: runs at the same time.")] = 1,
+    total_timesteps: TotalTimesteps = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder in which the run's folder is made.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help='"auto", "cpu", "cuda" or "cuda:N".')] = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train from a config file, evaluate and save. Ctrl-C saves first; `resume` then continues exactly."""
+    flags = {"seed": seed, "total_timesteps": total_timesteps, "output_dir": output_dir, "device": device}
+    as_settings = [f"{name}={json.dumps(value, default=str)}" for name, value in flags.items() if value is not None]
+    loaded = load_config(config, [*(settings or []), *as_settings])
+    if seeds is None and jobs > 1:
+        raise ConfigError("--jobs runs several seeds at the same time: give --seeds too")
+    if seeds is not None:
+        if seed is not None:
+            raise ConfigError("give --seed or --seeds, not both")
+        _train_seeds(loaded, seeds, jobs, quiet)
+        return
+    from rl_training.runtime.trainer import Extras
+    from rl_training.runtime.trainer import train as run_training
+
+    _end_training(run_training(loaded, Extras(show_progress=not quiet)))
+
+
+def _train_seeds(config: TrainConfig, seeds: str, jobs: int, quiet: bool) -> None:
+    from rl_training.experiment.manager import EXIT_INTERRUPTED, parse_seeds, run_seeds
+    from rl_training.runtime.trainer import Extras
+
+    result: SeedsResult = run_seeds(config, parse_seeds(seeds), jobs=jobs, extras=Extras(show_progress=not quiet))
+    rows = [(f"seed {seed}", f"{score:.1f}") for seed, score in sorted(result.results.items())]
+    if result.summary is not None:
+        rows.append(("all seeds", str(result.summary)))
+    rows.append(("folder", str(result.folder)))
+    if result.interrupted:
+        rows.append(("continue", "the same command again; finished seeds are not run twice"))
+    _show(rows)
+    if result.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+@app.command()
+@_answers_errors
+def resume(
+    path: RunPath,
+    total_timesteps: TotalTimesteps = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Continue in a new run folder made in here; the old one stays.")
+    ] = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Continue a run from its newest checkpoint, exactly as if it had never stopped."""
+    from rl_training.runtime.trainer import Extras
+    from rl_training.runtime.trainer import resume as resume_training
+
+    extras = Extras(show_progress=not quiet)
+    _end_training(resume_training(path, extras, total_timesteps=total_timesteps, output_dir=output_dir))
+
+
+def _end_training(result: "TrainResult") -> None:
+    """Show how training ended and what to type next."""
+    from rl_training.experiment.manager import EXIT_INTERRUPTED
+
+    wall = f"{result.wall_s:.1f} s" if result.wall_s < 60 else str(timedelta(seconds=round(result.wall_s)))
+    rows = [
+        ("steps", f"{result.step:,} ({result.gradient_step:,} gradient steps; {result.stop_reason})"),
+        ("wall time", f"{wall} ({result.step / max(result.wall_s, 1e-9):,.0f} steps/s)"),
+        ("run folder", str(result.run_dir)),
+        ("evaluate it", _command_line("evaluate", result.run_dir)),
+    ]
+    if result.eval_episodes:
+        rows.insert(0, ("evaluation", describe_returns(result.eval_episodes)))
+    if result.interrupted:
+        rows.append(("resume it", _command_line("resume", result.run_dir)))
+    else:
+        rows.append(("train on", _command_line("resume", result.run_dir, "--total-timesteps", 2 * result.step)))
+    _show(rows)
+    if result.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def describe_returns(episodes: "Sequence[EvalEpisode]") -> str:
+    returns = [episode.ret for episode in episodes]
+    spread = f"{len(returns)} episodes, min {min(returns):.1f}, max {max(returns):.1f}"
+    return f"{fmean(returns):.1f} ± {pstdev(returns):.1f} ({spread})"
+
+
+@app.command()
+@_answers_errors
+def evaluate(
+    path: RunPath,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Episodes to play; the config's eval_episodes if not given.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="S", help="Play other episodes than the run's own evaluations did.")
+    ] = None,
+    best: Best = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Play whole episodes with a trained policy, without exploration."""
+    from rl_training.envs.factory import make_env_factory
+    from rl_training.experiment.seeding import Streams
+    from rl_training.runtime.evaluation import Evaluator
+    from rl_training.runtime.trainer import load_policy
+
+    checkpoint, algorithm = load_policy(path, pointer="best" if best else "latest")
+    config = checkpoint.config
+    seeds = Streams(config.seed if seed is None else seed).eval_seeds(episodes or config.eval_episodes)
+    evaluator = Evaluator(make_env_factory(config.env_id, config.env_kwargs))
+    try:
+        played = evaluator.evaluate(algorithm, seeds, step=checkpoint.step, on_episode=_episode_progress(len(seeds)))
+    finally:
+        evaluator.close()
+    if as_json:
+        returns = [episode.ret for episode in played]
+        record = {
+            "checkpoint": str(checkpoint.path),
+            "step": checkpoint.step,
+            "mean": fmean(returns),
+            "std": pstdev(returns),
+            "min": min(returns),
+            "max": max(returns),
+            "episodes": [episode.record() for episode in played],
+        }
+        typer.echo(json.dumps(record))
+    else:
+        _show([("evaluation", describe_returns(played)), ("checkpoint", str(checkpoint.path))])
+
+
+def _episode_progress(total: int) -> "Callable[[EvalEpisode], None]":
+    """Tell now and then how far a long evaluation is; a short one is silent."""
+    returns: list[float] = []
+    told_at = time.monotonic()
+
+    def on_episode(episode: "EvalEpisode") -> None:
+        nonlocal told_at
+        returns.append(episode.ret)
+        if time.monotonic() - told_at >= _PROGRESS_SECONDS:
+            told_at = time.monotonic()
+            log.info("episode %d/%d: return %.1f, mean %.1f", len(returns), total, episode.ret, fmean(returns))
+
+    return on_episode
+
+
+@app.command()
+@_answers_errors
+def predict(
+    path: RunPath,
+    obs: Annotated[
+        str,
+        typer.Option(metavar="JSON", help="One observation or a list of them; - reads JSON from stdin, one per line."),
+    ],
+    best: Best = False,
+    debug: Debug = False,
+) -> None:
+    """Give the greedy action for observations, as JSON."""
+    from rl_training.api.algorithms import managed_class
+    from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
+
+    found = find_checkpoint(path, "best" if best else "latest")
+    agent = managed_class(open_checkpoint(found, parts=()).config.algo).load(found)
+    for place, text in _observations(obs):
+        try:
+            actions = agent.predict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{place}: {error}") from error
+        typer.echo(json.dumps(actions.tolist()))
+
+
+def _observations(obs: str) -> Iterator[tuple[str, str]]:
+    """Give each observation's place, for messages, and its text."""
+    if obs != "-":
+        yield "--obs", obs
+        return
+    for number, line in enumerate(sys.stdin, 1):
+        if line.strip():
+            yield f"line {number} of the input", line
+
+
+@app.command(name="list")
+@_answers_errors
+def list_algorithms(as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show the algorithms and the configs that come with the package."""
+    rows = [_algorithm_row(spec) for spec in registry().values()]
+    configs = [f"configs/{name}" for name in packaged_configs()]
+    if as_json:
+        typer.echo(json.dumps({"algorithms": rows, "configs": configs}))
+        return
+    titles = list(rows[0])
+    widths = [max(len(title), *(len(row[title]) for row in rows)) for title in titles]
+    for cells in [titles, *(list(row.values()) for row in rows)]:
+        typer.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip())
+    typer.echo("\nshipped configs")
+    for name in configs:
+        typer.echo(f"  {name}")
+
+
+def _algorithm_row(spec: AlgorithmSpec) -> dict[str, str]:
+    return {
+        "algo": spec.name,
+        "class": spec.class_name,
+        "loop": spec.loop,
+        "actions": ", ".join(sorted(spec.actions)),
+        "observations": ", ".join(sorted(spec.observations)),
+        "reference config": f"configs/{spec.reference_config}",
+        "summary": spec.summary,
+    }
+
+
+@config_app.command(name="show")
+@_answers_errors
+def config_show(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="YAML file, as for `train --config`.")],
+    settings: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """Show a config with every default filled in and every setting explained; the output is a config itself."""
+    from rl_training.experiment.config_text import annotated_yaml
+
+    typer.echo(annotated_yaml(load_config(file, settings or [])), nl=False)
+
+
+@config_app.command(name="schema")
+@_answers_errors
+def config_schema(
+    algo: Annotated[str | None, typer.Argument(help="One algorithm; all of them if not given.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Write the JSON Schema of config files, for completion and checks in an editor."""
+    from rl_training.experiment.config_text import json_schema
+
+    typer.echo(json.dumps(json_schema(algo), indent=2))
+
+
+@app.command()
+@_answers_errors
+def doctor(
+    output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where runs are to be kept.")] = Path("runs"),
+    debug: Debug = False,
+) -> None:
+    """Check this machine: packages, devices, compiler, memory, disk, and a moment of training."""
+    from rl_training.doctor import examine
+
+    faults = 0
+    for finding in examine(output_dir):
+        faults += finding.verdict == "fix"
+        typer.echo(f"{finding.verdict:<5} {finding.subject:<12} {finding.text}")
+    if faults:
+        typer.echo(f"{faults} to mend, marked `fix` above")
+        raise typer.Exit(EXIT_BUG)
+    typer.echo("all is well: rl-training train --config configs/dqn/cartpole.yaml")

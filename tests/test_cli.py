@@ -1,0 +1,514 @@
+"""The command line: results on stdout, one clear message per mistake on stderr, exit codes, and quick answers."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import rl_training.runtime.trainer
+from conftest import make_config
+from rl_training.cli import app, describe_returns
+from rl_training.doctor import Finding
+from rl_training.experiment.checkpointing import write_pointer
+from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
+from rl_training.experiment.registry import registry
+from rl_training.hparams.dqn import DQNHParams
+from rl_training.runtime.evaluation import EvalEpisode
+
+SHIPPED = "configs/dqn/cartpole.yaml"
+
+
+def call(*arguments: object, stdin: str | None = None) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in arguments], input=stdin)
+
+
+def fails(*arguments: object) -> str:
+    """Call with a mistake: exit code 2, nothing on stdout, one message on stderr, which is returned."""
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("error: ") == 1
+    assert "Traceback" not in result.stderr
+    return str(result.stderr)
+
+
+def write_config(folder: Path, **changes: Any) -> Path:
+    path = folder / "config_in.yaml"
+    path.write_text(make_config(folder / "runs", **changes).to_yaml(), encoding="utf-8")
+    return path
+
+
+def only_folder(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    assert call("train", "--config", write_config(folder), "--quiet").exit_code == 0
+    return only_folder(folder / "runs")
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run that a test may damage or continue."""
+    return Path(shutil.copytree(finished_run, tmp_path / "run"))
+
+
+def edit_manifest(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    file = only_checkpoint(run) / "manifest.json"
+    manifest = json.loads(file.read_text())
+    change(manifest)
+    file.write_text(json.dumps(manifest))
+
+
+def only_checkpoint(run: Path) -> Path:
+    (path,) = (run / "checkpoints").glob("step_*")
+    return path
+
+
+# --- What works ------------------------------------------------------------------------------------------------------
+
+
+def test_train_ends_with_the_evaluation_and_the_commands_to_go_on(tmp_path: Path) -> None:
+    result = call("train", "--config", write_config(tmp_path), "--set", "eval_episodes=3")
+    run = only_folder(tmp_path / "runs")
+    summary = dict(line.split("  ", 1) for line in result.stdout.splitlines())
+    returns = [episode["return"] for episode in json.loads((run / "result.json").read_text())["eval"]]
+    assert result.exit_code == 0
+    assert summary["evaluation"].strip().startswith(f"{fmean(returns):.1f} ± 0.0 (3 episodes")
+    assert summary["steps"].strip().startswith("60 (50 gradient steps")
+    assert summary["run folder"].strip() == str(run)
+    assert summary["evaluate it"].strip() == f"rl-training evaluate {run}"
+    assert summary["train on"].strip() == f"rl-training resume {run} --total-timesteps 120"
+    assert "dqn on rl_training/Chain-v0" in result.stderr
+    assert "dqn on rl_training/Chain-v0" not in result.stdout
+
+
+def test_options_of_train_go_before_set_and_set_before_the_file(tmp_path: Path) -> None:
+    config = write_config(tmp_path, seed=1, total_timesteps=40)
+    options = ["--set", "seed=2", "--set", "total_timesteps=30", "--set", "algo_kwargs.gamma=0.5"]
+    result = call("train", "-c", config, *options, "--seed", 3, "--output-dir", tmp_path / "else: where", "--quiet")
+    saved = load_config(only_folder(tmp_path / "else: where") / "config.yaml")
+    assert result.stderr == ""
+    assert (saved.seed, saved.total_timesteps, saved.algo_kwargs["gamma"]) == (3, 30, 0.5)
+
+
+def test_train_seeds_gives_one_summary_and_does_not_run_a_finished_seed_again(tmp_path: Path) -> None:
+    command = ["train", "-c", write_config(tmp_path), "--seeds", "0,2", "--quiet"]
+    first = call(*command)
+    folder = only_folder(tmp_path / "runs")
+    written = {path: path.stat().st_mtime_ns for path in folder.glob("seed*/result.json")}
+    again = call(*command)
+    assert [line.split("  ")[0] for line in first.stdout.splitlines()] == ["seed 0", "seed 2", "all seeds", "folder"]
+    assert "2 seeds" in first.stdout
+    assert again.stdout == first.stdout
+    assert len(written) == 2
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+
+
+def test_evaluate_gives_the_same_episodes_as_the_end_of_training(finished_run: Path) -> None:
+    result = call("evaluate", finished_run, "--json")
+    record = json.loads(result.stdout)
+    assert record["episodes"] == json.loads((finished_run / "result.json").read_text())["eval"]
+    assert record["mean"] == fmean(episode["return"] for episode in record["episodes"])
+    assert record["min"] <= record["mean"] <= record["max"]
+
+
+def test_returns_are_told_with_their_spread_over_episodes() -> None:
+    # Mean (1 + 3) / 2 = 2; both are 1 away from it.
+    episodes = [EvalEpisode(0, 7, 1.0, 10), EvalEpisode(1, 8, 3.0, 10)]
+    assert describe_returns(episodes) == "2.0 ± 1.0 (2 episodes, min 1.0, max 3.0)"
+
+
+def test_evaluate_takes_a_checkpoint_a_seed_and_a_number_of_episodes(finished_run: Path) -> None:
+    default = json.loads(call("evaluate", finished_run, "--episodes", 3, "--json").stdout)
+    other = json.loads(call("evaluate", only_checkpoint(finished_run), "--episodes", 3, "--seed", 9, "--json").stdout)
+    assert len(default["episodes"]) == len(other["episodes"]) == 3
+    assert {e["seed"] for e in default["episodes"]}.isdisjoint(e["seed"] for e in other["episodes"])
+    assert call("evaluate", finished_run).stdout.startswith("evaluation  ")
+
+
+def test_evaluate_takes_the_newest_checkpoint_or_the_best(run: Path) -> None:
+    assert call("resume", run, "--total-timesteps", 70, "--quiet").exit_code == 0
+    write_pointer(run / "checkpoints", "best", "step_000000060")
+    assert json.loads(call("evaluate", run, "--json").stdout)["step"] == 70
+    assert json.loads(call("evaluate", run, "--json", "--best").stdout)["step"] == 60
+
+
+def test_long_evaluations_tell_how_far_they_are(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_training.cli._PROGRESS_SECONDS", 0.0)
+    assert "episode 2/2: return" in call("evaluate", finished_run).stderr
+    assert call("evaluate", finished_run, "--quiet").stderr == ""
+
+
+def test_resume_lengthens_a_run_here_or_in_a_new_folder(run: Path, tmp_path: Path) -> None:
+    forked = call("resume", run, "--total-timesteps", 80, "--output-dir", tmp_path / "forks", "--quiet")
+    assert "80 (70 gradient steps" in forked.stdout
+    assert str(only_folder(tmp_path / "forks")) in forked.stdout
+    assert json.loads((run / "result.json").read_text())["step"] == 60
+    assert call("resume", run, "--total-timesteps", 70, "--quiet").exit_code == 0
+    assert json.loads((run / "result.json").read_text())["step"] == 70
+
+
+def test_predict_answers_one_observation_a_batch_and_lines_of_stdin(finished_run: Path) -> None:
+    start = [1, 0, 0, 0, 0]
+    one = json.loads(call("predict", finished_run, "--obs", json.dumps(start)).stdout)
+    batch = json.loads(call("predict", finished_run, "--obs", json.dumps([start, start])).stdout)
+    lines = call("predict", finished_run, "--obs", "-", stdin=f"{start}\n\n[{start}, {start}]\n").stdout
+    assert one in (0, 1)
+    assert batch == [one, one]
+    assert [json.loads(line) for line in lines.splitlines()] == [one, batch]
+
+
+def test_list_shows_every_algorithm_and_config() -> None:
+    text, record = call("list").stdout, json.loads(call("list", "--json").stdout)
+    assert [row["algo"] for row in record["algorithms"]] == list(registry())
+    assert record["configs"] == [f"configs/{name}" for name in packaged_configs()]
+    for spec in registry().values():
+        assert spec.summary in text
+        assert f"configs/{spec.reference_config}" in record["configs"]
+
+
+def test_config_show_explains_every_setting_and_is_a_config_itself(tmp_path: Path) -> None:
+    shown = tmp_path / "shown.yaml"
+    shown.write_text(call("config", "show", SHIPPED, "--set", "algo_kwargs.gamma=0.5").stdout)
+    assert load_config(shown) == load_config(SHIPPED, ["algo_kwargs.gamma=0.5"]).resolved()
+    for model in (TrainConfig, DQNHParams):
+        for name, field in model.model_fields.items():
+            assert f"{name}:" in shown.read_text()
+            assert name == "algo_kwargs" or f"# {field.description}" in shown.read_text()
+
+
+def test_config_schema_knows_ranges_and_settings_of_the_algorithm() -> None:
+    one, every = (json.loads(call("config", "schema", *algo).stdout) for algo in (["dqn"], []))
+    gamma = one["$defs"]["dqn"]["properties"]["gamma"]
+    assert (gamma["minimum"], gamma["maximum"], gamma["default"]) == (0.0, 1.0, 0.99)
+    assert one["$defs"]["dqn"]["additionalProperties"] is False
+    assert one["properties"]["algo_kwargs"] == {"$ref": "#/$defs/dqn"}
+    assert one["properties"]["algo"]["enum"] == ["dqn"]
+    assert one["properties"]["num_envs"]["minimum"] == 1
+    assert one["required"] == ["algo", "env_id", "total_timesteps"]
+    assert [rule["if"]["properties"]["algo"]["const"] for rule in every["allOf"]] == list(registry())
+
+
+def test_doctor_finds_a_working_installation(tmp_path: Path) -> None:
+    result = call("doctor", "--output-dir", tmp_path)
+    assert result.exit_code == 0, result.stdout
+    assert "ok    training     32 env steps, 16 updates" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_says_what_to_mend(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = call("doctor", "--output-dir", tmp_path / "file")
+    assert result.exit_code == 1
+    assert f"fix   disk         {tmp_path / 'file'} cannot be written to" in result.stdout
+    assert "1 to mend" in result.stdout
+
+
+def test_a_check_of_doctor_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken() -> Sequence[Finding]:
+        raise ImportError("libtorch is missing")
+
+    monkeypatch.setattr("rl_training.doctor._processors", broken)
+    assert "fix   broken       ImportError: libtorch is missing" in call("doctor", "--output-dir", tmp_path).stdout
+
+
+# --- Mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("algo_kwargs.gama=0.9", "error: dqn.algo_kwargs: unknown setting 'gama'; did you mean 'gamma'?"),
+        ("total_timestep=5", "error: unknown setting 'total_timestep'; did you mean 'total_timesteps'?"),
+        ("algo_kwargs.batch_size=many", "error: dqn.algo_kwargs.batch_size must be a whole number, got 'many'"),
+        ("num_envs=true", "error: num_envs must be a whole number, got True"),
+        ("algo_kwargs.gamma=1.3", "error: dqn.algo_kwargs.gamma must be in [0, 1], got 1.3"),
+        ("total_timesteps=0", "error: total_timesteps must be >= 1, got 0"),
+        ("eval_episodes=0", "error: eval_episodes must be >= 1, got 0"),
+        ("algo=dqm", "error: algo: unknown algorithm 'dqm'; did you mean 'dqn'?"),
+        ("env_id=CartPol-v1", "error: env_id: unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
+        (
+            "env_id=Pendulum-v1",
+            "error: dqn needs a discrete action space, but Pendulum-v1 has Box(-2.0, 2.0,",
+        ),
+        ("env_id=Blackjack-v1", "error: env_id 'Blackjack-v1': the observation space must be one array of numbers"),
+        ("env_kwargs.gravty=1", "error: env_kwargs: CartPole-v1 has no setting 'gravty'"),
+        ("algo_kwargs.buffer_capacity=1e12", "GiB of memory are available; lower algo_kwargs.buffer_capacity"),
+        ("device=cuda:99", "error: device is 'cuda:99', but PyTorch sees"),
+        ("device=gpu", 'error: device must be "auto", "cpu", "cuda" or "cuda:N", got \'gpu\''),
+        ("gamma", "error: --set takes key=value, such as algo_kwargs.gamma=0.98, got 'gamma'"),
+        ("seed=[1", "error: --set seed=[1 is not valid YAML"),
+    ],
+)
+def test_a_bad_setting_is_named_with_what_would_be_right(setting: str, message: str, tmp_path: Path) -> None:
+    assert message in fails("train", "--config", SHIPPED, "--output-dir", tmp_path, "--set", setting)
+
+
+def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+    config = tmp_path / "two.yaml"
+    config.write_text("algo: dqn\nenv_id: CartPole-v1\ntotal_timesteps: 0\nnum_env: 3\n")
+    stderr = fails("train", "--config", config)
+    assert "total_timesteps must be >= 1, got 0" in stderr
+    assert "unknown setting 'num_env'; did you mean 'num_envs'?" in stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 1\nalgo: dqn\nseed: 2\n", "setting 'seed' stands twice (line 3)"),
+        ("algo: dqn\n", "env_id is missing"),
+        ("- dqn\n", "must hold settings as `key: value` lines, found list"),
+        ("algo: [dqn\n", "is not valid YAML"),
+        ("", "must hold settings as `key: value` lines, found NoneType"),
+    ],
+)
+def test_a_bad_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    config = tmp_path / "bad.yaml"
+    config.write_text(text)
+    assert message in fails("train", "--config", config)
+    assert message in fails("config", "show", config)
+
+
+def test_a_missing_config_is_answered_with_those_that_exist() -> None:
+    assert f"there is no config file 'nowhere.yaml'; shipped with the package: {SHIPPED}" in fails(
+        "train", "--config", "nowhere.yaml"
+    )
+
+
+def test_an_output_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    stderr = fails("train", "--config", write_config(tmp_path), "--output-dir", tmp_path / "file")
+    assert f"error: output_dir: the run's folder {tmp_path / 'file'}" in stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--seed", "1", "--seeds", "0-2"], "give --seed or --seeds, not both"),
+        (["--jobs", "2"], "give --seeds too"),
+        (["--seeds", "4-0"], "seeds must be like"),
+        (["--seed", "-1"], "seed must be >= 0, got -1"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: list[str], message: str) -> None:
+    assert message in fails("train", "--config", SHIPPED, *options)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["train"], ["train", "--config"], ["trian"], ["evaluate", "x", "--episodes", "0"]]
+)
+def test_usage_errors_end_with_2(arguments: list[str]) -> None:
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+READERS = [["evaluate"], ["predict", "--obs", "[1, 0, 0, 0, 0]"], ["resume", "--total-timesteps", "70"]]
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_missing_checkpoint_is_named(command: list[str], tmp_path: Path) -> None:
+    assert f"there is no run or checkpoint at '{tmp_path / 'nothing'}'" in fails(*command, tmp_path / "nothing")
+    assert f"{tmp_path} holds no checkpoint" in fails(*command, tmp_path)
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_changed_byte_of_the_policy_is_found(command: list[str], run: Path) -> None:
+    file = only_checkpoint(run) / "policy.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert f"{file} is damaged: its checksum is not the manifest's" in fails(*command, run)
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_cut_file_and_a_broken_manifest_are_found(command: list[str], run: Path) -> None:
+    file = only_checkpoint(run) / "policy.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    assert "is damaged" in fails(*command, run)
+    (only_checkpoint(run) / "manifest.json").write_text('{"schema_version": 1')
+    assert "is damaged" in fails(*command, run)
+    (only_checkpoint(run) / "manifest.json").write_text('{"other": 1}')
+    assert "is not a checkpoint's manifest" in fails(*command, run)
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_checkpoint_of_an_algorithm_that_is_not_installed_is_named(command: list[str], run: Path) -> None:
+    edit_manifest(run, lambda manifest: manifest["config"].update(algo="alphastar"))
+    stderr = fails(*command, run)
+    assert str(only_checkpoint(run)) in stderr
+    assert "unknown algorithm 'alphastar'" in stderr
+
+
+def test_prediction_does_not_read_the_memory(run: Path) -> None:
+    (only_checkpoint(run) / "memory.safetensors").write_bytes(b"not a tensor")
+    assert call("predict", run, "--obs", "[1, 0, 0, 0, 0]").exit_code == 0
+    assert "memory.safetensors is damaged" in fails("resume", run, "--total-timesteps", 70)
+
+
+def test_resuming_a_finished_run_says_what_to_give(run: Path) -> None:
+    assert "is finished: 60 of 60 steps; give a larger --total-timesteps" in fails("resume", run)
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        ("[1, 0", "error: --obs: "),
+        ("[1, 0]", "error: --obs: an observation has shape (5,), a batch (n, *(5,)); got (2,)"),
+        ("[[1, 0, 0, 0, 0], [1]]", "error: --obs: "),
+        ('["a", 0, 0, 0, 0]', "error: --obs: could not convert string to float"),
+        ("[NaN, 0, 0, 0, 0]", "error: --obs: an observation must hold finite numbers"),
+        ("[null, 0, 0, 0, 0]", "error: --obs: an observation must hold finite numbers"),
+    ],
+)
+def test_an_observation_that_does_not_fit_is_refused(obs: str, message: str, finished_run: Path) -> None:
+    assert message in fails("predict", finished_run, "--obs", obs)
+
+
+def test_predict_names_the_line_of_stdin(finished_run: Path) -> None:
+    result = call("predict", finished_run, "--obs", "-", stdin="[1, 0, 0, 0, 0]\n[1]\n")
+    assert result.exit_code == 2
+    assert len(result.stdout.splitlines()) == 1
+    assert "error: line 2 of the input: an observation has shape" in result.stderr
+
+
+@pytest.mark.parametrize("option", [{"debug": ["--debug"]}, {"env": {"RL_TRAINING_DEBUG": "1"}}])
+def test_debug_shows_the_traceback(option: dict[str, Any]) -> None:
+    command = ["train", "--config", "nowhere.yaml", *option.get("debug", [])]
+    result = CliRunner().invoke(app, command, env=option.get("env"))
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+
+
+# --- How it ends -----------------------------------------------------------------------------------------------------
+
+
+def break_training(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def broken(*arguments: object, **more: object) -> None:
+        raise error
+
+    monkeypatch.setattr(rl_training.runtime.trainer, "train", broken)
+
+
+def test_an_unexpected_error_is_short_and_leaves_its_traceback_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    break_training(monkeypatch, ZeroDivisionError("by surprise"))
+    result = call("train", "--config", SHIPPED)
+    report = only_folder(tmp_path)
+    assert result.exit_code == 1
+    assert "error: ZeroDivisionError: by surprise" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert str(report) in result.stderr
+    assert "in broken" in report.read_text()
+
+
+def test_an_error_of_the_system_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_training(monkeypatch, OSError(28, "No space left on device", "/full/disk"))
+    assert fails("train", "--config", SHIPPED) == "error: /full/disk: No space left on device\n"
+
+
+def test_a_second_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_training(monkeypatch, KeyboardInterrupt())
+    assert call("train", "--config", SHIPPED).exit_code == 130
+
+
+def start(*arguments: object) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "rl_training", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_the_run_and_ends_with_75_and_resume_goes_on(number: signal.Signals, tmp_path: Path) -> None:
+    config = write_config(tmp_path, total_timesteps=10_000_000, log_interval=20)
+    process = start("train", "--config", config)
+    wait_until(lambda: any(file.stat().st_size for file in tmp_path.glob("runs/*/metrics.jsonl")), process)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    run = only_folder(tmp_path / "runs")
+    assert process.returncode == 75, stderr
+    assert f"rl-training resume {run}" in stdout
+    step = json.loads((only_checkpoint(run) / "manifest.json").read_text())["counters"]["step"]
+    assert f"signal {number.name}" in stdout
+    resumed = call("resume", run, "--total-timesteps", step + 10, "--quiet")
+    assert resumed.exit_code == 0, resumed.stderr
+    assert f"{step + 10:,} (" in resumed.stdout
+
+
+# --- Quick answers ---------------------------------------------------------------------------------------------------
+
+PROBE = """
+import atexit, sys
+heavy = lambda: [name for name in ("torch", "gymnasium", "numpy") if name in sys.modules]
+atexit.register(lambda: print("imported:", *heavy(), file=sys.stderr))
+from rl_training.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["train", "--help"], 0),
+        (["list"], 0),
+        (["config", "show", SHIPPED], 0),
+        (["config", "schema"], 0),
+        (["train", "--config", SHIPPED, "--set", "gamma=1"], 2),
+        (["train", "--config", "nowhere.yaml"], 2),
+    ],
+)
+def test_help_and_config_errors_do_not_import_torch(arguments: list[str], code: int, tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == code
+    assert ended.stderr.splitlines()[-1] == "imported:"
+
+
+def test_no_arguments_show_the_help() -> None:
+    output = call().output
+    assert all(name in output for name in ("train", "evaluate", "resume", "predict", "list", "config", "doctor"))
+
+
+def test_every_option_has_a_help_text() -> None:
+    from typer.main import get_command
+
+    group: Any = get_command(app)
+    commands = [*group.commands.values(), *group.commands["config"].commands.values()]
+    assert [(c.name, p.name) for c in commands for p in c.params if not getattr(p, "help", None)] == []
+    assert all(c.help for c in commands)
+
+
+def test_the_shipped_config_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert yaml.safe_load(call("config", "show", SHIPPED).stdout)["env_id"] == "CartPole-v1"
+
+
+def test_the_installed_script_gives_the_version() -> None:
+    script = Path(sys.executable).with_name("rl-training")
+    ended = subprocess.run([script, "--version"], capture_output=True, text=True, env=os.environ)
+    assert (ended.returncode, ended.stdout) == (0, f"{rl_training.__version__}\n")

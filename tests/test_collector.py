@@ -1,0 +1,205 @@
+"""The collector brings every transition as it happened: true successors, no pseudo-steps, seeds and returns right."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from rl_training.algorithms.base import ActResult
+from rl_training.envs.factory import make_env_factory, make_envs
+from rl_training.errors import EnvError
+from rl_training.experiment.seeding import Streams
+from rl_training.runtime.collector import Collector
+
+
+class Scripted(gym.Env[np.ndarray, np.int64]):
+    """Episode k has `lengths[k]` steps and ends by termination if k is even, by truncation if it is odd.
+
+    The observation is (episode, step within it); the reward of a step is that step's number.
+    """
+
+    def __init__(self, lengths: Sequence[int], dtype: Any = np.float32, action_space: Discrete | None = None) -> None:
+        self.observation_space = Box(-np.inf, np.inf, (2,), dtype)
+        self.action_space = action_space or Discrete(3)
+        self.lengths = lengths
+        self.seeds: list[int | None] = []
+        self.actions: list[int] = []
+        self.episode, self.time = -1, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self.seeds.append(seed)
+        self.episode, self.time = self.episode + 1, 0
+        return self.observe(), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        self.actions.append(int(action))
+        self.time += 1
+        ends = self.time == self.lengths[self.episode]
+        return self.observe(), float(self.time), ends and self.episode % 2 == 0, ends and self.episode % 2 == 1, {}
+
+    def observe(self) -> np.ndarray:
+        return np.array([self.episode, self.time], self.observation_space.dtype)
+
+
+class Cycling:
+    """Acts 0, 1, 2, 0, ... by the step's number; keeps what it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[np.ndarray] = []
+
+    def act(self, obs: np.ndarray, *, step: int = 0, explore: bool = False) -> ActResult:
+        assert explore
+        self.seen.append(obs.copy())
+        return ActResult(np.full(len(obs), step // len(obs) % 3))
+
+
+def collect(
+    lengths: Sequence[Sequence[int]], steps: int, **kwargs: Any
+) -> tuple[Collector, list[Scripted], list[dict[str, np.ndarray]], Cycling]:
+    """Step one env per list of lengths; give the collector, the envs, the transitions and the policy."""
+    envs = [Scripted(each, **kwargs) for each in lengths]
+    to_make = iter(envs)
+    collector = Collector(make_envs(lambda: next(to_make), len(envs)), Streams(4))
+    collector.start()
+    policy = Cycling()
+    return collector, envs, [collector.step(policy, step=k * len(envs)) for k in range(steps)], policy
+
+
+def test_next_obs_is_the_final_observation_at_termination_and_at_truncation() -> None:
+    _, _, transitions, policy = collect([[2, 3, 9]], 7)
+    obs = [t["obs"][0].tolist() for t in transitions]
+    next_obs = [t["next_obs"][0].tolist() for t in transitions]
+    #             episode 0       | episode 1               | episode 2
+    assert obs == [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [2, 0], [2, 1]]
+    assert next_obs == [[0, 1], [0, 2], [1, 1], [1, 2], [1, 3], [2, 1], [2, 2]]
+    assert [bool(t["terminated"][0]) for t in transitions] == [False, True, False, False, False, False, False]
+    assert [bool(t["truncated"][0]) for t in transitions] == [False, False, False, False, True, False, False]
+    assert [t["rewards"][0] for t in transitions] == [1, 2, 1, 2, 3, 1, 2]
+    assert [t["actions"][0] for t in transitions] == [0, 1, 2, 0, 1, 2, 0]
+    assert [seen[0].tolist() for seen in policy.seen] == obs  # the policy acts on what is stored
+
+
+def test_no_reset_shows_up_as_a_transition_in_any_env() -> None:
+    _, envs, transitions, _ = collect([[2, 3, 9], [1, 1, 1, 9], [5, 9]], 6)
+    for t in transitions:
+        assert np.array_equal(t["obs"][:, 0], t["next_obs"][:, 0])  # both ends lie in one episode
+        assert np.array_equal(t["obs"][:, 1] + 1, t["next_obs"][:, 1])  # one step apart
+        assert np.array_equal(t["rewards"], t["next_obs"][:, 1])
+    assert [len(env.actions) for env in envs] == [6, 6, 6]  # each env was stepped once per step, no more
+    assert [env.actions for env in envs] == [[0, 1, 2, 0, 1, 2]] * 3
+
+
+def test_later_steps_do_not_change_transitions_that_were_given() -> None:
+    collector, _, transitions, policy = collect([[2, 2, 9]], 2)
+    before = {name: values.copy() for name, values in transitions[1].items()}
+    collector.step(policy, step=2)
+    assert all(np.array_equal(transitions[1][name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_every_episode_is_reset_with_its_own_documented_seed(num_envs: int) -> None:
+    _, envs, _, _ = collect([[2, 2, 9]] * num_envs, 5)
+    streams = Streams(4)
+    expected = [[streams.episode_seed(env, episode) for episode in range(3)] for env in range(num_envs)]
+    assert [env.seeds for env in envs] == expected
+
+
+def test_finished_episodes_tell_their_return_length_seed_and_step() -> None:
+    collector, _, _, _ = collect([[2, 3, 9]], 6)
+    streams = Streams(4)
+    assert [episode.record() for episode in collector.finished] == [
+        {"step": 2, "env": 0, "episode": 0, "seed": streams.episode_seed(0, 0), "length": 2, "return": 1 + 2},
+        {"step": 5, "env": 0, "episode": 1, "seed": streams.episode_seed(0, 1), "length": 3, "return": 1 + 2 + 3},
+    ]
+
+
+def test_with_three_envs_each_counts_its_own_episodes() -> None:
+    collector, _, _, _ = collect([[2, 9], [1, 3, 9], [9]], 4)
+    found = [(e.step, e.env, e.episode, e.ret, e.length) for e in collector.finished]
+    assert found == [(3, 1, 0, 1.0, 1), (6, 0, 0, 3.0, 2), (12, 1, 1, 6.0, 3)]
+
+
+def test_actions_are_shifted_for_the_env_and_stored_as_indices() -> None:
+    _, (env,), transitions, _ = collect([[9]], 4, action_space=Discrete(3, start=5))
+    assert env.actions == [5, 6, 7, 5]
+    assert [t["actions"][0] for t in transitions] == [0, 1, 2, 0]
+
+
+def test_float64_observations_are_given_as_float32() -> None:
+    _, _, transitions, policy = collect([[2, 9]], 3, dtype=np.float64)
+    assert {t[name].dtype for t in transitions for name in ("obs", "next_obs")} == {np.dtype(np.float32)}
+    assert {seen.dtype for seen in policy.seen} == {np.dtype(np.float32)}
+    assert [t["obs"][0].tolist() for t in transitions] == [[0, 0], [0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("fault", "step", "message"),
+    [
+        ("nan_obs", 3, r"env 0 gave the observation \[nan nan nan\] at step 3 of episode 1 \(seed {seed}\)"),
+        ("nan_reward", 3, r"env 0 gave the reward nan at step 3 of episode 1 \(seed {seed}\)"),
+        ("nan_obs", 0, r"env 0 gave the observation \[nan nan nan\] at the reset of episode 1 \(seed {seed}\)"),
+    ],
+)
+def test_what_is_not_finite_is_named_with_env_episode_and_step(fault: str, step: int, message: str) -> None:
+    kwargs = {"fault": fault, "step": step, "episode": 1, "length": 5}
+    streams = Streams(0)
+    collector = Collector(make_envs(make_env_factory("rl_training/Misbehaving-v0", kwargs), 2), streams)
+    collector.start()
+    policy = Cycling()
+    expected = message.format(seed=streams.episode_seed(0, 1)) + "; observations and rewards must be finite"
+    before = 5 + max(0, step - 1)  # env 0 ends its first episode at its fifth step, and is reset there
+    for k in range(before - (step == 0)):
+        collector.step(policy, step=2 * k)
+    with pytest.raises(EnvError, match=expected):
+        collector.step(policy, step=2 * before)
+
+
+class Large(Scripted):
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        obs, _, *rest = super().step(action)
+        return np.full_like(obs, 3e38), 1.0, *rest
+
+
+@pytest.mark.filterwarnings("ignore:overflow")  # of the quick look, which the exact one then clears
+def test_large_numbers_whose_sum_overflows_are_finite() -> None:
+    collector = Collector(make_envs(lambda: Large([9])), Streams(0))
+    collector.start()
+    assert collector.step(Cycling(), step=0)["next_obs"].tolist() == [[np.float32(3e38)] * 2]
+
+
+def test_a_restored_collector_goes_on_in_the_same_episodes() -> None:
+    def make() -> Collector:
+        kwargs = {"length": 4}
+        return Collector(make_envs(make_env_factory("rl_training/Identity-v0", kwargs), 2), Streams(0))
+
+    unbroken = make()
+    unbroken.start()
+    for k in range(6):
+        unbroken.step(Cycling(), step=2 * k)
+    unbroken.finished.clear()
+    restored = make()
+    restored.load_state_dict(unbroken.state_dict())
+    assert restored.inexact_restores == []
+    for k in range(6, 14):
+        ours, theirs = restored.step(Cycling(), step=2 * k), unbroken.step(Cycling(), step=2 * k)
+        assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    assert restored.finished == unbroken.finished
+    assert len(restored.finished) == 4
+
+
+def test_an_env_that_cannot_be_replayed_begins_its_next_episode_and_is_listed() -> None:
+    saved, _, _, _ = collect([[5, 5, 9], [5, 5, 9]], 3)
+    restored = Collector(make_envs(lambda: Scripted([5, 5, 9]), 2), Streams(4), replayable=False)
+    restored.load_state_dict(saved.state_dict())
+    assert restored.inexact_restores == [0, 1]
+    restored.step(Cycling(), step=6)
+    state = restored.state_dict()
+    assert state["numbers"] == [1, 1]
+    assert state["seeds"] == [Streams(4).episode_seed(env, 1) for env in range(2)]
+    assert state["returns"] == [1.0, 1.0]

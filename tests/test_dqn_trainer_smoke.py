@@ -1,0 +1,92 @@
+"""`train_dqn` trains, evaluates and leaves a whole run folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import make_config
+from rl_training.errors import ConfigError, SpaceError
+from rl_training.experiment.checkpointing import open_checkpoint
+from rl_training.experiment.config import load_config
+from rl_training.experiment.metrics import read_json_lines
+from rl_training.runtime.dqn_trainer import train_dqn
+from rl_training.runtime.trainer import Extras, load_policy
+
+QUIET = Extras(show_progress=False)
+
+
+def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
+    config = make_config(
+        tmp_path, env_id="CartPole-v1", total_timesteps=300, num_envs=2, log_interval=100, tensorboard=True
+    )
+    result = train_dqn(config, QUIET)
+    assert result.step == 300
+    assert result.gradient_step == 290  # one per step after the first ten
+    assert {"loss", "q_value_mean", "target_mean", "td_error_mean"} <= set(result.metrics)
+    assert len(result.eval_episodes) == 2
+    assert result.eval_return == pytest.approx(np.mean([episode.ret for episode in result.eval_episodes]))
+
+    folder = result.run_dir
+    assert folder.parent == tmp_path
+    assert folder.name.startswith("dqn__CartPole-v1__seed0__")
+    resolved = load_config(folder / "config.yaml")
+    assert resolved.hparams == config.hparams
+    assert resolved.acceleration == "eager"
+    (start,) = json.loads((folder / "metadata.json").read_text())["starts"]
+    assert start["resume"] == "exact"
+    assert start["versions"]["torch"]
+    records = read_json_lines(folder / "metrics.jsonl")
+    assert [record["step"] for record in records] == [100, 200, 300]
+    assert records[-1]["metrics"]["loss"] == pytest.approx(result.metrics["loss"])
+    assert records[-1]["metrics"]["epsilon"] == pytest.approx(0.05)
+    episodes = read_json_lines(folder / "episodes.jsonl")
+    assert records[-1]["metrics"]["episodes"] == len(episodes) > 0
+    assert records[-1]["metrics"]["return_mean"] == pytest.approx(np.mean([e["return"] for e in episodes]))
+    assert all(episode["return"] == episode["length"] for episode in episodes)  # CartPole pays 1 a step
+    assert [e["return"] for e in read_json_lines(folder / "eval.jsonl")] == [e.ret for e in result.eval_episodes]
+    assert json.loads((folder / "result.json").read_text())["step"] == 300
+    assert list((folder / "tensorboard").iterdir())
+    assert open_checkpoint(result.checkpoint).step == 300
+
+
+def test_the_checkpoint_acts_like_the_trained_agent(tmp_path: Path) -> None:
+    result = train_dqn(make_config(tmp_path), QUIET)
+    _, policy = load_policy(result.run_dir)
+    obs = np.eye(5, dtype=np.float32)
+    assert np.array_equal(policy.act(obs).actions, result.algorithm.act(obs).actions)
+
+
+def test_one_config_and_seed_give_one_result(tmp_path: Path) -> None:
+    first, again = (train_dqn(make_config(tmp_path, seed=3), QUIET) for _ in range(2))
+    other = train_dqn(make_config(tmp_path, seed=4), QUIET)
+    assert first.run_dir != again.run_dir
+    assert first.metrics == again.metrics != other.metrics
+
+
+@pytest.mark.parametrize(
+    ("env_id", "env_kwargs"),
+    [
+        ("rl_training/TinyImage-v0", {"size": 6}),
+        ("FrozenLake-v1", {}),  # discrete observations
+        ("CliffWalking-v1", {}),
+    ],
+)
+def test_other_kinds_of_observations_train_too(env_id: str, env_kwargs: dict[str, Any], tmp_path: Path) -> None:
+    env_kwargs = {**env_kwargs, "max_episode_steps": 20}
+    result = train_dqn(make_config(tmp_path, env_id=env_id, env_kwargs=env_kwargs, num_envs=3), QUIET)
+    assert result.gradient_step == 50
+    assert np.isfinite(result.metrics["loss"])
+
+
+def test_an_env_that_dqn_cannot_control_is_refused_by_name(tmp_path: Path) -> None:
+    message = r"dqn needs a discrete action space, but Pendulum-v1 has Box\(-2\.0, 2\.0, \(1,\), float32\)"
+    with pytest.raises(SpaceError, match=message):
+        train_dqn(make_config(tmp_path, env_id="Pendulum-v1"), QUIET)
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="device is 'cuda:99', but PyTorch sees"):
+        train_dqn(make_config(tmp_path, device="cuda:99"), QUIET)

@@ -1,0 +1,239 @@
+"""The loop: updates are exact for any number of envs, each interval crossed counts once, runs stop when asked."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import make_config
+from rl_training.algorithms.base import UpdateResult
+from rl_training.errors import TrainingError
+from rl_training.experiment.checkpointing import checkpoint_names, read_pointer
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.metrics import read_json_lines
+from rl_training.experiment.seeding import Streams
+from rl_training.hparams.dqn import DQNHParams
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.loops import run_off_policy
+from rl_training.runtime.run import Run
+from rl_training.runtime.trainer import Extras, train
+
+
+class CountingParts:
+    """Algorithm, memory and collector in one, which only count; batches are numbered."""
+
+    def __init__(self) -> None:
+        self.collected_at: list[int] = []
+        self.added = 0
+        self.batch_sizes: list[int] = []
+        self.updates = 0
+
+    def step(self, algorithm: Any, *, step: int) -> dict[str, int]:
+        assert algorithm is self
+        self.collected_at.append(step)
+        return {"rows": 1}
+
+    def add(self, transitions: dict[str, int]) -> None:
+        self.added += transitions["rows"]
+
+    def sampler(self, batch_size: int) -> Callable[[], dict[str, int]]:
+        def draw() -> dict[str, int]:
+            self.batch_sizes.append(batch_size)
+            return {"batch": len(self.batch_sizes)}
+
+        return draw
+
+    def update(self, batch: dict[str, int]) -> UpdateResult:
+        self.updates += 1
+        assert batch == {"batch": self.updates}
+        return UpdateResult({}, num_gradient_steps=1)
+
+
+class Recorder(Callback):
+    """Notes (step, updates so far) after every round; may stop."""
+
+    def __init__(self, parts: CountingParts, stop_at: int | None = None) -> None:
+        self.parts, self.stop_at = parts, stop_at
+        self.rounds: list[tuple[int, int]] = []
+
+    def on_step(self, run: Run) -> None:
+        self.rounds.append((run.step, self.parts.updates))
+        assert run.gradient_step == self.parts.updates
+        if self.stop_at is not None and run.step >= self.stop_at:
+            run.stop_reason = "enough"
+
+
+def loop(
+    num_envs: int, total_timesteps: int, stop_at: int | None = None, **hparams: Any
+) -> tuple[CountingParts, Recorder]:
+    config = TrainConfig(
+        algo="dqn", env_id="x", total_timesteps=total_timesteps, num_envs=num_envs, algo_kwargs=hparams
+    )
+    parts = CountingParts()
+    recorder = Recorder(parts, stop_at)
+    run = Run(
+        config=config,
+        streams=Streams(0),
+        folder=None,  # type: ignore[arg-type]  # the loop writes no file
+        env_factory=None,  # type: ignore[arg-type]
+        algorithm=parts,  # type: ignore[arg-type]
+        memory=parts,  # type: ignore[arg-type]
+        collector=parts,  # type: ignore[arg-type]
+    )
+    run_off_policy(run, config.hparams, [recorder])
+    return parts, recorder
+
+
+@given(
+    num_envs=st.integers(1, 7),
+    total_timesteps=st.integers(1, 120),
+    train_frequency=st.integers(1, 30),
+    gradient_steps=st.sampled_from([-1, 1, 2, 5]),
+    learning_starts=st.integers(0, 60),
+)
+def test_updates_are_exact_after_every_step_for_any_number_of_envs(
+    num_envs: int, total_timesteps: int, train_frequency: int, gradient_steps: int, learning_starts: int
+) -> None:
+    hparams = {
+        "train_frequency": train_frequency,
+        "gradient_steps": gradient_steps,
+        "learning_starts": learning_starts,
+        "batch_size": 17,
+    }
+    parts, recorder = loop(num_envs, total_timesteps, **hparams)
+    rounds = -(-total_timesteps // num_envs)
+    owed = DQNHParams(**hparams).updates_until
+    assert recorder.rounds == [(k * num_envs, owed(k * num_envs)) for k in range(1, rounds + 1)]
+    assert parts.collected_at == [k * num_envs for k in range(rounds)]  # env steps taken before, as acting needs them
+    assert parts.added == rounds
+    assert set(parts.batch_sizes) <= {17}
+
+
+@given(frequency=st.integers(1, 9), gradient_steps=st.sampled_from([-1, 1, 3]), starts=st.integers(0, 20))
+def test_one_env_updates_at_every_multiple_of_the_frequency_after_the_start(
+    frequency: int, gradient_steps: int, starts: int
+) -> None:
+    hparams = {"train_frequency": frequency, "gradient_steps": gradient_steps, "learning_starts": starts}
+    _, recorder = loop(1, 60, **hparams)
+    per_round = frequency if gradient_steps == -1 else gradient_steps
+    counts = [0, *(updates for _, updates in recorder.rounds)]
+    for step in range(1, 61):
+        is_due = step > starts and (step - starts) % frequency == 0
+        assert counts[step] - counts[step - 1] == (per_round if is_due else 0)
+
+
+def test_a_callback_can_stop_the_loop() -> None:
+    _, recorder = loop(3, 100, stop_at=10)
+    assert [step for step, _ in recorder.rounds] == [3, 6, 9, 12]
+
+
+# --- Whole runs ------------------------------------------------------------------------------------------------------
+
+
+def crossings(interval: int, total: int, num_envs: int) -> list[int]:
+    """The steps, multiples of `num_envs`, at which a multiple of `interval` is first reached; and the last step."""
+    steps = {-(-multiple // num_envs) * num_envs for multiple in range(interval, total + 1, interval)}
+    return sorted(steps | {total})
+
+
+def test_with_three_envs_every_interval_that_is_crossed_happens_once(tmp_path: Path) -> None:
+    config = make_config(
+        tmp_path, num_envs=3, log_interval=10, eval_interval=20, checkpoint_interval=25, keep_checkpoints=9
+    )
+    result = train(config, Extras(show_progress=False))
+    records = read_json_lines(result.run_dir / "metrics.jsonl")
+    assert [record["step"] for record in records] == crossings(10, 60, 3) == [12, 21, 30, 42, 51, 60]
+    evaluations = read_json_lines(result.run_dir / "eval.jsonl")
+    expected_steps = crossings(20, 60, 3)
+    assert [record["step"] for record in evaluations] == [step for step in expected_steps for _ in range(2)]
+    saved = {int(name.removeprefix("step_")) for name in checkpoint_names(result.run_dir / "checkpoints")}
+    best = read_pointer(result.run_dir / "checkpoints", "best")
+    assert best is not None
+    assert saved == {*crossings(25, 60, 3), int(best.removeprefix("step_"))}
+    assert result.gradient_step == records[-1]["gradient_step"] == config.hparams.updates_until(60)
+
+
+def test_an_evaluation_that_reaches_stop_return_ends_the_run(tmp_path: Path) -> None:
+    config = make_config(
+        tmp_path,
+        env_id="rl_training/TwoArmedBandit-v0",
+        env_kwargs={"means": [0.5, 0.5], "noise": 0.0},
+        eval_interval=20,
+        stop_return=0.5,
+    )
+    result = train(config, Extras(show_progress=False))
+    assert result.step == 20
+    assert result.stop_reason == "evaluation reached 0.5 (stop_return 0.5)"
+    assert result.checkpoint.name == "step_000000020"
+    assert result.eval_return == pytest.approx(0.5)
+    missed = train(config.updated(stop_return=0.51), Extras(show_progress=False))
+    assert (missed.step, missed.stop_reason) == (60, "all steps taken")
+
+
+class StopAfterEpisodes(Callback):
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.calls: list[str] = []
+
+    def on_start(self, run: Run) -> None:
+        self.calls.append(f"start at {run.step}")
+
+    def on_step(self, run: Run) -> None:
+        if run.num_episodes >= self.count:
+            run.stop_reason = f"{self.count} episodes"
+
+    def on_end(self, run: Run) -> None:
+        self.calls.append(f"end at {run.step}")
+
+
+def test_a_users_callback_sees_the_run_and_can_end_it(tmp_path: Path) -> None:
+    config = make_config(tmp_path, env_id="rl_training/Identity-v0", env_kwargs={"length": 8})
+    callback = StopAfterEpisodes(3)
+    result = train(config, Extras(show_progress=False, callbacks=[callback]))
+    assert (result.step, result.stop_reason, result.interrupted) == (24, "3 episodes", False)
+    assert callback.calls == ["start at 0", "end at 24"]
+    assert result.checkpoint.name == "step_000000024"
+    assert len(read_json_lines(result.run_dir / "episodes.jsonl")) == 3
+
+
+class Raises(Callback):
+    def on_step(self, run: Run) -> None:
+        if run.step == 30:
+            raise RuntimeError("by the user")
+
+
+def test_an_error_in_a_callback_leaves_a_traceback_and_a_checkpoint_of_that_step(tmp_path: Path) -> None:
+    watcher = StopAfterEpisodes(10**9)
+    with pytest.raises(RuntimeError, match="by the user"):
+        train(make_config(tmp_path), Extras(show_progress=False, callbacks=[Raises(), watcher]))
+    (run_dir,) = tmp_path.iterdir()
+    assert "by the user" in (run_dir / "crash" / "traceback.txt").read_text()
+    assert read_pointer(run_dir / "checkpoints", "latest") == "step_000000030"
+    assert watcher.calls == ["start at 0", "end at 30"]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_a_remedy(tmp_path: Path) -> None:
+    config = make_config(
+        tmp_path,
+        env_id="rl_training/TwoArmedBandit-v0",
+        env_kwargs={"means": [1e30, 1e30]},
+        log_interval=20,
+        checkpoint_interval=15,
+        algo_kwargs={"loss": "mse"},
+    )
+    with pytest.raises(TrainingError, match=r"loss is inf at env step 20 .*smaller learning_rate"):
+        train(config, Extras(show_progress=False))
+
+
+def test_evaluating_more_often_does_not_change_training(tmp_path: Path) -> None:
+    def run(folder: str, eval_interval: int) -> Any:
+        return train(make_config(tmp_path / folder, eval_interval=eval_interval), Extras(show_progress=False))
+
+    rare, often = run("rare", 0), run("often", 7)
+    ours, theirs = often.algorithm.policy_state_dict(), rare.algorithm.policy_state_dict()
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    assert often.metrics == rare.metrics

@@ -1,0 +1,308 @@
+"""The Python API: an agent for an env id or an env of one's own; learn, evaluate, predict, save, load, go on."""
+
+import builtins
+import io
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor, nn
+
+from conftest import make_config
+from rl_training import DQN, Callback, TrainConfig, load_config
+from rl_training.envs.tiny import Chain
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.runtime.run import Run
+
+ALGO_KWARGS = {
+    "hidden_sizes": [16],
+    "batch_size": 8,
+    "buffer_capacity": 200,
+    "learning_starts": 10,
+    "train_frequency": 1,
+}
+STATES = np.eye(5, dtype=np.float32)
+
+
+def settings(output_dir: Path, **changes: Any) -> dict[str, Any]:
+    quiet = {"show_progress": False, "tensorboard": False, "device": "cpu", "eval_episodes": 2}
+    return {**quiet, "output_dir": output_dir, "algo_kwargs": ALGO_KWARGS, **changes}
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> DQN:
+    """Trained for 60 steps."""
+    agent = DQN(make_config(tmp_path / "runs"), show_progress=False)
+    agent.learn()
+    return agent
+
+
+# --- Making an agent -------------------------------------------------------------------------------------------------
+
+
+def test_for_an_env_id(tmp_path: Path) -> None:
+    agent = DQN.for_env("rl_training/Chain-v0", 40, seed=5, **settings(tmp_path))
+    assert agent.config.seed == 5
+    result = agent.learn()
+    assert (result.step, result.gradient_step) == (40, 30)
+
+
+def test_for_an_env_of_ones_own(tmp_path: Path) -> None:
+    agent = DQN.for_env(lambda: Chain(num_states=3), total_timesteps=40, env_id="my chain", **settings(tmp_path))
+    result = agent.learn()
+    assert "my chain" in result.run_dir.name
+    assert agent.predict(np.eye(3, dtype=np.float32)).shape == (3,)
+    assert DQN.for_env(Chain, 40, **settings(tmp_path)).config.env_id == "Chain"
+
+
+def test_from_a_config_file(tmp_path: Path) -> None:
+    assert DQN("configs/dqn/cartpole.yaml").config == load_config("configs/dqn/cartpole.yaml")
+    path = tmp_path / "own.yaml"
+    path.write_text(make_config(tmp_path).to_yaml())
+    assert DQN(path).config == make_config(tmp_path)
+
+
+class OwnNetwork(nn.Module):
+    """A user's network: not a sequence of known layers, and with a skip connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(5, 5)
+        self.out = nn.Linear(5, 2)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        out: Tensor = self.out(obs + torch.tanh(self.hidden(obs)))
+        return out
+
+
+def test_with_a_network_of_ones_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = OwnNetwork()
+    before = network.out.weight.clone()
+    agent = DQN.for_env("rl_training/Chain-v0", 40, network=network, **settings(tmp_path))
+    result = agent.learn()
+    assert not torch.equal(network.out.weight, before)  # this very network was trained
+    expected = network(torch.from_numpy(STATES)).argmax(1).tolist()
+    assert agent.predict(STATES).tolist() == expected
+    loaded = DQN.load(result.run_dir, network=OwnNetwork(), show_progress=False)
+    assert loaded.predict(STATES).tolist() == expected
+    with pytest.raises(CheckpointError, match=r"belong to another network: missing .* unexpected hidden"):
+        DQN.load(result.run_dir)
+
+
+class Notes(Callback):
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.losses = 0
+
+    def on_step(self, run: Run) -> None:
+        self.steps.append(run.step)
+        self.losses += "loss" in run.last_metrics
+
+
+def test_with_a_callback(tmp_path: Path) -> None:
+    notes = Notes()
+    DQN.for_env("rl_training/Chain-v0", 30, callbacks=[notes], **settings(tmp_path)).learn()
+    assert notes.steps == list(range(1, 31))
+    assert notes.losses == 20  # from the first update on
+
+
+# --- Using it --------------------------------------------------------------------------------------------------------
+
+
+def test_evaluate_plays_whole_episodes_with_fixed_seeds(agent: DQN) -> None:
+    episodes = agent.evaluate(episodes=3)
+    assert [episode.episode for episode in episodes] == [0, 1, 2]
+    assert [e.record() for e in agent.evaluate(episodes=3)] == [e.record() for e in episodes]
+    assert len(agent.evaluate()) == agent.config.eval_episodes
+    assert [episode.seed for episode in agent.evaluate(seeds=[7, 8])] == [7, 8]
+
+
+def test_predict_takes_one_observation_or_many(agent: DQN) -> None:
+    batch = agent.predict(STATES)
+    assert batch.shape == (5,)
+    singles = [agent.predict(state) for state in STATES]
+    assert all(np.ndim(action) == 0 for action in singles)
+    assert singles == batch.tolist()
+    assert agent.predict(STATES[0].tolist()) == singles[0]
+    assert agent.predict(STATES.astype(np.float64)).tolist() == batch.tolist()
+
+
+class FromFive(gym.Env[Any, Any]):
+    """Observations and actions that do not start at 0; each episode is one step."""
+
+    observation_space = Discrete(3, start=10)
+    action_space = Discrete(2, start=5)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.integers(10, 13), {}
+
+    def step(self, action: Any) -> Any:
+        assert action in (5, 6)
+        return np.int64(10), float(action == 6), True, False, {}
+
+
+def test_spaces_that_do_not_start_at_zero(tmp_path: Path) -> None:
+    algo_kwargs = {**ALGO_KWARGS, "learning_rate": 0.01, "epsilon_end": 1.0}
+    agent = DQN.for_env(FromFive, 200, **settings(tmp_path, algo_kwargs=algo_kwargs))
+    assert agent.learn().eval_return == 1.0
+    assert agent.predict(10) == 6
+    assert agent.predict(np.array([10, 11, 12])).tolist() == [6, 6, 6]
+
+
+def test_predict_reads_no_file(agent: DQN, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent.predict(STATES)
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError(f"read {args}")
+
+    with monkeypatch.context() as patch:
+        for owner, name in (
+            (builtins, "open"),
+            (io, "open"),
+            (Path, "open"),
+            (Path, "read_text"),
+            (Path, "read_bytes"),
+        ):
+            patch.setattr(owner, name, refuse)
+        patch.setattr("rl_training.experiment.checkpointing.safe_open", refuse)
+        patch.setattr("rl_training.api.algorithms.load_policy", refuse)
+        actions = agent.predict(STATES)
+    assert actions.shape == (5,)
+
+
+def test_predict_casts_images_as_training_does(tmp_path: Path) -> None:
+    env_kwargs = {"size": 6}
+    agent = DQN.for_env("rl_training/TinyImage-v0", 20, env_kwargs=env_kwargs, **settings(tmp_path))
+    agent.learn()
+    images = np.random.default_rng(0).integers(256, size=(4, 6, 6, 1), dtype=np.uint8)
+    assert agent.predict(images.astype(np.int64)).tolist() == agent.predict(images).tolist()
+    assert agent.predict(images[::2]).tolist() == agent.predict(images).tolist()[::2]
+
+
+# --- Keeping it ------------------------------------------------------------------------------------------------------
+
+
+def test_save_and_load_give_the_same_agent(agent: DQN, tmp_path: Path) -> None:
+    path = agent.save(tmp_path / "agent")
+    loaded = DQN.load(path, show_progress=False)
+    assert loaded.predict(STATES).tolist() == agent.predict(STATES).tolist()
+    assert [e.record() for e in loaded.evaluate()] == [e.record() for e in agent.evaluate()]
+    assert loaded.config.hparams == agent.config.hparams
+
+
+def test_learning_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    whole = DQN(make_config(tmp_path / "whole", total_timesteps=100), show_progress=False)
+    expected = whole.learn()
+    # The decay of epsilon depends on the length of the run, so the first part has that length and is stopped.
+    parted = DQN(make_config(tmp_path / "parted", total_timesteps=100), callbacks=[StopAt(45)], show_progress=False)
+    assert parted.learn().step == 45
+    result = parted.learn()
+    assert (result.step, result.gradient_step) == (100, expected.gradient_step)
+    ours, theirs = (r.algorithm.policy_state_dict() for r in (result, expected))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert result.run_dir.parent == tmp_path / "parted"
+    assert len(list((tmp_path / "parted").iterdir())) == 1  # in the same run folder
+
+
+class StopAt(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, run: Run) -> None:
+        if run.step == self.step:
+            run.stop_reason = "for the test"
+
+
+def test_a_finished_run_can_be_lengthened(agent: DQN) -> None:
+    with pytest.raises(ConfigError, match="is finished: 60 of 60 steps; give a larger --total-timesteps"):
+        agent.learn()
+    assert agent.learn(total_timesteps=90).step == 90
+    with pytest.raises(ConfigError, match="is finished: 90 of 90 steps"):
+        agent.learn()
+
+
+def test_a_loaded_agent_learns_on(agent: DQN, tmp_path: Path) -> None:
+    path = agent.save(tmp_path / "kept" / "agent")
+    loaded = DQN.load(path, show_progress=False)
+    result = loaded.learn(total_timesteps=80)
+    assert result.step == 80
+    assert result.run_dir.parent == tmp_path / "runs"  # a saved agent lies in no run folder: it goes on in a new one
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["agent"]
+    assert DQN.load(path).predict(STATES).tolist() == agent.predict(STATES).tolist()  # what was saved stays
+
+
+def test_learn_may_set_the_length(tmp_path: Path) -> None:
+    agent = DQN(make_config(tmp_path, total_timesteps=10_000), show_progress=False)
+    assert agent.learn(total_timesteps=20).step == 20
+
+
+# --- Mistakes --------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_without_a_policy_says_so(tmp_path: Path) -> None:
+    agent = DQN(make_config(tmp_path))
+    with pytest.raises(RuntimeError, match="no policy yet: call learn"):
+        agent.predict(STATES)
+    with pytest.raises(RuntimeError, match="no policy yet"):
+        agent.evaluate()
+    with pytest.raises(CheckpointError, match="nothing to save yet: call learn"):
+        agent.save(tmp_path / "agent")
+
+
+def test_observations_of_another_shape_are_refused(agent: DQN) -> None:
+    for wrong in (np.zeros(4), np.zeros((2, 4)), np.zeros((1, 1, 5)), 3.0):
+        with pytest.raises(ValueError, match=r"an observation has shape \(5,\), a batch .*; got \("):
+            agent.predict(wrong)
+
+
+def test_zero_evaluation_episodes_are_refused(agent: DQN) -> None:
+    with pytest.raises(ConfigError, match="episodes must be >= 1, got 0"):
+        agent.evaluate(episodes=0)
+    with pytest.raises(ConfigError, match="seeds must hold at least one seed"):
+        agent.evaluate(seeds=[])
+
+
+def test_a_folder_that_exists_is_not_overwritten(agent: DQN, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="exists already"):
+        agent.save(tmp_path)
+
+
+def test_a_path_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no run or checkpoint at"):
+        DQN.load(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        DQN.load(tmp_path)
+
+
+def test_settings_are_checked_when_the_agent_is_made() -> None:
+    with pytest.raises(ConfigError, match="unknown setting 'sed'; did you mean 'seed'"):
+        DQN.for_env("CartPole-v1", 100, sed=1)
+    with pytest.raises(ConfigError, match=r"dqn\.algo_kwargs\.gamma must be in \[0, 1\], got 2"):
+        DQN.for_env("CartPole-v1", 100, algo_kwargs={"gamma": 2})
+    with pytest.raises(ConfigError, match="total_timesteps must be >= 1, got 0"):
+        DQN.for_env("CartPole-v1", 0)
+
+
+def test_a_config_of_another_algorithm_is_refused() -> None:
+    class Other(DQN):
+        algo_name = "other"
+
+    with pytest.raises(ConfigError, match="Other trains 'other', but the config's algo is 'dqn'"):
+        Other(TrainConfig(algo="dqn", env_id="x", total_timesteps=1))
+
+
+class BoxActions(Chain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)  # type: ignore[assignment]
+
+
+def test_an_env_that_dqn_cannot_control_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="dqn needs a discrete action space, but BoxActions has Box"):
+        DQN.for_env(BoxActions, 20, **settings(tmp_path)).learn()
