@@ -28,8 +28,8 @@ test: .venv/.dev   ## run the tests
 	$(BIN)/python -m pytest
 
 lint: .venv/.dev   ## ruff and mypy --strict
-	$(BIN)/ruff check src tests examples benchmarks
-	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/ruff check src tests examples benchmarks docs
+	$(BIN)/ruff format --check src tests examples benchmarks docs
 	$(BIN)/mypy
 
 bench: .venv/.dev   ## score and speed runs; `make bench ARGS="speed dqn"`

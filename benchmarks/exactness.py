@@ -22,20 +22,15 @@ from gymnasium.spaces import Box, Discrete
 
 from benchmarks.machine import describe_run
 from rl_training.envs.factory import EnvFactory
-from rl_training.experiment.checkpointing import (
-    MEMORY,
-    POLICY,
-    TRAINING,
-    find_checkpoint,
-    open_checkpoint,
-    read_pointer,
-)
+from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, read_pointer
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.metrics import read_json_lines
 from rl_training.experiment.run_dir import LOGS, read_result
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
-from rl_training.runtime.trainer import Extras, TrainResult, resolve, resume, train
+from rl_training.runtime.setup import resolve
+from rl_training.runtime.trainer import Extras, TrainResult, resume, train
 
 # What the clock decides; metrics.jsonl is as long as its wall times are in digits.
 WALL_TIMES = ("wall_s", "steps_per_s")

@@ -24,7 +24,8 @@ from benchmarks.exactness import Case, differences, run_unbroken
 from benchmarks.machine import describe_run
 from rl_training.experiment.checkpointing import checkpoint_names, is_whole
 from rl_training.experiment.run_dir import create_run_dir, read_result
-from rl_training.runtime.trainer import Extras, resolve, resume
+from rl_training.runtime.setup import resolve
+from rl_training.runtime.trainer import Extras, resume
 
 EXIT_INTERRUPTED = 75
 LONGEST_WAIT = 60.0  # seconds until something must have happened, on the busiest machine

@@ -6,16 +6,16 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rl_training.algorithms.base import Batch, Metrics, State
 from rl_training.algorithms.optim import FlatModule, adam
 from rl_training.errors import ConfigError
 from rl_training.runtime import compiled_packages
-from rl_training.runtime.acceleration import Batch, Metrics, State, accelerate, fast_forward, resolve_acceleration
+from rl_training.runtime.acceleration import accelerate, resolve_acceleration
 
 needs_compiler = pytest.mark.skipif(not compiled_packages.compiler_available(), reason="needs a C++ compiler")
 
@@ -229,6 +229,22 @@ def test_the_cache_lies_in_the_users_cache_folder(tmp_path: Path, monkeypatch: p
     assert compiled_packages.cache_dir() == tmp_path / "rl_training" / "aoti"
 
 
+@pytest.mark.parametrize("answer", ["exit 1", "echo c++ 1.0; exit 0"])  # to the question for its version
+def test_a_compiler_that_fails_is_a_clear_error(answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then {answer}; fi\nexit 1\n')
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    import torch._inductor.config  # a second, which the other tests need not wait for
+
+    tiny = TinyQLearning()
+    with (
+        torch._inductor.config.patch({"cpp.cxx": (None, str(compiler))}),  # PyTorch looks at $CXX once
+        pytest.raises(ConfigError, match=r"c\+\+ failed; use acceleration: eager, or mend this: "),
+    ):
+        accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+
+
 # --- The choice ------------------------------------------------------------------------------------------------------
 
 
@@ -260,61 +276,3 @@ def test_without_a_compiler_compile_is_refused_and_auto_runs_eagerly(monkeypatch
     with pytest.raises(ConfigError, match=r"/nowhere/c\+\+ was not found; install it, or use acceleration: eager"):
         accelerate(TinyQLearning().step, "compile")
     assert resolve_acceleration("auto", device_type="cpu", expected_updates=1_000_000) == "eager"
-
-
-# --- Acting ----------------------------------------------------------------------------------------------------------
-
-
-def make_policy() -> nn.Sequential:
-    torch.manual_seed(0)
-    encoder = nn.Sequential(nn.Flatten(), nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32, bias=False), nn.SiLU())
-    return nn.Sequential(encoder, nn.Identity(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 3))
-
-
-@pytest.mark.parametrize("rows", [1, 7, 5_000])  # the last is above the limit for numpy
-def test_fast_forward_equals_the_module(rows: int) -> None:
-    policy = make_policy()
-    forward = fast_forward(policy, "cpu")
-    assert forward is not None
-    obs = np.random.default_rng(0).normal(size=(rows, 2, 3)).astype(np.float32) * 20
-    given = obs.copy()
-    output = forward(obs)
-    with torch.no_grad():
-        np.testing.assert_allclose(output, policy(torch.from_numpy(obs)).numpy(), rtol=1e-4, atol=1e-5)
-    assert output.dtype == np.float32
-    assert np.array_equal(obs, given)
-
-
-def test_fast_forward_sees_updates_in_place() -> None:
-    flat = FlatModule(make_policy())
-    forward = fast_forward(flat.module, "cpu")
-    assert forward is not None
-    obs = np.ones((1, 6), dtype=np.float32)
-    before = forward(obs)
-    flat.params.mul_(1.5)
-    assert not np.allclose(forward(obs), before)
-    np.testing.assert_allclose(forward(obs), flat.module(torch.from_numpy(obs)).numpy(), rtol=1e-5, atol=1e-6)
-
-
-class Doubled(nn.Sequential):
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * super().forward(x)
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        Doubled(nn.Linear(2, 2)),
-        nn.Sequential(nn.Linear(2, 2), Doubled(nn.Linear(2, 2))),
-        nn.Sequential(nn.Linear(2, 2), nn.Dropout()),
-        nn.Sequential(nn.Flatten(0), nn.Linear(2, 2)),
-        nn.Sequential(nn.Linear(2, 2)).double(),
-        nn.Sequential(nn.ReLU()),
-    ],
-)
-def test_fast_forward_leaves_other_modules_to_pytorch(module: nn.Module) -> None:
-    assert fast_forward(module, "cpu") is None
-
-
-def test_fast_forward_is_for_the_cpu() -> None:
-    assert fast_forward(make_policy(), torch.device("cuda")) is None

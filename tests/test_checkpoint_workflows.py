@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch.nn as nn
 from benchmarks.exactness import Case, StopAt, differences, timeless
 from benchmarks.kills import CASE, damage, run_killed, run_unbroken
 
@@ -23,18 +24,21 @@ from conftest import make_config
 from rl_training import DQN
 from rl_training.errors import CheckpointError, ConfigError, EnvError, TrainingError
 from rl_training.experiment.checkpointing import (
-    MANIFEST,
     checkpoint_names,
     find_checkpoint,
     open_checkpoint,
     read_pointer,
     save_checkpoint,
 )
+from rl_training.experiment.manager import run_in
+from rl_training.experiment.manifest import MANIFEST
 from rl_training.experiment.metrics import JsonLines, read_json_lines
 from rl_training.experiment.run_dir import create_run_dir, locked, read_run_config
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.resuming import fork
 from rl_training.runtime.run import Run
-from rl_training.runtime.trainer import Extras, TrainResult, fork, load_policy, resume, train
+from rl_training.runtime.setup import load_policy
+from rl_training.runtime.trainer import Extras, TrainResult, resume, train
 
 QUIET = Extras(show_progress=False)
 
@@ -334,6 +338,19 @@ def test_damaged_newest_checkpoint_is_named_and_the_next_offered(kind: str, stop
     assert differences(stopped, unbroken) == []
 
 
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_to_the_only_checkpoint_is_named_and_nothing_is_trained_over_it(kind: str, tmp_path: Path) -> None:
+    run_dir = start(tmp_path, StopAt(16), checkpoint_interval=0, eval_interval=0).run_dir
+    do_damage, message = DAMAGE[kind]
+    do_damage(newest(run_dir))
+    before = contents(run_dir)
+    with pytest.raises(CheckpointError, match=message):
+        resume(run_dir, QUIET)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        train(make_config(tmp_path), QUIET, run_dir=run_dir)
+    assert contents(run_dir) == before
+
+
 @pytest.mark.parametrize("kind", ["a flipped byte", "a list", "an endless file"])
 def test_damaged_policy_is_not_evaluated(kind: str, stopped: Path) -> None:
     DAMAGE[kind][0](newest(stopped))
@@ -392,7 +409,7 @@ def test_checkpoint_of_an_unknown_algorithm_is_refused(use: Callable[[Path], obj
 def test_full_disk_leaves_the_earlier_checkpoint_whole(
     tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = checkpointing._write_safetensors
+    write = checkpointing.write_tensors
 
     def write_until_full(path: Path, tensors: Any) -> str:
         if path.name == "memory.safetensors" and "step_000000040" in str(path):
@@ -401,7 +418,7 @@ def test_full_disk_leaves_the_earlier_checkpoint_whole(
         return write(path, tensors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpointing, "_write_safetensors", write_until_full)
+        patch.setattr(checkpointing, "write_tensors", write_until_full)
         with pytest.raises(CheckpointError, match=r"step_000000040 could not be written: .*No space.*ones are whole"):
             start(tmp_path)
     run_dir = tmp_path / "run"
@@ -557,6 +574,27 @@ def test_buffer_larger_than_memory_is_refused_with_both_figures(tmp_path: Path) 
         start(tmp_path, algo_kwargs={"buffer_capacity": 10**13})
 
 
+REFUSED: dict[str, tuple[dict[str, Any], nn.Module | None, str]] = {
+    "spaces": ({"env_id": "Pendulum-v1"}, None, "needs a discrete action space"),
+    "buffer": ({"algo_kwargs": {"buffer_capacity": 10**13}}, None, "GiB of memory are available"),
+    "network": ({}, nn.Sequential(nn.Flatten()), "has no parameters to train"),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_refused_run_leaves_no_folder_behind(reason: str, tmp_path: Path) -> None:
+    changes, network, message = REFUSED[reason]
+    with pytest.raises((ConfigError, TypeError, ValueError), match=message):
+        train(make_config(tmp_path / "runs", **changes), Extras(network=network, show_progress=False))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_refused_fork_leaves_no_folder_behind(stopped: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no parameters to train"):
+        resume(stopped, Extras(network=nn.Flatten(), show_progress=False), output_dir=tmp_path / "forks")
+    assert not (tmp_path / "forks").exists()
+
+
 # --- Envs that fail --------------------------------------------------------------------------------------------------
 
 
@@ -593,7 +631,14 @@ class SetTrap(Callback):
 @pytest.mark.parametrize("method", ["step", "reset"])
 @pytest.mark.parametrize("backend", ["local_sync", "local_async"])
 def test_run_whose_env_failed_is_saved_and_continues_exactly(backend: str, method: str, tmp_path: Path) -> None:
-    changes = {"num_envs": 2, "execution_backend": backend, "eval_interval": 0}
+    # Random actions: episodes stay short, so that a reset of the training envs is what springs the trap.
+    changes = {
+        "num_envs": 2,
+        "execution_backend": backend,
+        "eval_interval": 0,
+        "total_timesteps": 200,
+        "algo_kwargs": {"epsilon_end": 1.0},
+    }
     case = Case(name="failing", env_factory=lambda: FailsOnce(gym.make("CartPole-v1"), tmp_path / "trap", method))
     whole = train(make_config(tmp_path, **changes), case.extras(), run_dir=tmp_path / "whole").run_dir
     failing = make_config(tmp_path, **changes)
@@ -711,7 +756,7 @@ def check_death(folder: Path, operations: int, whole: Path) -> None:
     run_dir = folder / "run"
     if (run_dir / "config.yaml").exists():
         assert damage(run_dir) == [], f"after {operations} operations"
-        resume(run_dir, quiet(Returns({6, 18, 30})))
+        run_in(run_dir, read_run_config(run_dir), quiet(Returns({6, 18, 30})))  # the last death finds it finished
         assert differences(run_dir, whole) == [], f"after {operations} operations"
 
 
@@ -749,7 +794,8 @@ def test_death_at_any_operation_of_a_resume_loses_nothing(mortal: tuple[Path, in
         run_dir = Path(shutil.copytree(tmp_path / "run", tmp_path / str(operations)))
         die_after(operations, lambda run_dir=run_dir: resume(run_dir, extras))  # type: ignore[misc]
         assert damage(run_dir) == [], f"after {operations} operations"
-        resume(run_dir, extras)
+        with contextlib.suppress(ConfigError):  # the last death finds it finished
+            resume(run_dir, extras)
         assert differences(run_dir, whole) == [], f"after {operations} operations"
 
 

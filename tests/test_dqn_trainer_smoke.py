@@ -6,14 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from conftest import make_config
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import load_config
 from rl_training.experiment.metrics import read_json_lines
+from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.dqn_trainer import train_dqn
-from rl_training.runtime.trainer import Extras, load_policy
+from rl_training.runtime.run import Run
+from rl_training.runtime.setup import load_policy
+from rl_training.runtime.trainer import Extras
 
 QUIET = Extras(show_progress=False)
 
@@ -90,3 +94,16 @@ def test_an_env_that_dqn_cannot_control_is_refused_by_name(tmp_path: Path) -> No
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="device is 'cuda:99', but PyTorch sees"):
         train_dqn(make_config(tmp_path, device="cuda:99"), QUIET)
+
+
+def test_a_run_uses_the_threads_of_its_config_and_gives_them_back(tmp_path: Path) -> None:
+    class NoteThreads(Callback):
+        seen = 0
+
+        def on_step(self, run: Run) -> None:
+            self.seen = torch.get_num_threads()
+
+    note = NoteThreads()
+    config = make_config(tmp_path, total_timesteps=4, threads=2)
+    train_dqn(config, Extras(callbacks=[note], show_progress=False))
+    assert (note.seen, torch.get_num_threads()) == (2, 1)

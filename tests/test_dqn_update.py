@@ -172,6 +172,7 @@ def test_twenty_updates_equal_a_plain_pytorch_dqn(loss: str, double_q: bool, max
         max_grad_norm=max_grad_norm,
         gamma=0.9,
         learning_rate=0.01,
+        learning_rate_schedule="constant",
         adam_eps=1e-5,
         target_update_interval=7,
     )

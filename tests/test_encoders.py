@@ -123,3 +123,9 @@ def test_a_q_network_is_linear_layers_with_relu_between() -> None:
     assert kinds == [nn.Identity, nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
     assert [tuple(p.shape) for p in network.parameters()] == [(120, 4), (120,), (84, 120), (84,), (2, 84), (2,)]
     assert [type(layer) for layer in MLPQNetwork(4, 2, ())] == [nn.Identity, nn.Linear]
+
+
+def test_layer_norm_stands_between_each_hidden_layer_and_its_activation() -> None:
+    layers = [type(layer) for layer in MLPQNetwork(4, 2, (8, 8), layer_norm=True)]
+    hidden = [nn.Linear, nn.LayerNorm, nn.ReLU]
+    assert layers == [nn.Identity, *hidden, *hidden, nn.Linear]

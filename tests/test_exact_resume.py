@@ -35,7 +35,7 @@ from gymnasium.spaces import Discrete
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.metrics import read_json_lines
-from rl_training.runtime.callbacks import Checkpointing
+from rl_training.runtime.callbacks import Callback, Checkpointing
 from rl_training.runtime.compiled_packages import _signals_held_back
 from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import resume, train
@@ -91,6 +91,19 @@ def test_sigterm_from_outside_ends_with_75_and_loses_nothing(unbroken: dict[int,
     assert not (run_dir / "result.json").exists()
     resume(run_dir, SHORT["local_async_3"].extras())
     assert differences(run_dir, unbroken[3]) == []
+
+
+def test_signal_is_answered_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    answers = []
+
+    class Interrupt(Callback):
+        def on_step(self, run: Run) -> None:
+            if run.step == 20:
+                os.kill(os.getpid(), signal.SIGINT)
+                answers.append(capfd.readouterr().err)
+
+    train(ONE.config(tmp_path), ONE.extras(Interrupt()), run_dir=tmp_path / "run")
+    assert answers == ["\nsaving the run; press Ctrl-C again to stop at once\n"]
 
 
 def test_signal_in_the_last_step_finds_a_finished_run(unbroken: dict[int, Path], tmp_path: Path) -> None:

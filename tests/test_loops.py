@@ -14,6 +14,7 @@ from rl_training.algorithms.base import UpdateResult
 from rl_training.errors import TrainingError
 from rl_training.experiment.checkpointing import checkpoint_names, read_pointer
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.manager import run_in
 from rl_training.experiment.metrics import read_json_lines
 from rl_training.experiment.seeding import Streams
 from rl_training.hparams.dqn import DQNHParams
@@ -198,6 +199,16 @@ def test_a_users_callback_sees_the_run_and_can_end_it(tmp_path: Path) -> None:
     assert callback.calls == ["start at 0", "end at 24"]
     assert result.checkpoint.name == "step_000000024"
     assert len(read_json_lines(result.run_dir / "episodes.jsonl")) == 3
+
+
+def test_a_run_that_a_callback_ends_is_evaluated_for_its_result_alone(tmp_path: Path) -> None:
+    config = make_config(
+        tmp_path, env_id="rl_training/TwoArmedBandit-v0", env_kwargs={"means": [0.5, 0.5], "noise": 0.0}
+    )
+    extras = Extras(show_progress=False, callbacks=[StopAfterEpisodes(7)])
+    assert run_in(tmp_path / "run", config, extras) == pytest.approx(0.5)
+    assert run_in(tmp_path / "run", config) == pytest.approx(0.5)  # read back
+    assert read_json_lines(tmp_path / "run" / "eval.jsonl") == []  # a resumed run's log is as if it never stopped
 
 
 class Raises(Callback):

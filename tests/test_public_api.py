@@ -170,7 +170,7 @@ def test_predict_reads_no_file(agent: DQN, monkeypatch: pytest.MonkeyPatch) -> N
             (Path, "read_bytes"),
         ):
             patch.setattr(owner, name, refuse)
-        patch.setattr("rl_training.experiment.checkpointing.safe_open", refuse)
+        patch.setattr("rl_training.experiment.state_files.safe_open", refuse)
         patch.setattr("rl_training.api.algorithms.load_policy", refuse)
         actions = agent.predict(STATES)
     assert actions.shape == (5,)
@@ -222,7 +222,11 @@ class StopAt(Callback):
 def test_a_finished_run_can_be_lengthened(agent: DQN) -> None:
     with pytest.raises(ConfigError, match="is finished: 60 of 60 steps; give a larger --total-timesteps"):
         agent.learn()
+    with pytest.raises(ConfigError, match="is finished: 60 of 50 steps"):
+        agent.learn(total_timesteps=50)
+    assert agent.config.total_timesteps == 60  # what was refused changes nothing
     assert agent.learn(total_timesteps=90).step == 90
+    assert agent.config.total_timesteps == 90
     with pytest.raises(ConfigError, match="is finished: 90 of 90 steps"):
         agent.learn()
 
@@ -240,6 +244,7 @@ def test_a_loaded_agent_learns_on(agent: DQN, tmp_path: Path) -> None:
 def test_learn_may_set_the_length(tmp_path: Path) -> None:
     agent = DQN(make_config(tmp_path, total_timesteps=10_000), show_progress=False)
     assert agent.learn(total_timesteps=20).step == 20
+    assert agent.config.total_timesteps == 20
 
 
 # --- Mistakes --------------------------------------------------------------------------------------------------------

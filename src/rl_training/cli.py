@@ -278,7 +278,7 @@ def evaluate(
     from rl_training.envs.factory import make_env_factory
     from rl_training.experiment.seeding import Streams
     from rl_training.runtime.evaluation import Evaluator
-    from rl_training.runtime.trainer import load_policy
+    from rl_training.runtime.setup import load_policy
 
     checkpoint, algorithm = load_policy(path, pointer="best" if best else "latest")
     config = checkpoint.config

@@ -6,7 +6,8 @@
 With `double_q` the online network picks a' and the target network values it (van Hasselt et al. 2016).
 
 Mnih et al. 2015, Human-level control through deep reinforcement learning.
-Deviation: Adam instead of RMSProp, and a global gradient-norm clip, see docs/algorithms/dqn.md.
+Deviations: Adam instead of RMSProp, a global gradient-norm clip, optional layer normalisation; the reasons are in
+docs/algorithms/dqn.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -161,5 +162,11 @@ def build_dqn(setup: Setup[DQNHParams]) -> DQN:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(setup.streams.integer("init"))
             encoder, features = build_encoder(setup.spaces.observation)
-            network = MLPQNetwork(features, num_actions, setup.hparams.hidden_sizes, encoder)
+            network = MLPQNetwork(
+                features,
+                num_actions,
+                setup.hparams.hidden_sizes,
+                encoder,
+                layer_norm=setup.hparams.layer_norm,
+            )
     return DQN(network, num_actions, setup)

@@ -9,7 +9,7 @@ action = agent.predict(obs)
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -20,15 +20,17 @@ from torch import nn
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.schema import env_action_offset, observation_field
-from rl_training.envs.factory import EnvFactory, make_env_factory
+from rl_training.envs.factory import EnvFactory
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.checkpointing import POLICY, find_checkpoint, open_checkpoint
+from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
 from rl_training.experiment.seeding import Streams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluation import EvalEpisode, Evaluator
-from rl_training.runtime.trainer import Extras, TrainResult, load_policy, resume, train
+from rl_training.runtime.setup import Extras, load_policy, spaces_of
+from rl_training.runtime.trainer import TrainResult, resume, train
 
 M = TypeVar("M", bound="ManagedAlgorithm")
 
@@ -102,13 +104,12 @@ class ManagedAlgorithm:
 
     def learn(self, total_timesteps: int | None = None) -> TrainResult:
         """Train; after a stop or a `load`, continue exactly. `total_timesteps` lengthens (or sets) the run."""
+        config = self.config if total_timesteps is None else self.config.updated(total_timesteps=total_timesteps)
         if self._checkpoint is None:
-            if total_timesteps is not None:
-                self.config = self.config.updated(total_timesteps=total_timesteps)
-            result = train(self.config, self._extras)
+            result = train(config, self._extras)
         else:
             result = resume(self._checkpoint, self._extras, total_timesteps=total_timesteps)
-        self._checkpoint = result.checkpoint
+        self.config, self._checkpoint = config, result.checkpoint
         self._take(result.algorithm)
         return result
 
@@ -121,7 +122,7 @@ class ManagedAlgorithm:
             seeds = Streams(self.config.seed).eval_seeds(count)
         if not seeds:
             raise ConfigError("seeds must hold at least one seed, got none")
-        evaluator = Evaluator(self._factory())
+        evaluator = Evaluator(self._extras.factory_for(self.config))
         try:
             return evaluator.evaluate(self._policy(), seeds)
         finally:
@@ -165,12 +166,8 @@ class ManagedAlgorithm:
     def _take(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
         if self._space is None:
-            env = self._factory()()
-            self._space, self._action_offset = env.observation_space, env_action_offset(env.action_space)
-            env.close()
-
-    def _factory(self) -> Callable[[], gym.Env[Any, Any]]:
-        return self._extras.env_factory or make_env_factory(self.config.env_id, self.config.env_kwargs)
+            spaces = spaces_of(self._extras.factory_for(self.config))
+            self._space, self._action_offset = spaces.observation, env_action_offset(spaces.action)
 
 
 def _checked_rows(batch: np.ndarray, space: gym.Space[Any], dtype: np.dtype[Any]) -> np.ndarray:

@@ -17,6 +17,7 @@ from rl_training.algorithms.base import Batch, Setup
 from rl_training.data.schema import Field, transition_fields
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.seeding import generator_state, set_generator_state
+from rl_training.hparams.base import OffPolicyHParams
 
 _WORD = 8  # bytes; every field starts at a multiple, so that any dtype can be viewed in place
 
@@ -165,7 +166,7 @@ class ReplayBuffer:
         set_generator_state(self._generator, state["generator"])
 
 
-def build_replay_buffer(setup: Setup[Any]) -> ReplayBuffer:
+def build_replay_buffer(setup: Setup[OffPolicyHParams]) -> ReplayBuffer:
     fields = transition_fields(setup.spaces)
     capacity = setup.hparams.buffer_capacity
     check_memory(capacity * RowLayout(fields).words * _WORD, capacity)

@@ -34,8 +34,9 @@ class TrainConfig(Settings):
         "local_sync", description="envs in this process, or one worker process per env"
     )
     worker_timeout: Positive = Field(60.0, description="seconds after which a silent env worker counts as hung")
+    threads: Count = Field(1, description="CPU threads of PyTorch; small networks are fastest, and repeatable, with 1")
     acceleration: Literal["auto", "eager", "compile", "cuda_graph"] = Field(
-        "auto", description="how the update step is run; auto decides from the run's length and device"
+        "auto", description="how the update step is run; auto decides from its length, the device and the compiler"
     )
     output_dir: Path = Field(Path("runs"), description="folder in which the run's folder is made")
     log_interval: Count = Field(1_000, description="env steps between records in metrics.jsonl")

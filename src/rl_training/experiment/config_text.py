@@ -10,7 +10,6 @@ from rl_training.experiment.registry import AlgorithmSpec, find_spec, registry
 from rl_training.hparams.base import Settings
 
 _COMMENT_COLUMN = 40
-_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 
 def annotated_yaml(config: TrainConfig) -> str:
@@ -51,20 +50,7 @@ def json_schema(algo: str | None = None) -> dict[str, Any]:
         properties["algo_kwargs"] = {"$ref": f"#/$defs/{algo}"}
     else:
         schema["allOf"] = [_if_algo(spec) for spec in specs]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_with_bounds(schema)}
-
-
-def _with_bounds(schema: Any) -> Any:
-    """Give bounds their names in JSON Schema: pydantic leaves `ge` as it is beside a validator of ours."""
-    if isinstance(schema, list):
-        return [_with_bounds(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    # The name beside a dict is a setting's own and stays.
-    return {
-        name if isinstance(value, dict) else _BOUNDS.get(name, name): _with_bounds(value)
-        for name, value in schema.items()
-    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _if_algo(spec: AlgorithmSpec) -> dict[str, Any]:

@@ -6,20 +6,19 @@ The same call after an interruption picks up where it stopped: finished seeds ar
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
 from rl_training.errors import ConfigError, TrainingError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.run_dir import create_run_dir, read_result, write_atomic
+from rl_training.experiment.durable_files import write_atomic
+from rl_training.experiment.run_dir import create_run_dir, read_result
+from rl_training.runtime.signals import signals_handled
 from rl_training.runtime.trainer import Extras, resume, train
 
 EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: saved, can be continued
@@ -143,7 +142,8 @@ def _side_by_side(config: TrainConfig, folders: dict[int, Path], jobs: int) -> t
         if not (folders[seed] / "config.yaml").is_file():
             create_run_dir(config.updated(seed=seed).resolved(), folders[seed])
     running: dict[int, subprocess.Popen[bytes]] = {}
-    with _signals_noted() as received:
+    received: list[int] = []
+    with signals_handled(lambda number, frame: received.append(number)):
         while running or (waiting and not received):
             while waiting and len(running) < jobs and not received:
                 seed = waiting.pop(0)
@@ -175,18 +175,3 @@ def _start(folder: Path) -> "subprocess.Popen[bytes]":
             env={**os.environ, "OMP_NUM_THREADS": "1"},  # as many processes as cores leave one thread each
             start_new_session=True,  # a Ctrl-C reaches the children once, through us
         )
-
-
-@contextmanager
-def _signals_noted() -> Iterator[list[int]]:
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda got, frame: received.append(got)) for number in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -21,7 +21,7 @@ class JsonLines:
         with self._errors_named():
             path.touch()
             size = path.stat().st_size
-            if size < position:
+            if 0 < size < position:  # an empty one is a new folder's: the checkpoint came from elsewhere
                 log.warning("%s is shorter than when the checkpoint was written: records are missing", path)
             os.truncate(path, min(position, size))
             self._file: TextIO = path.open("a", encoding="utf-8")

@@ -15,6 +15,7 @@ from typing import Any
 
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.durable_files import write_atomic
 from rl_training.experiment.metrics import JsonLines
 from rl_training.experiment.seeding import STREAM_NAMES, Streams
 
@@ -126,20 +127,6 @@ def read_result(path: Path) -> dict[str, Any] | None:
         return None
     result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return result
-
-
-def write_atomic(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}_{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise CheckpointError(f"{path} cannot be written: {error}; the run's checkpoints are whole") from error
 
 
 def _package_versions() -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
 from rl_training.errors import ConfigError
 
@@ -48,6 +48,37 @@ class Settings(BaseModel):
 
 class HParams(Settings):
     """Base of every `<Algo>HParams`: what an algorithm's `algo_kwargs` may say."""
+
+    def updates_until(self, step: int) -> int:
+        """Count the updates owed by the time `step` steps of the run were taken: a function of the step alone.
+
+        The difference between two steps is what is due, exact for any number of envs and after any resume.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define updates_until")
+
+
+class OffPolicyHParams(HParams):
+    """What the off-policy loop asks of an algorithm's settings: how much it keeps, and how often it learns."""
+
+    buffer_capacity: Count = Field(100_000, description="transitions the replay buffer holds")
+    batch_size: Count = Field(128, description="transitions per gradient step")
+    learning_starts: CountOrZero = Field(
+        1_000, description="env steps of random actions before updates begin to be owed"
+    )
+    train_frequency: Count = Field(4, description="env steps between rounds of updates")
+    gradient_steps: Annotated[int, Ge(-1), WHOLE] = Field(
+        -1, description="updates per round; -1 = as many as env steps since the last round"
+    )
+
+    @model_validator(mode="after")
+    def _check_gradient_steps(self) -> "OffPolicyHParams":
+        if self.gradient_steps == 0:
+            raise ValueError("gradient_steps must be -1 or >= 1, got 0")
+        return self
+
+    def updates_until(self, step: int) -> int:
+        per_round = self.train_frequency if self.gradient_steps == -1 else self.gradient_steps
+        return max(0, step - self.learning_starts) // self.train_frequency * per_round
 
 
 def explain(error: ValidationError, model: type[Settings], prefix: str) -> ConfigError:

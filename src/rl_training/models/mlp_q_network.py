@@ -11,6 +11,12 @@ class MLPQNetwork(nn.Sequential):
     """(batch, *obs) -> (batch, actions): an optional encoder, hidden layers, one output per action."""
 
     def __init__(
-        self, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int] = (256, 256), encoder: nn.Module | None = None
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden_sizes: Sequence[int] = (256, 256),
+        encoder: nn.Module | None = None,
+        *,
+        layer_norm: bool = False,
     ) -> None:
-        super().__init__(encoder or nn.Identity(), *mlp(obs_dim, hidden_sizes, action_dim))
+        super().__init__(encoder or nn.Identity(), *mlp(obs_dim, hidden_sizes, action_dim, layer_norm=layer_norm))

@@ -1,4 +1,4 @@
-"""Run a pure step eagerly, compiled ahead of time or captured in a CUDA graph; and act without PyTorch's overhead.
+"""Run a pure step eagerly, compiled ahead of time or captured in a CUDA graph.
 
 A step maps `(state, batch)` to new values of the state and metrics, and changes nothing. `accelerate` turns it into a
 callable that writes those values into the state's own tensors, so that modules which hold views on them follow.
@@ -14,32 +14,22 @@ from collections.abc import Callable, Sequence
 from operator import is_
 from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from rl_training.algorithms.base import Batch, Metrics, State
 from rl_training.errors import ConfigError
 from rl_training.runtime.compiled_packages import compiler, compiler_available, constants, load_compiled
 
-__all__ = ["accelerate", "compiler_available", "fast_forward", "resolve_acceleration"]
-
-State: TypeAlias = dict[str, Tensor]
-Batch: TypeAlias = dict[str, Tensor]
-Metrics: TypeAlias = dict[str, Tensor]
 Step: TypeAlias = Callable[[State, Batch], tuple[State, Metrics]]
 Update: TypeAlias = Callable[[State, Batch], Metrics]
-Forward: TypeAlias = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
 
 MODES = ("eager", "compile", "cuda_graph")
 # Compiling takes 10 to 30 s once; an update of small networks then takes 0.2 ms instead of 1.2 (2-core EPYC, DQN with
 # 120x84 units, batch 128), so that even the first run of this length is not slower for it.
 MIN_UPDATES_TO_COMPILE = 20_000
-# Rows times the weights of the largest layer. Above, OpenBLAS packs its operands and starts threads, and PyTorch is
-# faster (measured with 4-120-84-2, 8-256-256-4 and 17-512-512-6 units and 1 to 256 rows).
-MAX_NUMPY_WORK = 2**18
 
 log = logging.getLogger("rl_training.acceleration")
 
@@ -213,63 +203,3 @@ def _capture(step: Step, state: State, batch: Batch, name: str) -> Update:
         return result | {key: value.clone() for key, value in others.items()}
 
     return update
-
-
-# --- Acting ----------------------------------------------------------------------------------------------------------
-
-
-_ZERO, _HALF = np.zeros((), np.float32), np.full((), 0.5, np.float32)  # numpy converts Python numbers on each call
-_NUMPY_ACTIVATIONS: dict[type[nn.Module], Forward] = {
-    nn.ReLU: lambda x: np.maximum(x, _ZERO),
-    nn.Tanh: np.tanh,
-    nn.SiLU: lambda x: x * (_HALF + _HALF * np.tanh(_HALF * x)),  # x * sigmoid(x), without overflow
-    nn.Identity: lambda x: x,
-    nn.Flatten: lambda x: x.reshape(len(x), -1),
-}
-
-
-def fast_forward(module: nn.Module, device: torch.device | str) -> Forward | None:
-    """Return `module` as a function of numpy arrays, (rows, inputs) to (rows, outputs); None if it is not simple.
-
-    Simple is a (nested) `nn.Sequential` of linear layers and common activations on the CPU. The function reads
-    the parameters where they lie now (in a `FlatModule`'s vector, which updates change in place): make it after that.
-    For one row it is four times as fast as the module, whose time is then mostly overhead.
-    """
-    layers = _layers(module)
-    weights = [layer.weight for layer in layers or () if isinstance(layer, nn.Linear)]
-    parameters_fit = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
-    if layers is None or not weights or not parameters_fit or torch.device(device).type != "cpu":
-        return None
-    functions = [_numpy_layer(layer) for layer in layers]
-    max_rows = MAX_NUMPY_WORK // max(weight.numel() for weight in weights)
-
-    def forward(obs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        if len(obs) > max_rows:
-            with torch.inference_mode():
-                output: npt.NDArray[np.float32] = module(torch.from_numpy(obs)).numpy()
-            return output
-        for function in functions:
-            obs = function(obs)
-        return obs
-
-    return forward
-
-
-def _layers(module: nn.Module) -> list[nn.Module] | None:
-    """Return the layers of nested sequences in order, or None if any is not exactly of a known kind."""
-    if type(module).forward is nn.Sequential.forward:
-        parts = [_layers(part) for part in module.children()]
-        return None if None in parts else [layer for part in parts for layer in part or ()]
-    flat = type(module) is not nn.Flatten or (module.start_dim, module.end_dim) == (1, -1)
-    return [module] if flat and type(module) in (nn.Linear, *_NUMPY_ACTIVATIONS) else None
-
-
-def _numpy_layer(layer: nn.Module) -> Forward:
-    if not isinstance(layer, nn.Linear):
-        return _NUMPY_ACTIVATIONS[type(layer)]
-    weight, *bias = (parameter.detach().numpy() for parameter in layer.parameters())
-    transposed = weight.T
-    if not bias:
-        return lambda x: x.dot(transposed)
-    (offset,) = bias
-    return lambda x: x.dot(transposed) + offset

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rl_training.errors import TrainingError
-from rl_training.experiment.checkpointing import POLICY, prune_checkpoints, save_checkpoint, write_pointer
+from rl_training.experiment.checkpointing import prune_checkpoints, save_checkpoint, write_pointer
+from rl_training.experiment.manifest import POLICY
 from rl_training.runtime.evaluation import EvalEpisode, Evaluator, mean_return
 from rl_training.runtime.run import Run
 
@@ -116,23 +117,25 @@ def episode_metrics(run: Run) -> dict[str, float]:
     }
 
 
+def evaluate_policy(run: Run) -> list[EvalEpisode]:
+    """Play the run's evaluation episodes with the policy as it is now; this changes nothing in the run."""
+    # A new env each time: some keep something over their resets, and a resumed run could not have their past.
+    with contextlib.closing(Evaluator(run.env_factory)) as evaluator:
+        return evaluator.evaluate(run.algorithm, run.streams.eval_seeds(run.config.eval_episodes), step=run.step)
+
+
 class Evaluation(Callback):
     """eval.jsonl: the policy without exploration, at every interval and at the end; notes the best and may stop."""
 
     def __init__(self) -> None:
         self.latest: list[EvalEpisode] = []
-        self.latest_step = -1
 
     def on_step(self, run: Run) -> None:
         if run.crossed(run.config.eval_interval) or run.step >= run.config.total_timesteps:
             self._evaluate(run)
 
     def _evaluate(self, run: Run) -> None:
-        # A new env each time: some keep something over their resets, and a resumed run could not have their past.
-        with contextlib.closing(Evaluator(run.env_factory)) as evaluator:
-            seeds = run.streams.eval_seeds(run.config.eval_episodes)
-            self.latest = evaluator.evaluate(run.algorithm, seeds, step=run.step)
-        self.latest_step = run.step
+        self.latest = evaluate_policy(run)
         for episode in self.latest:
             run.folder.log("eval").write({"step": run.step, **episode.record()})
         run.folder.log("eval").flush()

@@ -137,6 +137,16 @@ class Collector:
         """Whether a resumed run can bring every env back: by replay, or by the env's own state."""
         return self.replayable or self.envs.get_state(0) is not None
 
+    @property
+    def exactness(self) -> str:
+        """Say for the run's metadata where a resumed run goes on."""
+        if self.inexact_restores:
+            envs = ", ".join(map(str, self.inexact_restores))
+            return f"resumed at an episode boundary in envs {envs}: they could not be brought back into their episode"
+        if not self.exact:
+            return "at an episode boundary: this environment does not repeat itself from its seed and actions"
+        return "exact"
+
     def close(self) -> None:
         self.envs.close()
 

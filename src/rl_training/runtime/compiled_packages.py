@@ -98,17 +98,22 @@ def _signals_held_back() -> Iterator[None]:
 
 
 def _build_package(graph: GraphModule, inputs: list[Tensor], path: Path) -> None:
-    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler  # takes a second to import
+    from torch._inductor.exc import CppCompileError, InductorError, InvalidCxxCompiler  # takes a second to import
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PyTorch's warnings about its own code
         try:
             program = torch.export.export(graph, tuple(inputs))
             torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-        except (CppCompileError, InvalidCxxCompiler) as error:
-            raise ConfigError(
-                f"acceleration: compile: {compiler()[0]} failed; use acceleration: eager, or mend this: {error}"
-            ) from error
+        except (CppCompileError, InvalidCxxCompiler, InductorError) as error:
+            cause = error.inner_exception if isinstance(error, InductorError) else error
+            if not isinstance(cause, CppCompileError | InvalidCxxCompiler):
+                raise  # a bug, in PyTorch or here
+            raise _compiler_failed(str(cause)) from error
+
+
+def _compiler_failed(what: str) -> ConfigError:
+    return ConfigError(f"acceleration: compile: {compiler()[0]} failed; use acceleration: eager, or mend this: {what}")
 
 
 def _open_package(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
@@ -124,12 +129,14 @@ def _open_package(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
 
 def _cache_key(graph: GraphModule, inputs: list[Tensor]) -> str:
     """Hash all that the machine code depends on: the graph, its constants, its inputs' layout, software, processor."""
-    version = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=True).stdout
+    answer = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise _compiler_failed(f"`{shlex.join([*compiler(), '--version'])}` ended with {answer.returncode}")
     parts = (
         graph.code,
         [(name, _layout(x), x.cpu().numpy().tobytes()) for name, x in constants(graph).items()],
         [_layout(x) for x in inputs],
-        (torch.__version__, torch.version.git_version, version),
+        (torch.__version__, torch.version.git_version, answer.stdout),
         (platform.machine(), _processor(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()

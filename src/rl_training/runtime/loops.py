@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from rl_training.hparams.base import HParams
+from rl_training.hparams.base import OffPolicyHParams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 
 
-def run_off_policy(run: Run, hparams: HParams, callbacks: Sequence[Callback]) -> None:
+def run_off_policy(run: Run, hparams: OffPolicyHParams, callbacks: Sequence[Callback]) -> None:
     """Collect, remember, learn: until the env steps are taken or a callback or signal asks to stop."""
     algorithm, memory, collector = run.algorithm, run.memory, run.collector
     num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
-    sample = memory.sampler(hparams.batch_size)  # type: ignore[attr-defined]
-    owed = hparams.updates_until  # type: ignore[attr-defined]
+    sample = memory.sampler(hparams.batch_size)
+    owed = hparams.updates_until
     while run.step < total_timesteps and not run.stop_reason:
         transitions = collector.step(algorithm, step=run.step)
         run.mid_step = True

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Memory, StateDict
 from rl_training.envs.factory import EnvFactory
-from rl_training.experiment.checkpointing import MEMORY, POLICY, TRAINING
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import RunDir
 from rl_training.experiment.seeding import Streams
 from rl_training.runtime.collector import Collector, Episode

@@ -1,0 +1,62 @@
+"""Files that are on the disk once written: synced, and in place in one step or not at all."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from rl_training.errors import CheckpointError
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_atomic(path: Path, content: str) -> None:
+    """Put a text in place of what is there, so that a reader sees the old or the new, never half of one."""
+    temporary = path.with_name(f".{path.name}_{os.getpid()}")
+    try:
+        write_synced(temporary, content.encode())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise CheckpointError(f"{path} cannot be written: {error}; the run's checkpoints are whole") from error
+
+
+def make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        for above in (folder.parent, folder.parent.parent):  # the run's folder and its place may be as new
+            sync_folder(above)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the folder's own entries to the disk: which files it has, and their names."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
+        with Path(target).open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

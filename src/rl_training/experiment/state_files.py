@@ -1,0 +1,107 @@
+"""Nested state in two halves: tensors in a safetensors file, everything else as values for JSON.
+
+Nothing in either is ever executed.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from rl_training.errors import CheckpointError
+
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.uint64: "U64",
+    torch.bool: "BOOL",
+}
+
+
+def flatten(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Split nested state into named tensors and JSON values, keys joined by "|"."""
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for key, value in state.items():
+        name = f"{prefix}{key}"
+        if "|" in str(key):
+            raise ValueError(f"state keys must not contain '|', got {name!r}")
+        if isinstance(value, Tensor):
+            tensors[name] = value
+        elif isinstance(value, np.ndarray):
+            tensors[name] = torch.from_numpy(np.asarray(value, order="C"))  # not ascontiguousarray: 0-d stays 0-d
+        elif isinstance(value, Mapping) and value:
+            below = flatten(value, f"{name}|")
+            tensors |= below[0]
+            values |= below[1]
+        else:
+            values[name] = value
+    return tensors, values
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        *parents, last = name.split("|")
+        place = nested
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return nested
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write the safetensors format from the tensors' own memory (a buffer is not copied); give the file's sha256."""
+    header: dict[str, Any] = {}
+    arrays, end = [], 0
+    for name, tensor in tensors.items():
+        array = tensor.detach().cpu().contiguous()
+        size = array.numel() * array.element_size()
+        header[name] = {
+            "dtype": _DTYPES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [end, end + size],
+        }
+        arrays.append(array)
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for chunk in _chunks([len(text).to_bytes(8, "little"), text], arrays):
+            digest.update(chunk)
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _chunks(head: list[bytes], arrays: list[Tensor]) -> Iterator[bytes | memoryview]:
+    yield from head
+    for array in arrays:
+        if array.numel():
+            yield array.reshape(-1).view(torch.uint8).numpy().data
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None

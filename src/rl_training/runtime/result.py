@@ -1,0 +1,77 @@
+"""How a run ended: `TrainResult` for whoever asked for it, result.json for whoever looks later."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.experiment.checkpointing import find_checkpoint
+from rl_training.experiment.metrics import read_json_lines
+from rl_training.experiment.run_dir import write_result
+from rl_training.runtime.callbacks import evaluate_policy
+from rl_training.runtime.evaluation import EvalEpisode, mean_return
+from rl_training.runtime.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """How a run ended and where it lies."""
+
+    run_dir: Path
+    checkpoint: Path
+    step: int
+    gradient_step: int
+    wall_s: float
+    stop_reason: str
+    interrupted: bool  # by a signal, before its end; `resume` continues
+    metrics: dict[str, float]
+    eval_episodes: list[EvalEpisode]
+    algorithm: Algorithm
+
+    @property
+    def eval_return(self) -> float | None:
+        """Mean return of the final evaluation; None if the run was interrupted before it."""
+        return mean_return(self.eval_episodes) if self.eval_episodes else None
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "gradient_step": self.gradient_step,
+            "wall_s": round(self.wall_s, 3),
+            "stop_reason": self.stop_reason,
+            "checkpoint": self.checkpoint.name,
+            "metrics": self.metrics,
+            "eval": [episode.record() for episode in self.eval_episodes],
+        }
+
+
+def end_run(run: Run) -> TrainResult:
+    """Gather what the run came to; unless it is to be resumed, evaluate it and note that it is finished."""
+    interrupted = run.interrupted and run.step < run.config.total_timesteps
+    stop_reason = run.stop_reason if interrupted or not run.interrupted else ""
+    path = run.folder.path
+    eval_episodes = _evaluated_at(run.step, path)
+    if not (eval_episodes or interrupted):
+        # Stopped between two evaluations. Only the result has this one: a resumed run's log is as if never stopped.
+        eval_episodes = evaluate_policy(run)
+    result = TrainResult(
+        run_dir=path,
+        checkpoint=find_checkpoint(path),
+        step=run.step,
+        gradient_step=run.gradient_step,
+        wall_s=run.wall_s,
+        stop_reason=stop_reason or "all steps taken",
+        interrupted=interrupted,
+        metrics={name: float(value) for name, value in run.last_metrics.items()},
+        eval_episodes=eval_episodes,
+        algorithm=run.algorithm,
+    )
+    if not interrupted:
+        write_result(path, result.record())
+    return result
+
+
+def _evaluated_at(step: int, path: Path) -> list[EvalEpisode]:
+    """What eval.jsonl says of the evaluation at `step`, be it of this process or of one before."""
+    records = [record for record in read_json_lines(path / "eval.jsonl") if record["step"] == step]
+    return [EvalEpisode(r["episode"], r["seed"], r["return"], r["length"]) for r in records]

@@ -1,0 +1,133 @@
+"""Where a run goes on: from which checkpoint, with which settings, in which folder, and what becomes of that folder."""
+
+import contextlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.checkpointing import (
+    Checkpoint,
+    checkpoint_name,
+    checkpoint_names,
+    copy_checkpoint,
+    find_checkpoint,
+    forget_end,
+    open_checkpoint,
+    remove_checkpoint,
+    resumable_names,
+    step_of,
+    write_pointer,
+)
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.run_dir import RESULT, create_run_dir, read_result, read_run_config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """A checkpoint and how the run goes on from it."""
+
+    checkpoint: Checkpoint
+    config: TrainConfig
+    run_dir: Path | None  # None: in a new folder
+    ended: bool  # as opposed to died or interrupted
+
+    @property
+    def replayable(self) -> bool:
+        return bool(self.checkpoint.manifest["counters"]["replayable"])
+
+    @property
+    def stop_reason(self) -> str:
+        """If it died between its last checkpoint and its result, what ended it then ends it now."""
+        return "" if self.ended else str(self.checkpoint.manifest["counters"].get("stop_reason", ""))
+
+
+def is_unsaved_run(path: Path) -> bool:
+    """Tell whether a run began in the folder and died before its first checkpoint."""
+    return (path / "config.yaml").is_file() and not resumable_names(path / "checkpoints")
+
+
+def find_continuation(path: Path, *, changes: Mapping[str, Any]) -> Continuation:
+    """Say how to go on from a run folder or checkpoint; with an `output_dir` among the changes, in a new folder."""
+    checkpoint = open_checkpoint(find_checkpoint(path))
+    if not checkpoint.is_resumable:
+        raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation): it cannot be resumed")
+    run_dir = _run_dir_of(checkpoint) if "output_dir" not in changes else None
+    config = checkpoint.config
+    if run_dir is not None:  # an earlier resume may have lengthened it
+        written = read_run_config(run_dir)
+        config = config.updated(total_timesteps=written.total_timesteps, output_dir=written.output_dir)
+    config = config.updated(**changes)
+    ended = run_dir is None or read_result(run_dir) is not None
+    if checkpoint.step >= config.total_timesteps and ended:
+        raise ConfigError(
+            f"{path} is finished: {checkpoint.step:,} of {config.total_timesteps:,} steps; "
+            "give a larger --total-timesteps to train on"
+        )
+    return Continuation(checkpoint=checkpoint, config=config, run_dir=run_dir, ended=ended)
+
+
+def _run_dir_of(checkpoint: Checkpoint) -> Path | None:
+    """The run's folder that a checkpoint lies in; None for one that was saved or copied elsewhere."""
+    folder = checkpoint.path.parent
+    if folder.name != "checkpoints":  # as for the path "."
+        folder = checkpoint.path.resolve().parent
+    in_run = folder.name == "checkpoints" and (folder.parent / "config.yaml").is_file()
+    return folder.parent if in_run else None
+
+
+def fork(checkpoint: Checkpoint, config: TrainConfig) -> Path:
+    """Begin a new run folder with the logs, which the run cuts back, the best checkpoint until then, and this one."""
+    path = create_run_dir(config)
+    folder = path / "checkpoints"
+    old = _run_dir_of(checkpoint)
+    for log_file in old.glob("*.jsonl") if old else ():
+        try:
+            shutil.copyfile(log_file, path / log_file.name)
+        except OSError as error:
+            raise CheckpointError(f"{log_file} could not be copied to {path}: {error}") from error
+    if old and (best := _best_before(checkpoint)):
+        write_pointer(folder, "best", copy_checkpoint(open_checkpoint(best), folder).name)
+    copied = copy_checkpoint(checkpoint, folder)
+    forget_end(copied)
+    write_pointer(folder, "latest", copied.name)
+    return path
+
+
+def take_over(run_dir: Path, continuation: Continuation) -> None:
+    """Bring a run's folder to the state of the checkpoint from which it continues; refuse to lose a newer one."""
+    checkpoint = continuation.checkpoint
+    folder = run_dir / "checkpoints"
+    newer = [name for name in checkpoint_names(folder) if step_of(name) > checkpoint.step]
+    for name in newer:
+        with contextlib.suppress(CheckpointError):
+            if open_checkpoint(folder / name).is_resumable:
+                raise ConfigError(
+                    f"{checkpoint.path} is not the newest checkpoint of its run ({name} is); "
+                    "give --output-dir to continue from it in a new run folder"
+                )
+    current = folder / checkpoint_name(checkpoint.step)
+    write_pointer(folder, "latest", current.name)
+    if best := _best_before(checkpoint):  # a death may have come between a checkpoint and its pointers
+        write_pointer(folder, "best", best.name)
+    create_run_dir(continuation.config, run_dir)
+    abandon(run_dir, newer)
+    if continuation.ended:  # should this process die at once, the next one is to continue, too
+        forget_end(current)
+        (run_dir / RESULT).unlink(missing_ok=True)
+
+
+def abandon(run_dir: Path, names: Sequence[str]) -> None:
+    """Remove checkpoints that the run will write anew, and the note that it had ended with them."""
+    for name in names:
+        (run_dir / RESULT).unlink(missing_ok=True)
+        remove_checkpoint(run_dir / "checkpoints" / name)
+
+
+def _best_before(checkpoint: Checkpoint) -> Path | None:
+    """The checkpoint of the best evaluation until then, if it still lies beside this one."""
+    step = checkpoint.manifest["counters"].get("best_step")
+    best = checkpoint.path.parent / checkpoint_name(step) if isinstance(step, int) else None
+    return best if best is not None and best.is_dir() else None

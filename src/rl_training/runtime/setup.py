@@ -1,0 +1,129 @@
+"""From a config to what learns: everything is built and checked here, before anything is written."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rl_training.algorithms.base import Algorithm, Memory, Setup
+from rl_training.data.schema import Spaces, check_spaces
+from rl_training.envs.factory import EnvFactory, make_env_factory, make_envs
+from rl_training.envs.vector import SyncEnvs
+from rl_training.errors import ConfigError
+from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.manifest import POLICY
+from rl_training.experiment.seeding import Streams
+from rl_training.runtime.acceleration import resolve_acceleration
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.collector import Collector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What Python users may bring that a config file cannot hold."""
+
+    env_factory: EnvFactory | None = None  # in place of gym.make(env_id)
+    network: nn.Module | None = None  # in place of the algorithm's own
+    callbacks: Sequence[Callback] = ()
+    show_progress: bool = True
+
+    def factory_for(self, config: TrainConfig) -> EnvFactory:
+        return self.env_factory or make_env_factory(config.env_id, config.env_kwargs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learner:
+    """What learns, what it learns from, and the settings that both were built with."""
+
+    config: TrainConfig
+    env_factory: EnvFactory
+    setup: Setup[Any]
+    algorithm: Algorithm
+    memory: Memory
+
+
+def resolve(config: TrainConfig) -> TrainConfig:
+    """Fill in everything that "auto" and defaults leave open: the result repeats the run."""
+    device = resolve_device(config.device)
+    updates = config.hparams.updates_until(config.total_timesteps)
+    mode = resolve_acceleration(config.acceleration, device_type=device.type, expected_updates=updates)
+    return config.resolved().updated(device=str(device), acceleration=mode)
+
+
+def resolve_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device is {name!r}, but PyTorch sees {torch.cuda.device_count()} CUDA devices here")
+    return device
+
+
+def build_learner(config: TrainConfig, extras: Extras, factory: EnvFactory) -> Learner:
+    """Build algorithm and memory, or refuse: spaces, a network or a buffer that will not do."""
+    setup = make_setup(config, factory, extras.network)
+    algorithm, memory = config.spec.build_algorithm(setup), config.spec.build_memory(setup)
+    return Learner(config=config, env_factory=factory, setup=setup, algorithm=algorithm, memory=memory)
+
+
+def make_setup(config: TrainConfig, factory: EnvFactory, network: nn.Module | None = None) -> Setup[Any]:
+    """Note what building an algorithm needs to know; refuse an environment that it cannot handle."""
+    spaces = spaces_of(factory)
+    check_spaces(config.spec, spaces, config.env_id)
+    return Setup(
+        spaces=spaces,
+        hparams=config.hparams,
+        total_timesteps=config.total_timesteps,
+        streams=Streams(config.seed),
+        device=resolve_device(config.device),
+        acceleration=config.acceleration,
+        network=network,
+    )
+
+
+def spaces_of(factory: EnvFactory) -> Spaces:
+    """Look at one environment of the factory's."""
+    with contextlib.closing(SyncEnvs(factory)) as envs:
+        return Spaces(envs.observation_space, envs.action_space)
+
+
+def make_collector(learner: Learner, *, replayable: bool, crash_dir: Path) -> Collector:
+    """Make the environments in which the run takes its steps."""
+    config = learner.config
+    envs = make_envs(
+        learner.env_factory,
+        config.num_envs,
+        backend=config.execution_backend,
+        worker_timeout=config.worker_timeout,
+        crash_dir=crash_dir,
+    )
+    return Collector(envs, learner.setup.streams, replayable=replayable)
+
+
+@contextlib.contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let PyTorch use `count` CPU threads for a while. Threads that wait for each other cost more than they bring."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def load_policy(
+    path: str | Path, extras: Extras | None = None, *, pointer: str = "latest"
+) -> tuple[Checkpoint, Algorithm]:
+    """Build the algorithm of a checkpoint and give it the trained policy; the memory is not read."""
+    extras = extras or Extras()
+    checkpoint = open_checkpoint(find_checkpoint(path, pointer), parts=(POLICY,))
+    config = checkpoint.config
+    here = config.updated(device=config.device if torch.cuda.is_available() else "cpu", acceleration="eager")
+    algorithm = here.spec.build_algorithm(make_setup(here, extras.factory_for(here), extras.network))
+    algorithm.load_policy_state_dict(checkpoint.load(POLICY))
+    return checkpoint, algorithm
