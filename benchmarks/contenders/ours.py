@@ -52,7 +52,9 @@ class OurLearner(Learner):
             self.config = load_config(setting.config).updated(**changes)
         else:
             # The run's own evaluation at the end is no part of a timed run; one episode is the least it can be told.
-            self.config = TrainConfig(algo="dqn", algo_kwargs=setting.hparams, eval_episodes=1, **changes)
+            # The peers' networks have no layer normalisation and their learning rate stays as it is.
+            hparams = {**setting.hparams, "layer_norm": False, "learning_rate_schedule": "constant"}
+            self.config = TrainConfig(algo="dqn", algo_kwargs=hparams, eval_episodes=1, **changes)
         self.counter = CountSteps(env)
         self.model = DQN(self.config, callbacks=[self.counter], show_progress=False)
 
