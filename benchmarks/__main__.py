@@ -72,6 +72,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--kills", type=int, default=40, help="deaths, at least half while saving (default: %(default)s)"
     )
 
+    gpu = commands.add_parser("gpu", help="updates/s on a CUDA device: eager, compiled, in a CUDA graph")
+    gpu.add_argument("--out", type=Path, default=RESULTS, help="folder of the result file (default: %(default)s)")
+
     peers = commands.add_parser("peers", help="make the peers' environments now, instead of when they are needed")
     peers.add_argument("names", nargs="*", metavar="PEER", help=f"of {', '.join(peer_names())} (default: all)")
     return parser
@@ -100,6 +103,11 @@ def main() -> int:
         from benchmarks.kills import run_kills
 
         return 0 if run_kills(kills=args.kills, seed=args.seed, out=args.out / "kills.json") else 1
+
+    if args.command == "gpu":
+        from benchmarks.gpu import run_gpu
+
+        return run_gpu(args.out / "gpu_dqn.json")
 
     suffix = "_quick" if args.quick else ""
     steps = args.steps or (QUICK_STEPS if args.quick else None)

@@ -26,7 +26,14 @@ from rl_training.experiment.seeding import Streams
 from rl_training.hparams.dqn import DQNHParams
 
 MODES = ("eager", "compile", "cuda_graph")
-HPARAMS = DQNHParams(batch_size=128, hidden_sizes=(120, 84), target_update_interval=500, learning_rate=2.5e-4)
+HPARAMS = DQNHParams(
+    batch_size=128,
+    hidden_sizes=(120, 84),
+    target_update_interval=500,
+    learning_rate=2.5e-4,
+    learning_rate_schedule="constant",
+    layer_norm=False,
+)
 TRANSITIONS = 10_000
 
 
@@ -84,23 +91,25 @@ def measure(updates: int = 2_000, repeats: int = 5, device: str = "cuda") -> dic
         "ratio_to_eager": {
             mode: statistics.median(values) / statistics.median(rates["eager"]) for mode, values in rates.items()
         },
-        # The three modes draw the same batches, so that they should reach the same parameters up to rounding.
+        # The modes draw the same batches. Captured equals compiled; against eager, rounding has grown over all updates.
         "largest_difference_to_eager": {
             mode: float((values - reached["eager"]).abs().max()) for mode, values in reached.items()
         },
     }
 
 
-def main(out: Path) -> None:
+def run_gpu(out: Path) -> int:
     if not torch.cuda.is_available():
-        raise SystemExit("error: this benchmark needs a CUDA device, and PyTorch sees none")
+        print("error: this benchmark needs a CUDA device, and PyTorch sees none", file=sys.stderr)
+        return 2
     results = measure()
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     for mode, figures in results["updates_per_s"].items():
         print(f"{mode:12s} {figures['median']:10,.0f} updates/s  ({figures['min']:,.0f} to {figures['max']:,.0f})")
     print(f"written: {out}")
+    return 0
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    sys.exit(run_gpu(Path(sys.argv[1])))
