@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from conftest import make_setup
 from rl_training.algorithms.base import Batch, Metrics, State
 from rl_training.algorithms.optim import FlatModule, adam
 from rl_training.errors import ConfigError
-from rl_training.runtime import compiled_packages
+from rl_training.runtime import acceleration, compiled_packages
 from rl_training.runtime.acceleration import accelerate, resolve_acceleration
 
 needs_compiler = pytest.mark.skipif(not compiled_packages.compiler_available(), reason="needs a C++ compiler")
@@ -276,3 +277,76 @@ def test_without_a_compiler_compile_is_refused_and_auto_runs_eagerly(monkeypatch
     with pytest.raises(ConfigError, match=r"/nowhere/c\+\+ was not found; install it, or use acceleration: eager"):
         accelerate(TinyQLearning().step, "compile")
     assert resolve_acceleration("auto", device_type="cpu", expected_updates=1_000_000) == "eager"
+
+
+# --- Found again without tracing -------------------------------------------------------------------------------------
+
+
+def a_step_of_the_package(tiny: TinyQLearning) -> acceleration.Step:
+    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+        return tiny.step(state, batch)
+
+    step.__module__ = "rl_training.algorithms.tiny"
+    return step
+
+
+def never_trace(*_: object) -> None:
+    raise AssertionError("traced again")
+
+
+@pytest.fixture
+def known_step(compiled_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache in which the tiny step was noted under the identity "tiny"."""
+    folder = tmp_path / "aoti"
+    folder.mkdir(mode=0o700)
+    (folder / compiled_once.name).write_bytes(compiled_once.read_bytes())
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiled_packages, "_build_package", never_compile)
+    tiny = TinyQLearning()
+    accelerate(a_step_of_the_package(tiny), "compile", identity="tiny")(tiny.state, make_batch(0))
+    return folder
+
+
+@needs_compiler
+def test_a_step_that_was_compiled_before_is_not_traced_again(known_step: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, fast = TinyQLearning(), TinyQLearning()
+    expected = accelerate(plain.step, "eager")(plain.state, make_batch(1))
+    monkeypatch.setattr(acceleration, "_trace", never_trace)
+    metrics = accelerate(a_step_of_the_package(fast), "compile", identity="tiny")(fast.state, make_batch(1))
+    assert list(metrics) == list(expected)
+    for name, value in expected.items():
+        torch.testing.assert_close(metrics[name], value)
+    torch.testing.assert_close(fast.state["params"], plain.state["params"])
+
+
+@needs_compiler
+@pytest.mark.parametrize("change", ["identity", "source", "module", "shape"])
+def test_a_step_that_may_differ_is_traced(known_step: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    monkeypatch.setattr(acceleration, "_trace", never_trace)
+    tiny = TinyQLearning()
+    step = a_step_of_the_package(tiny)
+    if change == "source":
+        monkeypatch.setattr(compiled_packages, "_source_digest", lambda: "another")
+    if change == "module":
+        step.__module__ = "someone.elses"
+    update = accelerate(step, "compile", identity="another" if change == "identity" else "tiny")
+    with pytest.raises(AssertionError, match="traced again"):
+        update(tiny.state, make_batch(0, size=9 if change == "shape" else 8))
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", ["", "{}", '{"package": "../../x.pt2", "metrics": []}', "[1]", "\x00"])
+def test_a_damaged_note_is_traced_and_written_anew(known_step: Path, damage: str) -> None:
+    (note,) = known_step.glob("step_*.json")
+    whole = note.read_text()
+    note.write_text(damage)
+    tiny = TinyQLearning()
+    accelerate(a_step_of_the_package(tiny), "compile", identity="tiny")(tiny.state, make_batch(0))
+    assert note.read_text() == whole
+
+
+def test_only_what_is_known_whole_has_an_identity() -> None:
+    assert make_setup().identity == make_setup().identity
+    assert make_setup().identity != make_setup(gamma=0.5).identity
+    assert make_setup().identity != make_setup(num_actions=3).identity
+    assert make_setup(network=nn.Linear(3, 2)).identity is None

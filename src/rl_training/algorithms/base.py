@@ -28,14 +28,22 @@ class Setup(Generic[H]):
     hparams: H
     total_timesteps: int
     streams: Streams
+    num_envs: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     acceleration: str = "eager"
     network: nn.Module | None = None  # the user's own, in place of the default one
 
+    @property
+    def identity(self) -> str | None:
+        """Name all that the code of an update depends on, if it can be named: a user's network cannot."""
+        if self.network is not None:
+            return None
+        return f"{self.hparams!r} {self.spaces!r} {self.num_envs}"
+
 
 @dataclass(frozen=True, slots=True)
 class ActResult:
-    """Actions for a batch of observations, as indices or values of ours (not yet the environment's)."""
+    """Actions for a batch of observations, as indices or values of ours: `to_env_actions` makes them the env's."""
 
     actions: np.ndarray
 
@@ -52,12 +60,17 @@ class UpdateResult:
 class Algorithm(Protocol):
     """The face that loops, evaluation and checkpoints see."""
 
-    def act(self, obs: np.ndarray, *, step: int = 0, explore: bool = False) -> ActResult:
-        """Choose an action per row of `obs` (batch, *shape); greedy unless `explore`."""
+    def act(
+        self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
+    ) -> ActResult:
+        """Choose an action per row of `obs` (batch, *shape); greedy unless `explore`.
+
+        `action_mask`: (batch, choices), True where a choice is allowed.
+        """
         ...
 
     def update(self, batch: Batch) -> UpdateResult:
-        """Take one gradient step."""
+        """Learn from a batch: one gradient step, or all those that a rollout is good for."""
         ...
 
     def status(self, step: int) -> dict[str, float]:
@@ -78,9 +91,19 @@ class Algorithm(Protocol):
 
 
 class Memory(Protocol):
-    """Takes what the collector brings; gives batches."""
+    """Takes what the collector brings, and can be kept."""
 
     def add(self, transitions: Mapping[str, Any]) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    def state_dict(self) -> StateDict: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Replay(Memory, Protocol):
+    """The off-policy loop's memory: gives batches of what it remembers."""
 
     def sample(self, batch_size: int) -> Batch: ...
 
@@ -88,8 +111,13 @@ class Memory(Protocol):
         """Give a function that samples into the same batch at every call."""
         ...
 
-    def __len__(self) -> int: ...
 
-    def state_dict(self) -> StateDict: ...
+class Rollouts(Memory, Protocol):
+    """The on-policy loop's memory: gives what was collected since the last update, once it is full."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    @property
+    def full(self) -> bool: ...
+
+    def rollout(self) -> Batch:
+        """Give the rows of all envs and steps, and forget them."""
+        ...

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
-from rl_training.algorithms.optim import FlatModule, adam, clip_by_global_norm
+from rl_training.algorithms.optim import FlatModule, descend, learning_state
 from rl_training.algorithms.targets import td_loss, td_target
 from rl_training.experiment.seeding import generator_state, set_generator_state
 from rl_training.hparams.dqn import DQNHParams
@@ -74,18 +74,13 @@ class DQN:
         self._generator = setup.streams.numpy("action")
         self._network = FlatModule(network.to(setup.device))
         params = self._network.params
-        self._state: State = {
-            "params": params,
-            "target": params.clone(),
-            "adam_mean": torch.zeros_like(params),
-            "adam_square": torch.zeros_like(params),
-            "adam_count": torch.zeros((), dtype=torch.int64, device=params.device),
-            "learning_rate": torch.tensor(self.hparams.learning_rate, device=params.device),
-        }
+        self._state = {**learning_state(params, self.hparams.learning_rate), "target": params.clone()}
         self._q_values = act_function(network, setup.device, setup.acceleration)
-        self._step = accelerate(self._learn, setup.acceleration)
+        self._step = accelerate(self._learn, setup.acceleration, identity=setup.identity)
 
-    def act(self, obs: np.ndarray, *, step: int = 0, explore: bool = False) -> ActResult:
+    def act(
+        self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
+    ) -> ActResult:
         if not explore:
             return ActResult(self._q_values(obs).argmax(1))
         # One draw per env: envs that share a draw would explore in lockstep.
@@ -129,25 +124,10 @@ class DQN:
         set_generator_state(self._generator, state["generator"])
 
     def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        """Loss, gradient, optimizer: pure, so that it runs eagerly, compiled or captured."""
+        def loss(params: Tensor) -> Metrics:
+            return dqn_loss(params, state["target"], batch, self.hparams, self._network.apply)
 
-        def loss(params: Tensor) -> tuple[Tensor, Metrics]:
-            metrics = dqn_loss(params, state["target"], batch, self.hparams, self._network.apply)
-            return metrics["loss"], metrics
-
-        gradient, metrics = torch.func.grad(loss, has_aux=True)(state["params"])
-        gradient, norm = clip_by_global_norm(gradient, self.hparams.max_grad_norm)
-        params, mean, square, count = adam(
-            state["params"],
-            gradient,
-            state["adam_mean"],
-            state["adam_square"],
-            state["adam_count"],
-            learning_rate=state["learning_rate"],
-            eps=self.hparams.adam_eps,
-        )
-        new_state = {"params": params, "adam_mean": mean, "adam_square": square, "adam_count": count}
-        return new_state, {**metrics, "grad_norm": norm}
+        return descend(loss, state, max_grad_norm=self.hparams.max_grad_norm, adam_eps=self.hparams.adam_eps)
 
     def _epsilon(self, step: int) -> float:
         if step < self.hparams.learning_starts:

@@ -7,12 +7,13 @@ the loss and its gradient into one compiled graph (runtime/acceleration.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from rl_training.algorithms.base import Metrics, State
 from rl_training.errors import CheckpointError
 
 
@@ -49,6 +50,44 @@ def clip_by_global_norm(gradient: Tensor, max_norm: float) -> tuple[Tensor, Tens
     """Scale `gradient` down to the Euclidean norm `max_norm`; return it and the norm before clipping."""
     norm = torch.linalg.vector_norm(gradient)
     return gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0), norm  # 1e-6 as in torch.nn.utils.clip_grad_norm_
+
+
+def learning_state(params: Tensor, learning_rate: float) -> State:
+    """Give what `descend` changes: parameters, Adam's moments and count, and the learning rate, which callers set."""
+    return {
+        "params": params,
+        "adam_mean": torch.zeros_like(params),
+        "adam_square": torch.zeros_like(params),
+        "adam_count": torch.zeros((), dtype=torch.int64, device=params.device),
+        "learning_rate": torch.tensor(learning_rate, device=params.device),
+    }
+
+
+def descend(
+    loss: Callable[[Tensor], Metrics], state: State, *, max_grad_norm: float, adam_eps: float
+) -> tuple[State, Metrics]:
+    """Take one step down the gradient of `loss(params)["loss"]`: pure, so that it runs eagerly, compiled or captured.
+
+    Gives the entries of `state` that change, and the metrics with the gradient's norm.
+    """
+
+    # Not torch.func.grad: run eagerly, its wrappers cost a third more; traced, both become the same operations.
+    params = state["params"].detach().requires_grad_()
+    with torch.enable_grad():
+        metrics = loss(params)
+    (gradient,) = torch.autograd.grad(metrics["loss"], params)
+    gradient, norm = clip_by_global_norm(gradient, max_grad_norm)
+    new_params, mean, square, count = adam(
+        state["params"],
+        gradient,
+        state["adam_mean"],
+        state["adam_square"],
+        state["adam_count"],
+        learning_rate=state["learning_rate"],
+        eps=adam_eps,
+    )
+    new_state = {"params": new_params, "adam_mean": mean, "adam_square": square, "adam_count": count}
+    return new_state, {**{name: value.detach() for name, value in metrics.items()}, "grad_norm": norm}
 
 
 def polyak(target: Tensor, params: Tensor, tau: float) -> Tensor:

@@ -21,7 +21,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_training.algorithms.base import Batch, Metrics, State
 from rl_training.errors import ConfigError
-from rl_training.runtime.compiled_packages import compiler, compiler_available, constants, load_compiled
+from rl_training.runtime.compiled_packages import (
+    compiler,
+    compiler_available,
+    constants,
+    load_compiled,
+    recall,
+    remember,
+)
 
 Step: TypeAlias = Callable[[State, Batch], tuple[State, Metrics]]
 Update: TypeAlias = Callable[[State, Batch], Metrics]
@@ -50,11 +57,13 @@ def resolve_acceleration(requested: str, *, device_type: str, expected_updates: 
     return "compile"
 
 
-def accelerate(step: Step, mode: str, name: str = "update") -> Update:
+def accelerate(step: Step, mode: str, name: str = "update", *, identity: str | None = None) -> Update:
     """Return a callable that runs `step`, writes the new state into the tensors of `state` and returns the metrics.
 
     The step is traced at the first call and once more for each new combination of shapes, types and strides; tensors
     that it reads from elsewhere (a module's buffers) are constants from then on. `name` is what the log calls it.
+    `identity` names all that a step of this package depends on besides its arguments and the package's source: on the
+    CPU one that was compiled before is then found again without being traced, which alone takes more than a second.
     """
     if mode not in MODES:
         raise ValueError(f"acceleration must be one of {', '.join(MODES)}, got {mode}")
@@ -65,14 +74,15 @@ def accelerate(step: Step, mode: str, name: str = "update") -> Update:
             f"acceleration: compile needs a C++ compiler, but {compiler()[0]} was not found; "
             "install it, or use acceleration: eager"
         )
-    return _Accelerated(step, mode, name)
+    ours = step.__module__.startswith("rl_training.")  # other source may change without our noticing
+    return _Accelerated(step, mode, name, identity if ours else None)
 
 
 class _Accelerated:
     """One program per signature of state and batch, looked up only when a tensor is another than at the last call."""
 
-    def __init__(self, step: Step, mode: str, name: str) -> None:
-        self.step, self.mode, self.name = step, mode, name
+    def __init__(self, step: Step, mode: str, name: str, identity: str | None) -> None:
+        self.step, self.mode, self.name, self.identity = step, mode, name, identity
         self.programs: dict[object, Update] = {}
         self.held: list[Tensor] = []
         self.program: Update
@@ -90,7 +100,7 @@ class _Accelerated:
             signature = (*signature, *(tensor.data_ptr() for tensor in state.values()))
         if signature not in self.programs:
             build = _capture if self.mode == "cuda_graph" else _compile
-            self.programs[signature] = build(self.step, state, batch, self.name)
+            self.programs[signature] = build(self.step, state, batch, self.name, self.identity)
         return self.programs[signature]
 
 
@@ -154,13 +164,13 @@ def _narrow_product(left: Tensor, right: Tensor) -> object:
     return (right.t() @ left.t()).t().contiguous()
 
 
-def _compile(step: Step, state: State, batch: Batch, name: str) -> Update:
-    graph, inputs, metric_names = _trace(step, state, batch)
+def _compile(step: Step, state: State, batch: Batch, name: str, identity: str | None = None) -> Update:
     device = next(iter(state.values())).device
     run: Callable[[list[Tensor]], Sequence[Tensor]]
     if device.type == "cpu":
-        run = load_compiled(graph, inputs, name)
+        run, metric_names = _compile_for_cpu(step, state, batch, name, identity)
     else:
+        graph, _, metric_names = _trace(step, state, batch)
         compiled = torch.compile(graph, fullgraph=True, dynamic=False)
         run = torch.no_grad()(lambda tensors: compiled(*tensors))
     state_names, batch_names = sorted(state), sorted(batch)
@@ -172,7 +182,21 @@ def _compile(step: Step, state: State, batch: Batch, name: str) -> Update:
     return update
 
 
-def _capture(step: Step, state: State, batch: Batch, name: str) -> Update:
+def _compile_for_cpu(
+    step: Step, state: State, batch: Batch, name: str, identity: str | None
+) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[str]]:
+    """Return the compiled step over a flat list of tensors, as `_trace` orders them, and the metrics' names."""
+    whole = f"{identity} {_signature(state)} {_signature(batch)}" if identity else None
+    if whole and (known := recall(whole)):
+        return known
+    graph, inputs, metric_names = _trace(step, state, batch)
+    run, package = load_compiled(graph, inputs, name)
+    if whole:
+        remember(whole, package, metric_names)
+    return run, metric_names
+
+
+def _capture(step: Step, state: State, batch: Batch, name: str, identity: str | None) -> Update:
     """Capture the compiled step in a CUDA graph that reads copies of the batch and works on this state's memory."""
     device = next(iter(state.values())).device
     inputs = {key: tensor.to(device, copy=True) for key, tensor in batch.items()}

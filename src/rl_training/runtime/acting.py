@@ -1,26 +1,30 @@
 """Acting: a network as a function of numpy observations, without PyTorch's overhead where that is most of the time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from rl_training.models.layers import LearnedRow, Parallel
+
 Forward = Callable[[np.ndarray], np.ndarray]
 
 # Rows times the weights of the largest layer. Above, OpenBLAS packs its operands and starts threads, and PyTorch is
 # faster (measured with 4-120-84-2, 8-256-256-4 and 17-512-512-6 units and 1 to 256 rows).
 MAX_NUMPY_WORK = 2**18
+MAX_CAPTURED_SHAPES = 8  # CUDA graphs kept per network: training and evaluation need one each
 
 
 def act_function(module: nn.Module, device: torch.device, acceleration: str) -> Forward:
     """Give `module` as (rows, *obs) -> (rows, outputs) over numpy arrays, reading the live parameters.
 
-    `eager` is plain PyTorch throughout; otherwise small networks on the CPU skip its overhead.
+    Small networks on the CPU skip PyTorch's overhead; with `cuda_graph` the kernels are launched together.
     """
-    fast = fast_forward(module, device) if acceleration != "eager" else None
-    return fast or _plain_forward(module, device)
+    if acceleration == "cuda_graph":
+        return _captured_forward(module, device)
+    return fast_forward(module, device) or _plain_forward(module, device)
 
 
 def _plain_forward(module: nn.Module, device: torch.device) -> Forward:
@@ -28,6 +32,41 @@ def _plain_forward(module: nn.Module, device: torch.device) -> Forward:
         with torch.inference_mode():
             output: np.ndarray[Any, Any] = module(torch.from_numpy(obs).to(device)).cpu().numpy()
         return output
+
+    return forward
+
+
+def _captured_forward(module: nn.Module, device: torch.device) -> Forward:
+    """Capture the module once per shape of its input in a CUDA graph; launched one by one, kernels cost more than work.
+
+    The graph reads the parameters where they lie, which updates change in place.
+    """
+    captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]] = {}
+
+    def capture(obs: np.ndarray) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
+        place = torch.from_numpy(obs).to(device)
+        with torch.cuda.device(device), torch.inference_mode():
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):  # libraries load and choose their kernels before the capture
+                module(place)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                outputs = module(place)
+        return graph, place, outputs
+
+    def forward(obs: np.ndarray) -> np.ndarray:
+        if obs.shape not in captured:
+            if len(captured) == MAX_CAPTURED_SHAPES:
+                captured.clear()
+            captured[obs.shape] = capture(obs)
+        graph, place, outputs = captured[obs.shape]
+        with torch.inference_mode():
+            place.copy_(torch.from_numpy(obs))
+            graph.replay()
+            result: np.ndarray[Any, Any] = outputs.cpu().numpy()
+        return result
 
     return forward
 
@@ -50,20 +89,18 @@ def fast_forward(module: nn.Module, device: torch.device | str) -> Forward | Non
     For one row it is four times as fast as the module, whose time is then mostly overhead.
     """
     layers = _layers(module)
-    weights = [layer.weight for layer in layers or () if isinstance(layer, nn.Linear)]
+    weights = [layer.weight for layer in module.modules() if isinstance(layer, nn.Linear)]
     parameters_fit = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
     if layers is None or not weights or not parameters_fit or torch.device(device).type != "cpu":
         return None
-    functions = [_numpy_layer(layer) for layer in layers]
+    function = _numpy_layers(layers)
     max_rows = MAX_NUMPY_WORK // max(weight.numel() for weight in weights)
     plain = _plain_forward(module, torch.device("cpu"))
 
     def forward(obs: np.ndarray) -> np.ndarray:
         if len(obs) > max_rows:
             return plain(obs)
-        for function in functions:
-            obs = function(obs)
-        return obs
+        return function(obs)
 
     return forward
 
@@ -73,7 +110,9 @@ def _layers(module: nn.Module) -> list[nn.Module] | None:
     if type(module).forward is nn.Sequential.forward:
         parts = [_layers(part) for part in module.children()]
         return None if None in parts else [layer for part in parts for layer in part or ()]
-    known = type(module) in (nn.Linear, *_NUMPY_ACTIVATIONS) or (
+    if type(module) is Parallel:
+        return None if None in [_layers(part) for part in module] else [module]
+    known = type(module) in (nn.Linear, LearnedRow, *_NUMPY_ACTIVATIONS) or (
         type(module) is nn.LayerNorm and len(module.normalized_shape) == 1 and module.bias is not None
     )
     flat = type(module) is not nn.Flatten or (module.start_dim, module.end_dim) == (1, -1)
@@ -93,7 +132,24 @@ def _numpy_layer_norm(layer: nn.LayerNorm) -> Forward:
     return forward
 
 
+def _numpy_layers(layers: Sequence[nn.Module]) -> Forward:
+    functions = [_numpy_layer(layer) for layer in layers]
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        for function in functions:
+            x = function(x)
+        return x
+
+    return forward
+
+
 def _numpy_layer(layer: nn.Module) -> Forward:
+    if isinstance(layer, Parallel):
+        parts = [_numpy_layers(_layers(part) or ()) for part in layer]
+        return parts[0] if len(parts) == 1 else lambda x: np.concatenate([part(x) for part in parts], 1)
+    if isinstance(layer, LearnedRow):
+        row = layer.row.detach().numpy()
+        return lambda x: np.broadcast_to(row, (len(x), row.size))
     if isinstance(layer, nn.LayerNorm):
         return _numpy_layer_norm(layer)
     if not isinstance(layer, nn.Linear):

@@ -7,7 +7,9 @@ from a run folder or a checkpoint. Its name is a hash of all that the code depen
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import json
 import logging
 import os
 import platform
@@ -24,12 +26,15 @@ import zipfile
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
 from rl_training.errors import ConfigError
+
+Program: TypeAlias = Callable[[list[Tensor]], list[Tensor]]
 
 log = logging.getLogger("rl_training.acceleration")
 
@@ -58,12 +63,15 @@ def cache_dir() -> Path:
     return folder
 
 
-def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> Callable[[list[Tensor]], list[Tensor]]:
-    """Return the compiled graph, from the cache if the same software compiled it before for the same processor."""
+def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> tuple[Program, Path]:
+    """Return the compiled graph, from the cache if the same software compiled it before for the same processor.
+
+    Beside it the package's path.
+    """
     try:
         path = cache_dir() / f"{_cache_key(graph, inputs)}.pt2"
         try:
-            return _open_package(path)
+            return _open_package(path), path
         except FileNotFoundError:
             pass
         except (OSError, RuntimeError, zipfile.BadZipFile) as error:
@@ -81,7 +89,43 @@ def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> Callab
             "set RL_TRAINING_CACHE to another folder, or use acceleration: eager"
         ) from error
     log.info("compiled the %s in %.0f s", name, time.perf_counter() - start)
-    return _open_package(path)
+    return _open_package(path), path
+
+
+def recall(identity: str) -> tuple[Program, list[str]] | None:
+    """Return what was remembered of a step: its compiled graph and the metrics' names; None if there is nothing whole.
+
+    Tracing is what imports most of PyTorch's compiler: a step that was compiled before starts without either.
+    """
+    try:
+        note = json.loads(_note_path(identity).read_text("utf-8"))
+        return _open_package(cache_dir() / Path(note["package"]).name), [str(name) for name in note["metrics"]]
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile):
+        return None
+
+
+def remember(identity: str, package: Path, metric_names: list[str]) -> None:
+    """Note which package a step became."""
+    path = _note_path(identity)
+    with contextlib.suppress(OSError):  # then the next run traces again
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".json", delete=False, encoding="utf-8") as file:
+            json.dump({"package": package.name, "metrics": metric_names}, file)
+        Path(file.name).replace(path)
+
+
+def _note_path(identity: str) -> Path:
+    digest = hashlib.sha256(repr((identity, _source_digest(), _platform())).encode()).hexdigest()
+    return cache_dir() / f"step_{digest}.json"
+
+
+@functools.cache
+def _source_digest() -> str:
+    """Hash this package's source: a step is traced again whenever any of it changes."""
+    root = Path(__file__).parent.parent
+    files = sorted(root.rglob("*.py"))
+    return hashlib.sha256(
+        repr([(str(file.relative_to(root)), file.read_bytes()) for file in files]).encode()
+    ).hexdigest()
 
 
 @contextlib.contextmanager
@@ -116,30 +160,36 @@ def _compiler_failed(what: str) -> ConfigError:
     return ConfigError(f"acceleration: compile: {compiler()[0]} failed; use acceleration: eager, or mend this: {what}")
 
 
-def _open_package(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
+def _open_package(path: Path) -> Program:
     with zipfile.ZipFile(path) as archive:
         if broken := archive.testzip():
             raise zipfile.BadZipFile(f"bad checksum of {broken}")
     # The bare loader: `aoti_load_package` imports for a second, and its model rebuilds an argument tree on each call.
     single_threaded, runners, device_index = True, 1, -1
     loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", single_threaded, runners, device_index)
-    run: Callable[[list[Tensor]], list[Tensor]] = loader.boxed_run
+    run: Program = loader.boxed_run
     return run
 
 
 def _cache_key(graph: GraphModule, inputs: list[Tensor]) -> str:
     """Hash all that the machine code depends on: the graph, its constants, its inputs' layout, software, processor."""
-    answer = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise _compiler_failed(f"`{shlex.join([*compiler(), '--version'])}` ended with {answer.returncode}")
     parts = (
         graph.code,
         [(name, _layout(x), x.cpu().numpy().tobytes()) for name, x in constants(graph).items()],
         [_layout(x) for x in inputs],
+        *_platform(),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _platform() -> tuple[object, ...]:
+    answer = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise _compiler_failed(f"`{shlex.join([*compiler(), '--version'])}` ended with {answer.returncode}")
+    return (
         (torch.__version__, torch.version.git_version, answer.stdout),
         (platform.machine(), _processor(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()),
     )
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def constants(graph: GraphModule) -> dict[str, Tensor]:

@@ -1,15 +1,17 @@
 """The training loops, one per family."""
 
 from collections.abc import Sequence
+from typing import cast
 
-from rl_training.hparams.base import OffPolicyHParams
+from rl_training.algorithms.base import Replay, Rollouts, UpdateResult
+from rl_training.hparams.base import HParams, OffPolicyHParams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 
 
 def run_off_policy(run: Run, hparams: OffPolicyHParams, callbacks: Sequence[Callback]) -> None:
     """Collect, remember, learn: until the env steps are taken or a callback or signal asks to stop."""
-    algorithm, memory, collector = run.algorithm, run.memory, run.collector
+    algorithm, memory, collector = run.algorithm, cast(Replay, run.memory), run.collector
     num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
     sample = memory.sampler(hparams.batch_size)
     owed = hparams.updates_until
@@ -19,9 +21,31 @@ def run_off_policy(run: Run, hparams: OffPolicyHParams, callbacks: Sequence[Call
         memory.add(transitions)
         run.previous_step, run.step = run.step, run.step + num_envs
         for _ in range(owed(run.step) - owed(run.previous_step)):
-            result = algorithm.update(sample())
-            run.gradient_step += result.num_gradient_steps
-            run.last_metrics = result.metrics
+            _note(run, algorithm.update(sample()))
         run.mid_step = False
         for callback in callbacks:
             callback.on_step(run)
+
+
+def run_on_policy(run: Run, hparams: HParams, callbacks: Sequence[Callback]) -> None:
+    """Collect a rollout with the policy as it is, learn from it, forget it: until as above.
+
+    A rollout that the run's end cuts short is not learnt from.
+    """
+    algorithm, memory, collector = run.algorithm, cast(Rollouts, run.memory), run.collector
+    num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
+    while run.step < total_timesteps and not run.stop_reason:
+        transitions = collector.step(algorithm, step=run.step)
+        run.mid_step = True
+        memory.add(transitions)
+        run.previous_step, run.step = run.step, run.step + num_envs
+        if memory.full:
+            _note(run, algorithm.update(memory.rollout()))
+        run.mid_step = False
+        for callback in callbacks:
+            callback.on_step(run)
+
+
+def _note(run: Run, result: UpdateResult) -> None:
+    run.gradient_step += result.num_gradient_steps
+    run.last_metrics = result.metrics
