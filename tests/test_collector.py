@@ -1,16 +1,18 @@
 """The collector brings every transition as it happened: true successors, no pseudo-steps, seeds and returns right."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from rl_training.algorithms.base import ActResult
+from rl_training.data.action_masks import MaskReader
 from rl_training.envs.factory import make_env_factory, make_envs
-from rl_training.errors import EnvError
+from rl_training.envs.vector import SyncEnvs
+from rl_training.errors import EnvError, SpaceError
 from rl_training.experiment.seeding import Streams
 from rl_training.runtime.collector import Collector
 
@@ -18,15 +20,23 @@ from rl_training.runtime.collector import Collector
 class Scripted(gym.Env[np.ndarray, np.int64]):
     """Episode k has `lengths[k]` steps and ends by termination if k is even, by truncation if it is odd.
 
-    The observation is (episode, step within it); the reward of a step is that step's number.
+    The observation is (episode, step within it); the reward of a step is that step's number. `infos`: the info of each
+    observation, by (episode, step).
     """
 
-    def __init__(self, lengths: Sequence[int], dtype: Any = np.float32, action_space: Discrete | None = None) -> None:
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        dtype: Any = np.float32,
+        action_space: gym.Space[Any] | None = None,
+        infos: Mapping[tuple[int, int], dict[str, Any]] | None = None,
+    ) -> None:
         self.observation_space = Box(-np.inf, np.inf, (2,), dtype)
         self.action_space = action_space or Discrete(3)
         self.lengths = lengths
+        self.infos = infos or {}
         self.seeds: list[int | None] = []
-        self.actions: list[int] = []
+        self.actions: list[Any] = []
         self.episode, self.time = -1, 0
 
     def reset(
@@ -34,14 +44,18 @@ class Scripted(gym.Env[np.ndarray, np.int64]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         self.seeds.append(seed)
         self.episode, self.time = self.episode + 1, 0
-        return self.observe(), {}
+        return self.observe(), self.info()
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action)
-        self.actions.append(int(action))
+        self.actions.append(action.tolist())
         self.time += 1
         ends = self.time == self.lengths[self.episode]
-        return self.observe(), float(self.time), ends and self.episode % 2 == 0, ends and self.episode % 2 == 1, {}
+        terminated, truncated = ends and self.episode % 2 == 0, ends and self.episode % 2 == 1
+        return self.observe(), float(self.time), terminated, truncated, self.info()
+
+    def info(self) -> dict[str, Any]:
+        return self.infos.get((self.episode, self.time), {})
 
     def observe(self) -> np.ndarray:
         return np.array([self.episode, self.time], self.observation_space.dtype)
@@ -52,22 +66,26 @@ class Cycling:
 
     def __init__(self) -> None:
         self.seen: list[np.ndarray] = []
+        self.masks: list[Any] = []
 
-    def act(self, obs: np.ndarray, *, step: int = 0, explore: bool = False) -> ActResult:
+    def act(
+        self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
+    ) -> ActResult:
         assert explore
         self.seen.append(obs.copy())
+        self.masks.append(None if action_mask is None else action_mask.tolist())
         return ActResult(np.full(len(obs), step // len(obs) % 3))
 
 
 def collect(
-    lengths: Sequence[Sequence[int]], steps: int, **kwargs: Any
-) -> tuple[Collector, list[Scripted], list[dict[str, np.ndarray]], Cycling]:
+    lengths: Sequence[Sequence[int]], steps: int, *, collector: Any = None, policy: Any = None, **kwargs: Any
+) -> tuple[Collector, list[Scripted], list[dict[str, np.ndarray]], Any]:
     """Step one env per list of lengths; give the collector, the envs, the transitions and the policy."""
     envs = [Scripted(each, **kwargs) for each in lengths]
     to_make = iter(envs)
-    collector = Collector(make_envs(lambda: next(to_make), len(envs)), Streams(4))
+    collector = Collector(make_envs(lambda: next(to_make), len(envs)), Streams(4), **(collector or {}))
     collector.start()
-    policy = Cycling()
+    policy = policy or Cycling()
     return collector, envs, [collector.step(policy, step=k * len(envs)) for k in range(steps)], policy
 
 
@@ -129,6 +147,65 @@ def test_actions_are_shifted_for_the_env_and_stored_as_indices() -> None:
     _, (env,), transitions, _ = collect([[9]], 4, action_space=Discrete(3, start=5))
     assert env.actions == [5, 6, 7, 5]
     assert [t["actions"][0] for t in transitions] == [0, 1, 2, 0]
+
+
+class Constant:
+    """Answers every observation with one action."""
+
+    def __init__(self, action: Any) -> None:
+        self.action = np.asarray(action)
+
+    def act(self, obs: np.ndarray, **kwargs: Any) -> ActResult:
+        return ActResult(np.stack([self.action] * len(obs)))
+
+
+def test_the_numbers_of_a_box_are_clipped_and_spread_for_the_env_and_stored_as_they_were_drawn() -> None:
+    # Bounds 0..10, -4..4 and 1..3: -1 is the lowest, 0 the middle, 1 the highest, and beyond them it is the same.
+    space = Box(np.array([0.0, -4.0, 1.0], np.float32), np.array([10.0, 4.0, 3.0], np.float32))
+    drawn = np.array([-0.5, 3.0, -7.0], np.float32)
+    _, (env,), (transitions,), _ = collect([[9]], 1, action_space=space, policy=Constant(drawn))
+    assert env.actions == [[2.5, 4.0, 1.0]]
+    assert np.array_equal(transitions["actions"], [drawn])
+
+
+def test_several_choices_are_shifted_each_by_its_own_start() -> None:
+    space = MultiDiscrete([3, 4], start=[10, 20])
+    _, (env,), (transitions,), _ = collect([[9]], 1, action_space=space, policy=Constant([2, 3]))
+    assert env.actions == [[12, 23]]
+    assert transitions["actions"].tolist() == [[2, 3]]
+
+
+def test_with_clipped_rewards_the_sign_is_learnt_from_and_the_return_is_reported_whole() -> None:
+    collector, _, transitions, _ = collect([[3, 9]], 3, collector={"clip_rewards": True})
+    assert [t["rewards"][0] for t in transitions] == [1.0, 1.0, 1.0]
+    assert [episode.ret for episode in collector.finished] == [1 + 2 + 3]
+
+
+def test_a_lost_life_ends_the_episode_for_learning_alone() -> None:
+    infos = {(0, 2): {"life_lost": True}, (0, 3): {"life_lost": False}}
+    collector, (env,), transitions, _ = collect([[4, 9]], 5, infos=infos)
+    assert [bool(t["terminated"][0]) for t in transitions] == [False, True, False, True, False]
+    assert [t["next_obs"][0].tolist() for t in transitions[:4]] == [[0, 1], [0, 2], [0, 3], [0, 4]]
+    assert [(episode.ret, episode.length) for episode in collector.finished] == [(1 + 2 + 3 + 4, 4)]
+    assert len(env.seeds) == 2
+
+
+def test_all_envs_that_end_in_a_step_are_reset_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[list[int], list[int], list[int]]] = []
+    reset = SyncEnvs.reset
+
+    def noted(self: SyncEnvs, indices: Any, seeds: Any, episodes: Any = None) -> Any:
+        calls.append((list(indices), list(seeds), list(episodes)))
+        return reset(self, indices, seeds, episodes)
+
+    monkeypatch.setattr(SyncEnvs, "reset", noted)
+    collect([[2, 9], [1, 1, 9], [2, 9]], 2)
+    seed = Streams(4).episode_seed
+    assert calls == [
+        ([0, 1, 2], [seed(0, 0), seed(1, 0), seed(2, 0)], [0, 0, 0]),
+        ([1], [seed(1, 1)], [1]),
+        ([0, 1, 2], [seed(0, 1), seed(1, 2), seed(2, 1)], [1, 2, 1]),
+    ]
 
 
 def test_float64_observations_are_given_as_float32() -> None:
@@ -203,3 +280,117 @@ def test_an_env_that_cannot_be_replayed_begins_its_next_episode_and_is_listed() 
     assert state["numbers"] == [1, 1]
     assert state["seeds"] == [Streams(4).episode_seed(env, 1) for env in range(2)]
     assert state["returns"] == [1.0, 1.0]
+
+
+# --- Action masks ----------------------------------------------------------------------------------------------------
+
+ALL = {"action_mask": np.array([1, 1, 1], np.int8)}
+
+
+def masked(*flags: int) -> dict[str, Any]:
+    return {"action_mask": np.array(flags, np.int8)}
+
+
+def test_the_mask_of_an_observation_is_what_the_policy_gets_and_what_is_stored_with_it() -> None:
+    # The mask that comes with an episode's last observation is never used: it may be anything, or be missing.
+    infos = {
+        (0, 0): masked(1, 0, 0),
+        (0, 1): masked(0, 1, 0),
+        (0, 2): masked(0, 0, 0),
+        (1, 0): masked(0, 0, 1),
+        (1, 2): ALL,
+        (1, 1): masked(1, 1, 0),
+    }
+    _, _, transitions, policy = collect([[2, 9]], 4, collector={"action_masks": True}, infos=infos)
+    expected = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]]
+    assert [mask[0] for mask in policy.masks] == [[bool(flag) for flag in flags] for flags in expected]
+    assert [t["action_mask"].tolist() for t in transitions] == policy.masks
+    assert transitions[0]["action_mask"].dtype == np.bool_
+
+
+def test_without_masks_the_policy_gets_none_and_nothing_is_stored() -> None:
+    _, _, transitions, policy = collect([[9]], 2, infos={(0, 0): ALL})
+    assert policy.masks == [None, None]
+    assert "action_mask" not in transitions[0]
+
+
+@pytest.mark.parametrize(
+    ("info", "what"),
+    [
+        (masked(0, 0, 0), r"the all-false action mask \[0 0 0\]"),
+        ({}, "no action mask"),
+        (masked(1, 1), r"the action mask \[1 1\]"),
+        ({"action_mask": [[1], [1, 0]]}, r"the action mask \[\[1\], \[1, 0\]\]"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("place", "where"),
+    [
+        ((0, 0), "the reset of episode 0"),
+        ((0, 1), "step 1 of episode 0"),
+        ((1, 0), "the reset of episode 1"),
+        ((1, 2), "step 2 of episode 1"),
+    ],
+)
+def test_a_mask_that_allows_nothing_is_named_with_env_episode_and_step(
+    info: dict[str, Any], what: str, place: tuple[int, int], where: str
+) -> None:
+    infos = {(episode, time): ALL for episode in range(2) for time in range(9)} | {place: info}
+    seed = Streams(4).episode_seed(0, place[0])
+    message = rf"^env 0 gave {what} \(wanted: 3 flags, at least one of them true\) at {where} \(seed {seed}\)$"
+    with pytest.raises(EnvError, match=message):
+        collect([[3, 9]], 6, collector={"action_masks": True}, infos=infos)
+
+
+def test_each_of_several_choices_must_have_something_to_choose() -> None:
+    infos = {(0, 0): masked(1, 0, 0, 1, 1), (0, 1): masked(1, 1, 1, 0, 0)}
+    message = r"the action mask \[1 1 1 0 0\] \(wanted: 5 flags, at least one of each choice true\) at step 1"
+    settings = {"action_space": MultiDiscrete([3, 2]), "policy": Constant([0, 0]), "infos": infos}
+    with pytest.raises(EnvError, match=message):
+        collect([[9]], 1, collector={"action_masks": True}, **settings)
+
+
+def test_masks_of_a_multidiscrete_may_come_as_gymnasium_writes_them() -> None:
+    reader = MaskReader(MultiDiscrete([2, 3]))
+    mask = reader.read({"action_mask": (np.array([1, 0], np.int8), np.array([0, 1, 1], np.int8))})
+    assert mask.tolist() == [True, False, False, True, True]
+    for given in ((1, 0), (np.ones(2),), (np.ones(2), np.zeros(3))):
+        with pytest.raises(ValueError, match="wanted: 5 flags, at least one of each choice true"):
+            reader.read({"action_mask": given})
+
+
+def test_masks_need_choices() -> None:
+    with pytest.raises(SpaceError, match=r"action masks need a Discrete or MultiDiscrete action space, but it is Box"):
+        collect([[9]], 1, collector={"action_masks": True}, action_space=Box(-1.0, 1.0, (2,), np.float32))
+
+
+def test_a_restored_collector_has_the_masks_of_its_observations() -> None:
+    def make() -> Collector:
+        envs = make_envs(make_env_factory("rl_training/Masked-v0", {"length": 4}), 2)
+        return Collector(envs, Streams(0), action_masks=True)
+
+    class FirstAllowed(Cycling):
+        def act(self, obs: np.ndarray, **kwargs: Any) -> ActResult:
+            super().act(obs, **kwargs)
+            return ActResult(kwargs["action_mask"].argmax(1))
+
+    unbroken, restored = make(), make()
+    unbroken.start()
+    policy, other_policy = FirstAllowed(), FirstAllowed()
+    for k in range(6):
+        unbroken.step(policy, step=2 * k)
+    restored.load_state_dict(unbroken.state_dict())
+    assert restored.inexact_restores == []
+    for k in range(6, 11):
+        ours, theirs = restored.step(other_policy, step=2 * k), unbroken.step(policy, step=2 * k)
+        assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    assert other_policy.masks == policy.masks[6:]
+
+
+def test_an_env_that_cannot_be_replayed_begins_with_the_mask_of_its_new_episode() -> None:
+    infos = {(0, time): ALL for time in range(9)}
+    saved, _, _, _ = collect([[9]], 3, collector={"action_masks": True}, infos=infos)
+    to_make = iter([Scripted([9], infos={(0, 0): masked(0, 0, 1)})])
+    restored = Collector(make_envs(lambda: next(to_make)), Streams(4), replayable=False, action_masks=True)
+    restored.load_state_dict(saved.state_dict())
+    assert restored.state_dict()["action_masks"].tolist() == [[False, False, True]]

@@ -8,7 +8,9 @@ import torch
 from gymnasium import spaces
 from gymnasium.spaces import Box, Discrete
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from rl_training.data.schema import pack_space
 from rl_training.errors import SpaceError
 from rl_training.models.encoders import ImageInput, build_encoder, channels_first, image_shape
 from rl_training.models.mlp_q_network import MLPQNetwork
@@ -73,6 +75,12 @@ def test_discrete_observations_become_unit_vectors_counted_from_their_start() ->
     assert encoder(torch.tensor([5, 8])).tolist() == [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
 
 
+def test_the_encoder_of_discrete_observations_can_be_compiled() -> None:
+    encoder, _ = build_encoder(Discrete(3))
+    traced = make_fx(encoder)(torch.tensor([0, 0]))  # what it does must not depend on the values
+    assert traced(torch.tensor([2, 1])).tolist() == [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
+
+
 @pytest.mark.parametrize(
     ("space", "features"),
     [
@@ -89,6 +97,7 @@ def test_discrete_observations_become_unit_vectors_counted_from_their_start() ->
         (Box(0, 255, (36, 36), np.uint8), 64),
         (Box(0, 255, (35, 35), np.uint8), 16 * 33 * 33),
         (Box(0, 255, (3, 3), np.uint8), 16),
+        (pack_space(spaces.Dict({"a": Box(0, 255, (3, 3), np.uint8), "b": Discrete(7), "c": Box(0, 1, ())})), 24),
     ],
     ids=str,
 )
@@ -129,3 +138,10 @@ def test_layer_norm_stands_between_each_hidden_layer_and_its_activation() -> Non
     layers = [type(layer) for layer in MLPQNetwork(4, 2, (8, 8), layer_norm=True)]
     hidden = [nn.Linear, nn.LayerNorm, nn.ReLU]
     assert layers == [nn.Identity, *hidden, *hidden, nn.Linear]
+
+
+def test_an_image_with_its_channels_in_the_middle_is_refused() -> None:
+    with pytest.raises(
+        SpaceError, match=r"\(height, width, channels\) or .* in the middle: Box\(0, 255, \(84, 4, 84\)"
+    ):
+        build_encoder(Box(0, 255, (84, 4, 84), np.uint8))

@@ -7,11 +7,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 
 from rl_training.envs.factory import TINY_ENVS, RegisteredEnv, make_env_factory, make_envs, register_tiny_envs
-from rl_training.envs.tiny import Chain, Identity, Misbehaving, TinyImage, TwoArmedBandit
+from rl_training.envs.tiny import Chain, Identity, Masked, Misbehaving, TinyDict, TinyImage, TwoArmedBandit
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, EnvError, SpaceError
 
@@ -301,7 +301,7 @@ def test_tiny_envs_are_registered_once():
 
 
 def test_unknown_backends_are_refused():
-    with pytest.raises(ConfigError, match="execution_backend must be local_sync or local_async, got 'remote'"):
+    with pytest.raises(ConfigError, match="execution_backend must be local_sync, local_async or envpool, got 'remote'"):
         make_envs(Chain, 1, backend="remote")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
         make_envs(Chain, 0, backend="local_sync")
@@ -348,6 +348,38 @@ def test_continuous_identity_pays_minus_the_squared_distance():
     assert env.step(obs + np.float32(0.5))[1] == pytest.approx(-0.5)  # 2 * 0.5 ** 2
 
 
+def test_identity_of_two_symbols_pays_for_each():
+    env = Identity(size=3, actions="multidiscrete")
+    assert env.action_space == MultiDiscrete([3, 3])
+    obs, _ = env.reset(seed=0)
+    symbols = obs.reshape(2, 3).argmax(1)
+    obs, reward, *_ = env.step(symbols)
+    assert reward == 1.0
+    symbols = obs.reshape(2, 3).argmax(1)
+    obs, reward, *_ = env.step(np.array([symbols[0], (symbols[1] + 1) % 3]))
+    assert reward == 0.5
+    assert env.step((obs.reshape(2, 3).argmax(1) + 1) % 3)[1] == 0.0
+
+
+def test_identity_of_bits_pays_for_each():
+    env = Identity(size=4, actions="multibinary")
+    assert env.action_space == MultiBinary(4)
+    obs, _ = env.reset(seed=0)
+    obs, reward, *_ = env.step(obs.astype(np.int8))
+    assert reward == 1.0
+    obs, reward, *_ = env.step(np.abs(obs - [1, 0, 0, 0]))
+    assert reward == 0.75
+    assert set(obs) <= {0.0, 1.0}
+
+
+def test_identity_with_a_box_is_the_continuous_one():
+    ones, others = Identity(actions="box"), Identity(continuous=True)
+    assert (ones.action_space, ones.observation_space) == (others.action_space, others.observation_space)
+    np.testing.assert_array_equal(ones.reset(seed=3)[0], others.reset(seed=3)[0])
+    with pytest.raises(ValueError, match="actions must be one of discrete, box, multidiscrete, multibinary, got 'all'"):
+        Identity(actions="all")  # type: ignore[arg-type]
+
+
 def test_bandit_arms_pay_their_means():
     env = TwoArmedBandit(means=(0.2, 0.8), noise=0.1)
     env.reset(seed=0)
@@ -370,7 +402,109 @@ def test_tiny_image_pays_for_the_bright_quadrant():
     assert seen == {0, 1, 2, 3}
 
 
+def test_tiny_dict_pays_for_the_sum_of_its_parts_and_neither_part_tells():
+    env = TinyDict(length=600)
+    obs, _ = env.reset(seed=0)
+    counts = np.zeros((3, 3))
+    truncated, total = False, 0.0
+    while not truncated:
+        brightness = obs["image"].reshape(2, 4, 2, 4).mean(axis=(1, 3)).flatten()
+        quadrant, place = int(brightness.argmax()), int(obs["vector"].argmax())
+        counts[quadrant, place] += 1
+        obs, reward, terminated, truncated, _ = env.step(np.int64((quadrant + place) % 3))
+        total += reward
+        assert not terminated
+    assert total == 600.0
+    # All nine pairs are as likely: 600 / 9 = 67 each, deviation 7.7. So either part leaves the three sums as likely.
+    assert np.abs(counts - 600 / 9).max() < 5 * 7.7
+
+
+def best_valid(obs: np.ndarray, mask: np.ndarray, choices: int = 1) -> np.ndarray:
+    return np.where(mask, obs, -1.0).reshape(choices, -1).argmax(1)
+
+
+def test_masked_pays_for_the_highest_valid_action():
+    env = Masked(num_actions=4, length=200)
+    obs, info = env.reset(seed=0)
+    truncated, total, sizes, blind = False, 0.0, set(), 0
+    while not truncated:
+        sizes.add(int(info["action_mask"].sum()))
+        (best,) = best_valid(obs, info["action_mask"])
+        blind += best == obs.argmax()
+        obs, reward, terminated, truncated, info = env.step(best)
+        total += reward
+        assert not terminated
+        assert "invalid_action" not in info
+    assert (total, sizes) == (200.0, {1, 2, 3})
+    assert 0.4 < blind / 200 < 0.6  # the highest of all is valid with probability (1 + 2 + 3) / 3 / 4 = 1/2
+    obs, info = env.reset(seed=1)
+    while info["action_mask"].sum() < 2:
+        obs, _, _, _, info = env.step(best_valid(obs, info["action_mask"])[0])
+    (best,) = best_valid(obs, info["action_mask"])
+    other = np.flatnonzero(info["action_mask"])[np.flatnonzero(info["action_mask"]) != best][0]
+    assert env.step(other)[1:4] == (0.0, False, False)
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_masked_ends_at_an_invalid_action(multi: bool):
+    env = Masked(num_actions=3, multi=multi)
+    obs, info = env.reset(seed=0)
+    invalid = best_valid(obs, ~info["action_mask"], 2 if multi else 1)
+    if multi:  # one of the two is enough
+        invalid[0] = best_valid(obs, info["action_mask"], 2)[0]
+    _, reward, terminated, _, info = env.step(invalid if multi else invalid[0])
+    assert (reward, terminated, info["invalid_action"]) == (-1.0, True, True)
+
+
+def test_masked_of_two_choices_pays_for_each():
+    env = Masked(num_actions=3, multi=True)
+    assert env.action_space == MultiDiscrete([3, 3])
+    obs, info = env.reset(seed=0)
+    rewards = []
+    for _ in range(9):
+        assert info["action_mask"].shape == obs.shape == (6,)
+        obs, reward, _, _, info = env.step(best_valid(obs, info["action_mask"], 2))
+        rewards.append(reward)
+    assert rewards == [1.0] * 9
+
+
+def test_masked_may_bring_its_mask_in_the_observation():
+    inside, beside = Masked(mask_in_obs=True), Masked()
+    (obs, info), (expected, masks) = inside.reset(seed=0), beside.reset(seed=0)
+    for _ in range(5):
+        np.testing.assert_array_equal(obs["observation"], expected)
+        np.testing.assert_array_equal(obs["action_mask"].astype(bool), masks["action_mask"])
+        assert "action_mask" not in info
+        action = best_valid(expected, masks["action_mask"])[0]
+        (obs, *_, info), (expected, *_, masks) = inside.step(action), beside.step(action)
+
+
+def test_masked_gives_a_mask_without_valid_actions_when_told_to():
+    assert not Masked(all_false=True).reset(seed=0)[1]["action_mask"].any()
+    env = Masked(all_false_at=2)
+    obs, info = env.reset(seed=0)
+    valid = [info["action_mask"].any()]
+    for _ in range(3):
+        obs, _, _, _, info = env.step(best_valid(obs, info["action_mask"])[0])
+        valid.append(info["action_mask"].any())
+    assert valid == [True, True, False, True]
+
+
 @pytest.mark.filterwarnings("ignore:.*Box observation space m.*imum value is.*infinity")
 @pytest.mark.parametrize("name", sorted(TINY_ENVS))
 def test_tiny_envs_keep_gymnasiums_rules(name: str):
     check_env(gym.make(name).unwrapped, skip_render_check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "env_kwargs"),
+    [
+        ("rl_training/Identity-v0", {"actions": "box"}),
+        ("rl_training/Identity-v0", {"actions": "multidiscrete"}),
+        ("rl_training/Identity-v0", {"actions": "multibinary"}),
+        ("rl_training/Masked-v0", {"mask_in_obs": True}),
+        ("rl_training/Masked-v0", {"multi": True, "mask_in_obs": True}),
+    ],
+)
+def test_their_variants_do_too(name: str, env_kwargs: dict[str, Any]):
+    check_env(gym.make(name, **env_kwargs).unwrapped, skip_render_check=True)

@@ -238,7 +238,7 @@ def test_a_buffer_that_fits_is_built_with_the_runs_settings(monkeypatch: pytest.
 
 def test_memory_is_not_guessed_where_the_system_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_buffer, "available_memory", lambda: None)
-    check_memory(2**60, 1)
+    check_memory(2**60, "a replay buffer", "algo_kwargs.buffer_capacity")
 
 
 def test_the_available_memory_of_this_machine_is_a_sensible_figure() -> None:

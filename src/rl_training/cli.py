@@ -325,7 +325,10 @@ def predict(
     path: RunPath,
     obs: Annotated[
         str,
-        typer.Option(metavar="JSON", help="One observation or a list of them; - reads JSON from stdin, one per line."),
+        typer.Option(
+            metavar="JSON",
+            help="One observation or a list of them; an object if it has parts. - reads JSON from stdin, one per line.",
+        ),
     ],
     best: Best = False,
     debug: Debug = False,

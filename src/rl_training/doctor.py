@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 _PACKAGES = ("rl-training", "torch", "gymnasium", "numpy", "pydantic", "safetensors", "tensorboard", "typer", "rich")
-_EXTRAS = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "offline": "minari"}  # extra -> a module it brings
+# Extra -> a module that it brings.
+_EXTRAS = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "envpool": "envpool", "offline": "minari"}
 _LITTLE_MEMORY = _LITTLE_DISK = 2 * 2**30  # bytes
 
 

@@ -9,17 +9,17 @@ action = agent.predict(obs)
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import gymnasium as gym
 import numpy as np
 from torch import nn
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.data.schema import env_action_offset, observation_field
+from rl_training.api.observations import ask
+from rl_training.data.schema import Spaces, to_env_actions
 from rl_training.envs.factory import EnvFactory
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
@@ -60,8 +60,8 @@ class ManagedAlgorithm:
         )
         self._checkpoint: Path | None = None
         self._algorithm: Algorithm | None = None
-        self._space: gym.Space[Any] | None = None
-        self._action_offset = 0
+        self._spaces: Spaces | None = None
+        self._to_env: Callable[[np.ndarray], np.ndarray]
 
     @classmethod
     def for_env(cls: type[M], env: str | EnvFactory, total_timesteps: int, **settings: Any) -> M:
@@ -128,18 +128,20 @@ class ManagedAlgorithm:
         finally:
             evaluator.close()
 
-    def predict(self, obs: Any) -> Any:
-        """Choose the greedy action for one observation, or for each of a batch; nothing is read from disk again."""
+    def predict(self, obs: Any, action_mask: Any = None) -> Any:
+        """Choose the greedy action for one observation, or for each of a batch; nothing is read from disk again.
+
+        An observation of several parts is a dict; a batch of them is a dict of batches or a list of dicts.
+        `action_mask`: which actions are valid, one flag per choice, true or 1; without one all are. A dict may bring it
+        under the key `action_mask`.
+        """
         policy = self._policy()
-        assert self._space is not None
-        field = observation_field(self._space)
-        array = np.asarray(obs)
-        single = array.shape == field.shape
-        if not single and array.shape[1:] != field.shape:
-            raise ValueError(f"an observation has shape {field.shape}, a batch (n, *{field.shape}); got {array.shape}")
-        batch = array[None] if single else array
-        actions = policy.act(_checked_rows(batch, self._space, field.dtype)).actions + self._action_offset
-        return actions[0] if single else actions
+        assert self._spaces is not None
+        if action_mask is not None and not registry()[self.algo_name].action_masks:
+            raise ValueError(f"{self.algo_name} does not use action masks: it may choose any action")
+        question = ask(obs, self._spaces, action_mask)
+        actions = self._to_env(policy.act(question.rows, action_mask=question.action_mask).actions)
+        return actions[0] if question.single else actions
 
     def save(self, path: str | Path) -> Path:
         """Copy the agent's newest checkpoint to `path`, a folder that `load` and the CLI take."""
@@ -165,22 +167,9 @@ class ManagedAlgorithm:
 
     def _take(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
-        if self._space is None:
-            spaces = spaces_of(self._extras.factory_for(self.config))
-            self._space, self._action_offset = spaces.observation, env_action_offset(spaces.action)
-
-
-def _checked_rows(batch: np.ndarray, space: gym.Space[Any], dtype: np.dtype[Any]) -> np.ndarray:
-    """Give observations the dtype the network takes; refuse those for which its answer would mean nothing."""
-    rows = np.ascontiguousarray(batch, dtype=dtype)
-    if np.issubdtype(dtype, np.floating):
-        if not np.isfinite(rows).all():
-            raise ValueError(f"an observation must hold finite numbers, got {batch.tolist()}")
-    elif not np.array_equal(rows, batch):
-        raise ValueError(f"an observation must hold {dtype} numbers, got {batch.tolist()}")
-    if isinstance(space, gym.spaces.Discrete) and not all(map(space.contains, rows)):
-        raise ValueError(f"an observation must be one of {space}, got {batch.tolist()}")
-    return rows
+        if self._spaces is None:
+            self._spaces = spaces_of(self._extras.factory_for(self.config))
+            self._to_env = to_env_actions(self._spaces.action)
 
 
 @cache

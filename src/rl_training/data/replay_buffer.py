@@ -169,17 +169,18 @@ class ReplayBuffer:
 def build_replay_buffer(setup: Setup[OffPolicyHParams]) -> ReplayBuffer:
     fields = transition_fields(setup.spaces)
     capacity = setup.hparams.buffer_capacity
-    check_memory(capacity * RowLayout(fields).words * _WORD, capacity)
+    needed = capacity * RowLayout(fields).words * _WORD
+    check_memory(needed, f"a replay buffer of {capacity:,} transitions", "algo_kwargs.buffer_capacity")
     return ReplayBuffer(capacity, fields, generator=setup.streams.numpy("buffer"), device=setup.device)
 
 
-def check_memory(needed: int, capacity: int) -> None:
+def check_memory(needed: int, what: str, setting: str) -> None:
     """Refuse a buffer that cannot fit, before the run: the system would end the run when it fills up."""
     available = available_memory()
     if available is not None and needed > available:
         raise ConfigError(
-            f"a replay buffer of {capacity:,} transitions needs {needed / 2**30:.1f} GiB, but only "
-            f"{available / 2**30:.1f} GiB of memory are available; lower algo_kwargs.buffer_capacity"
+            f"{what} needs {needed / 2**30:.1f} GiB, but only {available / 2**30:.1f} GiB of memory are available; "
+            f"lower {setting}"
         )
 
 

@@ -1,4 +1,4 @@
-"""From an env id to environments: `gym.make` with errors that say what to do, and the two backends.
+"""From an env id to environments: `gym.make` with errors that say what to do, and the backends.
 
 Importing this module registers the tiny environments with gymnasium.
 """
@@ -17,17 +17,25 @@ from typing import Any, Literal, NoReturn
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from rl_training.envs.atari import SETTINGS as ATARI_SETTINGS
+from rl_training.envs.atari import make_atari
+from rl_training.envs.dict_obs import sample_action
+from rl_training.envs.envpool_envs import EnvPoolEnvs, refuse
+from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.vector import Env, EnvGroup, EnvSlot, SyncEnvs, check_env, describe
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.errors import ConfigError, EnvError, SpaceError, UserError
 
 EnvFactory = Callable[[], Env]
+Backend = Literal["local_sync", "local_async", "envpool"]
 
 TINY_ENVS = {
     "rl_training/Chain-v0": ("Chain", 100),
     "rl_training/Identity-v0": ("Identity", None),
     "rl_training/TwoArmedBandit-v0": ("TwoArmedBandit", None),
     "rl_training/TinyImage-v0": ("TinyImage", None),
+    "rl_training/TinyDict-v0": ("TinyDict", None),
+    "rl_training/Masked-v0": ("Masked", None),
     "rl_training/Misbehaving-v0": ("Misbehaving", None),
 }
 
@@ -52,16 +60,23 @@ ATARI_ID = re.compile(r"^ALE/|(NoFrameskip|Deterministic)-v\d+$")
 
 @dataclass(frozen=True)
 class RegisteredEnv:
-    """Make one environment by its id; a class and not a closure, so that worker processes can be handed it."""
+    """Make one environment by its id; a class and not a closure, so that worker processes can be handed it.
+
+    Atari games are preprocessed, and others give pixels if `env_kwargs` ask for it.
+    """
 
     env_id: str
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Env:
-        if ATARI_ID.search(self.env_id):
-            _register_atari()
         # Our own check has been run on the first copy; gymnasium's would cost time on every step.
         kwargs = {"disable_env_checker": True, **copy.deepcopy(dict(self.env_kwargs))}
+        if ATARI_ID.search(_env_name(self.env_id)):
+            _register_atari()
+            return make_atari(self.env_id, kwargs)
+        pixels = PixelSettings.parse(kwargs.pop("pixels", False))
+        if pixels is not None:
+            return make_pixels(self.env_id, kwargs, pixels)
         return gym.make(self.env_id, **kwargs)
 
 
@@ -72,11 +87,13 @@ def make_env_factory(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -
     `max_episode_steps` is understood too.
     """
     kwargs = dict(env_kwargs or {})
-    if ATARI_ID.search(env_id) or _env_name(env_id) not in gym.registry:
+    if ATARI_ID.search(_env_name(env_id)) or _env_name(env_id) not in gym.registry:
         _register_atari()
     factory = RegisteredEnv(env_id, kwargs)
     try:
         env = check_env(factory())
+    except SpaceError as cause:
+        raise SpaceError(f"env_id {env_id!r}: {cause}") from None
     except UserError:
         raise
     except Exception as cause:
@@ -92,11 +109,11 @@ def make_envs(
     factory: EnvFactory,
     num_envs: int = 1,
     *,
-    backend: Literal["local_sync", "local_async"] = "local_sync",
+    backend: Backend = "local_sync",
     worker_timeout: float = 60.0,
     crash_dir: Path | None = None,
 ) -> EnvGroup:
-    """Make a group of environments, in this process or in one process each.
+    """Make a group of environments, in this process, in one process each, or in EnvPool's threads.
 
     `worker_timeout`: seconds after which a worker that gives no answer counts as hung. `crash_dir`: where
     `env_<index>.txt` is written when an environment crashes.
@@ -105,15 +122,25 @@ def make_envs(
         return SyncEnvs(factory, num_envs, crash_dir=crash_dir)
     if backend == "local_async":
         return AsyncEnvs(factory, num_envs, worker_timeout=worker_timeout, crash_dir=crash_dir)
-    raise ConfigError(f"execution_backend must be local_sync or local_async, got {backend!r}")
+    if backend == "envpool":
+        if not isinstance(factory, RegisteredEnv):
+            refuse(f"it cannot step environments made by your own function {getattr(factory, '__name__', factory)}")
+        return EnvPoolEnvs(factory, num_envs, crash_dir=crash_dir)
+    raise ConfigError(f"execution_backend must be local_sync, local_async or envpool, got {backend!r}")
+
+
+def check_backend(factory: EnvFactory, backend: Backend) -> None:
+    """Refuse an environment that the backend does not have."""
+    if backend == "envpool":
+        make_envs(factory, backend=backend).close()  # no pool is made before the first reset
 
 
 def _try_env(env_id: str, env: Env) -> None:
     """Reset and step the first copy once, so that an env of another API is refused by name before training."""
     try:
         slot = EnvSlot(env)
-        slot.reset(seed=0)
-        result: object = env.step(env.action_space.sample())
+        _, info = slot.reset(seed=0)
+        result: object = env.step(sample_action(env.action_space, info))
         if not isinstance(result, tuple) or len(result) != 5:
             size = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
             raise EnvError(f"must return 5 values from step (gymnasium's API), but returned {size}")
@@ -176,5 +203,6 @@ def _suggest_setting(spec: EnvSpec | None, setting: str) -> str:
     entry_point = spec.entry_point
     creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     known = [name for name in inspect.signature(creator).parameters if name not in ("self", "args", "kwargs")]
+    known += ATARI_SETTINGS if ATARI_ID.search(spec.id) else ["pixels"]
     close = difflib.get_close_matches(setting, [*known, "max_episode_steps"], n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(known) or 'none'}"
+    return f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(known)}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rl_training.envs.dict_obs import MASK_KEY, sample_action
 from rl_training.envs.vector import Env, EnvGroup, EnvState, ReplayDivergedError, check_env, describe
 from rl_training.errors import EnvError
 
@@ -34,8 +35,8 @@ class EpisodeRecipe:
 def check_replay(factory: Callable[[], Env], seed: int) -> bool:
     """Say whether `reset(seed)` and the same actions give the same episode, bit for bit, whatever came before.
 
-    Compares observations, rewards and flags over some 200 random steps. Raises `EnvError` if the environment
-    fails meanwhile.
+    Compares observations, rewards, flags and action masks over some 200 random steps. Raises `EnvError` if the
+    environment fails meanwhile.
     """
     envs: list[Env] = []
     try:
@@ -74,24 +75,31 @@ def _repeats_itself(original: Env, copy: Env, rng: np.random.Generator) -> bool:
         return int(rng.integers(2**31))
 
     original.action_space.seed(next_seed())
-    original.reset(seed=next_seed())
+    _, info = original.reset(seed=next_seed())
     for _ in range(PAST_STEPS):
-        _, _, terminated, truncated, _ = original.step(original.action_space.sample())
+        _, _, terminated, truncated, info = original.step(sample_action(original.action_space, info))
         if terminated or truncated:
-            original.reset(seed=next_seed())
+            _, info = original.reset(seed=next_seed())
 
     running = False
     for _ in range(COMPARED_STEPS):
         if not running:
             seed = next_seed()
-            if not _identical(original.reset(seed=seed)[0], copy.reset(seed=seed)[0]):
+            (obs, info), (other_obs, other_info) = original.reset(seed=seed), copy.reset(seed=seed)
+            if not (_identical(obs, other_obs) and _same_masks(info, other_info)):
                 return False
-        action = original.action_space.sample()
+        action = sample_action(original.action_space, info)
         ours, theirs = original.step(action), copy.step(action)
-        if not all(_identical(mine, other) for mine, other in zip(ours[:4], theirs[:4], strict=True)):
+        info = ours[4]
+        same = all(_identical(mine, other) for mine, other in zip(ours[:4], theirs[:4], strict=True))
+        if not (same and _same_masks(info, theirs[4])):
             return False
         running = not (ours[2] or ours[3])
     return True
+
+
+def _same_masks(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return _identical(first.get(MASK_KEY, ()), second.get(MASK_KEY, ()))
 
 
 def _identical(first: Any, second: Any) -> bool:

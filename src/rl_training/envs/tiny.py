@@ -1,7 +1,7 @@
 """Environments that are learnt in seconds and whose optimal values are known, for tests and documentation.
 
-Registered as `rl_training/Chain-v0`, `rl_training/Identity-v0`, `rl_training/TwoArmedBandit-v0`,
-`rl_training/TinyImage-v0` and `rl_training/Misbehaving-v0` when `rl_training.envs.factory` is imported.
+Registered as `rl_training/<name>-v0` when `rl_training.envs.factory` is imported: Chain, Identity, TwoArmedBandit,
+TinyImage, TinyDict, Masked and Misbehaving.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 StepTuple = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
 ResetTuple = tuple[np.ndarray, dict[str, Any]]
@@ -61,21 +61,38 @@ class Chain(gym.Env[np.ndarray, np.int64]):
         return obs
 
 
+ActionsOfIdentity = Literal["discrete", "box", "multidiscrete", "multibinary"]
+
+
 class Identity(gym.Env[np.ndarray, Any]):
     """Answer each observation with itself; every episode is truncated after `length` steps.
 
-    Discrete: `size` actions, the observation is one of them, one-hot and drawn anew each step; reward 1 for the
-    same action, else 0. Q*(s, a) = [a is s] + gamma / (1 - gamma). Best return: `length`.
-    `continuous`: observation and action are vectors in [-1, 1]^size; the reward is minus their squared
-    distance. V* = 0 and Q*(s, a) = -|a - s|^2. Best return: 0.
+    `actions` says what an answer is; observations are drawn anew at each step, whatever the action.
+    discrete: one of `size` symbols, seen one-hot; reward 1 for the same, else 0. Best return: `length`.
+    multidiscrete: two such symbols; the reward is the share of right ones. Best return: `length`.
+    multibinary: `size` bits; the reward is the share of right ones. Best return: `length`.
+    box (or `continuous`): a vector in [-1, 1]^size; the reward is minus the squared distance. Best return: 0.
+    Q*(s, a) is the reward of a in s, plus gamma / (1 - gamma) but for the Box.
     """
 
-    def __init__(self, size: int = 3, length: int = 10, continuous: bool = False) -> None:
-        low = -1.0 if continuous else 0.0
-        self.observation_space = Box(low, 1.0, (size,), np.float32)
-        self.action_space = Box(-1.0, 1.0, (size,), np.float32) if continuous else Discrete(size)
-        self._size, self._length, self._continuous = size, length, continuous
-        self._obs: np.ndarray = np.zeros(size, np.float32)
+    def __init__(
+        self, size: int = 3, length: int = 10, continuous: bool = False, actions: ActionsOfIdentity = "discrete"
+    ) -> None:
+        self._actions: ActionsOfIdentity = "box" if continuous else actions
+        spaces: dict[str, gym.Space[Any]] = {
+            "discrete": Discrete(size),
+            "box": Box(-1.0, 1.0, (size,), np.float32),
+            "multidiscrete": MultiDiscrete([size, size]),
+            "multibinary": MultiBinary(size),
+        }
+        if self._actions not in spaces:
+            raise ValueError(f"actions must be one of {', '.join(spaces)}, got {actions!r}")
+        self.action_space = spaces[self._actions]
+        low = -1.0 if self._actions == "box" else 0.0
+        self._width = 2 * size if self._actions == "multidiscrete" else size
+        self.observation_space = Box(low, 1.0, (self._width,), np.float32)
+        self._size, self._length = size, length
+        self._obs: np.ndarray = np.zeros(self._width, np.float32)
         self._num_steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> ResetTuple:
@@ -84,19 +101,29 @@ class Identity(gym.Env[np.ndarray, Any]):
         return self._draw(), {}
 
     def step(self, action: Any) -> StepTuple:
-        if self._continuous:
-            reward = -float(np.square(np.asarray(action, np.float64) - self._obs).sum())
-        else:
-            reward = float(self._obs[action])
+        reward = self._reward(action)
         self._num_steps += 1
         return self._draw(), reward, False, self._num_steps >= self._length, {}
 
+    def _reward(self, action: Any) -> float:
+        match self._actions:
+            case "box":
+                return -float(np.square(np.asarray(action, np.float64) - self._obs).sum())
+            case "multibinary":
+                return float((np.asarray(action) == self._obs).mean())
+            case _:
+                symbols = np.atleast_1d(action)
+                return float(self._obs.reshape(len(symbols), self._size)[range(len(symbols)), symbols].mean())
+
     def _draw(self) -> np.ndarray:
-        if self._continuous:
-            self._obs = self.np_random.uniform(-1.0, 1.0, self._size).astype(np.float32)
+        if self._actions == "box":
+            self._obs = self.np_random.uniform(-1.0, 1.0, self._width).astype(np.float32)
+        elif self._actions == "multibinary":
+            self._obs = self.np_random.integers(2, size=self._width).astype(np.float32)
         else:
-            self._obs = np.zeros(self._size, np.float32)
-            self._obs[self.np_random.integers(self._size)] = 1.0
+            self._obs = np.zeros(self._width, np.float32)
+            for start in range(0, self._width, self._size):
+                self._obs[start + self.np_random.integers(self._size)] = 1.0
         return np.array(self._obs)
 
 
@@ -151,6 +178,111 @@ class TinyImage(gym.Env[np.ndarray, np.int64]):
         row, column = half * (self._quadrant // 2), half * (self._quadrant % 2)
         image[row : row + half, column : column + half] = 255
         return image
+
+
+class TinyDict(gym.Env[Any, np.int64]):
+    """Add up what an image and a vector say, modulo 3; truncated after `length` steps.
+
+    `image`: (8, 8, 1) uint8, a bright quadrant (0 top left, 1 top right, 2 bottom left) over noise below 64. `vector`:
+    three numbers below 0.5, but for a 1 at the second summand. Reward 1 for the sum modulo 3, else 0. Either part alone
+    leaves all three answers equally likely. Q*(s, a) = [a is right] + gamma / (1 - gamma). Best return: `length`.
+    """
+
+    def __init__(self, length: int = 10) -> None:
+        self.observation_space = Dict(
+            {"image": Box(0, 255, (8, 8, 1), np.uint8), "vector": Box(0.0, 1.0, (3,), np.float32)}
+        )
+        self.action_space = Discrete(3)
+        self._length = length
+        self._answer, self._num_steps = 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._num_steps = 0
+        return self._draw(), {}
+
+    def step(self, action: np.int64) -> Any:
+        reward = float(action == self._answer)
+        self._num_steps += 1
+        return self._draw(), reward, False, self._num_steps >= self._length, {}
+
+    def _draw(self) -> dict[str, np.ndarray]:
+        quadrant, place = (int(drawn) for drawn in self.np_random.integers(3, size=2))
+        self._answer = (quadrant + place) % 3
+        image = self.np_random.integers(64, size=(8, 8, 1), dtype=np.uint8)
+        row, column = 4 * (quadrant // 2), 4 * (quadrant % 2)
+        image[row : row + 4, column : column + 4] = 255
+        vector = self.np_random.uniform(0.0, 0.5, 3).astype(np.float32)
+        vector[place] = 1.0
+        return {"image": image, "vector": vector}
+
+
+class Masked(gym.Env[Any, Any]):
+    """Choose the highest of the valid actions; `info["action_mask"]` tells which are valid, drawn anew each step.
+
+    Observation: a rank for each of `num_actions` actions, 0 to 1 in random order. At least one action is valid and at
+    least one is not. Reward 1 for the valid action of the highest rank, 0 for another valid one. An invalid action ends
+    the episode with reward -1 and `info["invalid_action"]`; else it is truncated after `length` steps.
+    `multi`: two such choices at once; the reward is the share of right ones, and both must be valid.
+    `mask_in_obs`: the mask comes in a Dict observation of `observation` and `action_mask`, not in the info.
+    `all_false` gives a mask without valid actions at the reset, `all_false_at` at that step: what no env may do.
+    Best return: `length`; the observation alone does not tell which action is right.
+    """
+
+    def __init__(
+        self,
+        num_actions: int = 4,
+        length: int = 10,
+        *,
+        mask_in_obs: bool = False,
+        multi: bool = False,
+        all_false: bool = False,
+        all_false_at: int | None = None,
+    ) -> None:
+        if num_actions < 2:
+            raise ValueError(f"num_actions must be at least 2, got {num_actions}")
+        self._shape = (2 if multi else 1, num_actions)  # of ranks and mask: a row per choice
+        self.action_space = MultiDiscrete([num_actions] * 2) if multi else Discrete(num_actions)
+        width = self._shape[0] * num_actions
+        ranks = Box(0.0, 1.0, (width,), np.float32)
+        self.observation_space = (
+            Dict({"observation": ranks, "action_mask": MultiBinary(width)}) if mask_in_obs else ranks
+        )
+        self._length, self._mask_in_obs = length, mask_in_obs
+        self._all_false_at = 0 if all_false else all_false_at
+        self._ranks = np.zeros(self._shape, np.float32)
+        self._mask = np.ones(self._shape, np.bool_)
+        self._num_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._num_steps = 0
+        return self._draw()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        chosen = (range(self._shape[0]), np.atleast_1d(action))
+        invalid = not self._mask[chosen].all()
+        best = np.where(self._mask, self._ranks, -1.0).argmax(1)
+        reward = -1.0 if invalid else float((chosen[1] == best).mean())
+        self._num_steps += 1
+        obs, info = self._draw()
+        if invalid:
+            info["invalid_action"] = True
+        return obs, reward, invalid, self._num_steps >= self._length, info
+
+    def _draw(self) -> tuple[Any, dict[str, Any]]:
+        choices, actions = self._shape
+        order = self.np_random.permuted(np.tile(np.arange(actions), (choices, 1)), axis=1)
+        self._ranks = (order / (actions - 1)).astype(np.float32)
+        # The first so many of a random order: any subset but none and all.
+        places = self.np_random.permuted(np.tile(np.arange(actions), (choices, 1)), axis=1)
+        self._mask = places < self.np_random.integers(1, actions, size=(choices, 1))
+        if self._num_steps == self._all_false_at:
+            self._mask[:] = False
+        obs, mask = self._ranks.reshape(-1), self._mask.reshape(-1)
+        if self._mask_in_obs:
+            return {"observation": obs, "action_mask": mask.astype(np.int8)}, {}
+        return obs, {"action_mask": mask.copy()}
 
 
 Fault = Literal["none", "raise", "hang", "exit", "kill", "segfault", "nan_obs", "nan_reward", "shape", "dtype"]

@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from rl_training.envs.dict_obs import PackedDictObs
 from rl_training.errors import EnvError, SpaceError
 
 Obs = np.ndarray  # one env's observation
@@ -26,6 +27,10 @@ EnvState = dict[str, np.ndarray]
 # Keys that we add to an env's own state: what its time limits have counted, and how far its episode is.
 ELAPSED_STEPS_KEY = "rl_training/elapsed_steps"
 NUM_STEPS_KEY = "rl_training/num_steps"
+
+
+# Wrappers that remember nothing of an episode but what we put back ourselves.
+FORGETFUL = (TimeLimit, OrderEnforcing, PassiveEnvChecker, PackedDictObs)
 
 
 class ReplayDivergedError(EnvError):
@@ -122,7 +127,7 @@ class ArraySpace:
 
 
 def check_env(env: object) -> Env:
-    """Refuse what a factory must not return."""
+    """Refuse what a factory must not return; make one array of a Dict observation."""
     if isinstance(env, gym.vector.VectorEnv):
         raise EnvError(
             f"came from a factory that returned the vector environment {env!r}; it must return a single "
@@ -130,7 +135,13 @@ def check_env(env: object) -> Env:
         )
     if not isinstance(env, gym.Env):
         raise EnvError(f"came from a factory that returned {type(env).__name__} {env!r}, not a gymnasium.Env,")
-    return env
+    if not isinstance(env.observation_space, gym.spaces.Dict):
+        return env
+    try:
+        return PackedDictObs(env)
+    except SpaceError:
+        env.close()
+        raise
 
 
 # ---------------------------------------------------------------------------------------------- one environment
@@ -141,6 +152,7 @@ class EnvSlot:
 
     def __init__(self, env: Env) -> None:
         self.env = env
+        self._made = env.env if isinstance(env, PackedDictObs) else env  # as the factory made it
         self.observations = ArraySpace.of(env.observation_space, "observation")
         self.actions = ArraySpace.of(env.action_space, "action")
 
@@ -186,7 +198,7 @@ class EnvSlot:
         if any(array.dtype.kind not in "biufc" for array in arrays.values()):
             return None
         elapsed = [limit._elapsed_steps or 0 for limit in self._time_limits()]
-        return arrays if holder is self.env else arrays | {ELAPSED_STEPS_KEY: np.array(elapsed, dtype=np.int64)}
+        return arrays if holder is self._made else arrays | {ELAPSED_STEPS_KEY: np.array(elapsed, dtype=np.int64)}
 
     def set_state(self, state: EnvState) -> np.ndarray | None:
         holder = self._state_holder()
@@ -194,11 +206,13 @@ class EnvSlot:
             raise EnvError("has no get_state and set_state")
         own = {key: value.copy() for key, value in state.items() if key not in (ELAPSED_STEPS_KEY, NUM_STEPS_KEY)}
         obs = holder.set_state(own)
-        if holder is not self.env:
+        if holder is not self._made:
             for limit, elapsed in zip(self._time_limits(), state[ELAPSED_STEPS_KEY], strict=True):
                 limit._elapsed_steps = int(elapsed)
         if obs is None:
             return None
+        if isinstance(self.env, PackedDictObs):
+            obs = self.env.pack(obs)
         self.observations.check(obs)
         return np.array(obs, dtype=self.observations.dtype)
 
@@ -208,9 +222,8 @@ class EnvSlot:
         Below wrappers the state is enough only if they remember nothing that we do not put back ourselves:
         a frame stack, say, would silently keep the frames of another episode.
         """
-        wrappers = list(self._wrappers())
-        forgetful = all(isinstance(wrapper, TimeLimit | OrderEnforcing | PassiveEnvChecker) for wrapper in wrappers)
-        candidates = [self.env, self.env.unwrapped] if forgetful else [self.env]
+        forgetful = all(isinstance(wrapper, FORGETFUL) for wrapper in self._wrappers())
+        candidates = [self._made, self._made.unwrapped] if forgetful else [self._made]
         for env in candidates:
             if callable(getattr(env, "get_state", None)) and callable(getattr(env, "set_state", None)):
                 return env

@@ -44,7 +44,7 @@ from rl_training.envs.vector import (
     describe_exit,
     format_traceback,
 )
-from rl_training.errors import EnvError
+from rl_training.errors import EnvError, SpaceError
 
 STEP = b"step"  # the one command that is not pickled: its values travel in shared memory
 PARENT_CHECK_SECONDS = 0.5  # how often a worker looks whether its parent still lives
@@ -263,6 +263,8 @@ class AsyncEnvs:
         # One environment is made here to learn the spaces: the shared memory must exist before the workers.
         try:
             env = check_env(factory())
+        except SpaceError:
+            raise
         except Exception as cause:
             raise self._episodes.error_from(0, cause) from cause
         self.observation_space, self.action_space = env.observation_space, env.action_space

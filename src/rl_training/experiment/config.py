@@ -30,8 +30,11 @@ class TrainConfig(Settings):
     seed: CountOrZero = Field(0, description="the integer from which every random stream is derived")
     num_envs: Count = Field(1, description="environments stepped together")
     device: str = Field("auto", description='"auto", "cpu", "cuda" or "cuda:N"')
-    execution_backend: Literal["local_sync", "local_async"] = Field(
-        "local_sync", description="envs in this process, or one worker process per env"
+    execution_backend: Literal["local_sync", "local_async", "envpool"] = Field(
+        "local_sync", description="envs in this process, one worker process per env, or EnvPool's C++ threads"
+    )
+    clip_rewards: Switch = Field(
+        False, description="learn from the sign of rewards, as is usual for Atari; returns are reported as they are"
     )
     worker_timeout: Positive = Field(60.0, description="seconds after which a silent env worker counts as hung")
     threads: Count = Field(1, description="CPU threads of PyTorch; small networks are fastest, and repeatable, with 1")
@@ -59,7 +62,11 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _check_parts(self) -> "TrainConfig":
-        _ = self.hparams
+        hparams = self.hparams  # its own errors say where they are from
+        try:
+            hparams.check_run(self.num_envs)
+        except ValueError as error:
+            raise ConfigError(f"{self.algo}.algo_kwargs: {error}") from None
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f'device must be "auto", "cpu", "cuda" or "cuda:N", got {self.device!r}')
         return self

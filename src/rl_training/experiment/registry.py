@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "rl_training.algorithms"
 
-ActionKind = Literal["discrete", "box"]
-ObservationKind = Literal["vector", "image", "discrete"]
+ActionKind = Literal["discrete", "box", "multidiscrete", "multibinary"]
+ObservationKind = Literal["vector", "image", "discrete", "dict"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class AlgorithmSpec:
     actions: frozenset[ActionKind]
     observations: frozenset[ObservationKind]
     hparams: type[HParams]
+    action_masks: bool = False  # whether it keeps to the actions that an env's masks allow
     build: str  # "module:function", Setup -> Algorithm
     memory: str  # "module:function", Setup -> Memory
     reference_config: str
@@ -54,7 +55,7 @@ def _resolve(reference: str) -> Callable[..., Any]:
     return function
 
 
-_ALL_OBSERVATIONS: frozenset[ObservationKind] = frozenset({"vector", "image", "discrete"})
+_ALL_OBSERVATIONS: frozenset[ObservationKind] = frozenset({"vector", "image", "discrete", "dict"})
 
 _ROWS = (
     AlgorithmSpec(

@@ -21,7 +21,7 @@ from rl_training.experiment.seeding import STREAM_NAMES, Streams
 
 LOGS = ("metrics", "episodes", "eval")
 RESULT = "result.json"
-_PACKAGES = ("rl-training", "torch", "gymnasium", "numpy", "safetensors", "mujoco", "ale-py", "box2d")
+_PACKAGES = ("rl-training", "torch", "gymnasium", "numpy", "safetensors", "mujoco", "ale-py", "box2d", "envpool")
 
 
 class RunDir:

@@ -37,6 +37,7 @@ Count = Annotated[int, Ge(1), WHOLE]
 CountOrZero = Annotated[int, Ge(0), WHOLE]
 Fraction = Annotated[float, Ge(0.0), Le(1.0), REAL]
 Positive = Annotated[float, Gt(0.0), REAL]
+NonNegative = Annotated[float, Ge(0.0), REAL]
 HiddenSizes = tuple[Count, ...]
 
 
@@ -55,6 +56,9 @@ class HParams(Settings):
         The difference between two steps is what is due, exact for any number of envs and after any resume.
         """
         raise NotImplementedError(f"{type(self).__name__} must define updates_until")
+
+    def check_run(self, num_envs: int) -> None:
+        """Raise ValueError for settings that do not fit the run's number of envs."""
 
 
 class OffPolicyHParams(HParams):

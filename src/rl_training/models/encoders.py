@@ -3,14 +3,15 @@
 A network is an encoder and a head; no head knows what kind of observation it sees.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rl_training.data.packed_space import PackedSpace
 from rl_training.data.schema import observation_field, observation_kind
 from rl_training.errors import SpaceError
 
@@ -20,6 +21,9 @@ _NATURE_MIN_SIZE = 36  # pixels a side; below, the strides of the Nature CNN lea
 def build_encoder(space: gym.Space[Any]) -> tuple[nn.Sequential, int]:
     """Give the encoder for an observation space and the number of features that come out."""
     kind = observation_kind(space)
+    if isinstance(space, PackedSpace):
+        parts = [build_encoder(leaf.space) for leaf in space.leaves]
+        return nn.Sequential(DictInput(space, [encoder for encoder, _ in parts])), sum(size for _, size in parts)
     if kind == "discrete":
         size = int(space.n)  # type: ignore[attr-defined]
         return nn.Sequential(OneHot(size, int(space.start))), size  # type: ignore[attr-defined]
@@ -40,6 +44,11 @@ def image_shape(space: gym.Space[Any]) -> tuple[int, int, int]:
     shape = tuple(space.shape or ())
     if len(shape) == 2:
         return 1, shape[0], shape[1]
+    if shape[1] < min(shape[0], shape[2]):
+        raise SpaceError(
+            "images must be (height, width, channels) or (channels, height, width), but the smallest side of this one "
+            f"is in the middle: {space}"
+        )
     if channels_first(shape):
         return shape[0], shape[1], shape[2]
     return shape[2], shape[0], shape[1]
@@ -89,7 +98,9 @@ class OneHot(nn.Module):
         self._size, self._start = size, start
 
     def forward(self, obs: Tensor) -> Tensor:
-        return F.one_hot(obs - self._start, self._size).to(torch.float32)
+        # Not `F.one_hot`, which looks at the values and hence cannot be compiled.
+        choices = torch.arange(self._start, self._start + self._size, device=obs.device)
+        return (obs[:, None] == choices).to(torch.float32)
 
 
 class FlatFloat(nn.Module):
@@ -97,3 +108,27 @@ class FlatFloat(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         return obs.to(torch.float32).reshape(len(obs), -1)  # also of single numbers, (batch,)
+
+
+class DictInput(nn.Module):
+    """Rows of bytes that hold the parts of a Dict observation: each goes through its own encoder, then side by side."""
+
+    def __init__(self, space: PackedSpace, encoders: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self._leaves = space.leaves
+        self._dtypes = [torch.from_numpy(np.empty(0, leaf.dtype)).dtype for leaf in space.leaves]
+        self.encoders = nn.ModuleList(encoders)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        encoded = [encoder(part) for encoder, part in zip(self.encoders, self.parts(obs), strict=True)]
+        return torch.cat(encoded, 1)
+
+    def parts(self, obs: Tensor) -> list[Tensor]:
+        """View the parts of `obs`, (batch, bytes), as tensors (batch, *shape); copy only those that are not aligned."""
+        parts = []
+        for leaf, dtype in zip(self._leaves, self._dtypes, strict=True):
+            part = obs[:, leaf.start : leaf.start + leaf.num_bytes]
+            if any(place % dtype.itemsize for place in (part.storage_offset(), part.stride(0))) or part.stride(1) != 1:
+                part = part.clone(memory_format=torch.contiguous_format)  # `contiguous` keeps a single row as it is
+            parts.append(part.view(dtype).reshape(len(obs), *leaf.shape))
+        return parts

@@ -4,16 +4,17 @@ It owns what an episode is: seeds, resets, returns, and the recipe from which a 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from rl_training.algorithms.base import Algorithm, StateDict
-from rl_training.data.schema import env_action_offset, observation_field
+from rl_training.data.action_masks import MaskReader
+from rl_training.data.schema import observation_field, to_env_actions
 from rl_training.envs.resumable import EpisodeRecipe, restore_env
-from rl_training.envs.vector import EnvGroup
+from rl_training.envs.vector import EnvGroup, StepResult
 from rl_training.errors import EnvError
 from rl_training.experiment.seeding import Streams
 
@@ -48,13 +49,25 @@ class _OpenEpisode:
 class Collector:
     """Brings transitions from a group of environments, each the true successor of its state."""
 
-    def __init__(self, envs: EnvGroup, streams: Streams, *, replayable: bool = True) -> None:
+    def __init__(
+        self,
+        envs: EnvGroup,
+        streams: Streams,
+        *,
+        replayable: bool = True,
+        clip_rewards: bool = False,
+        action_masks: bool = False,
+    ) -> None:
+        """`clip_rewards`: transitions hold the sign of the reward. `action_masks`: each info brings `action_mask`."""
         self.envs = envs
         self.replayable = replayable  # whether reset(seed) and the same actions repeat an episode bit for bit
         self.finished: list[Episode] = []  # since the last look; whoever reads them clears the list
         self.inexact_restores: list[int] = []  # envs that a resume could only bring back at an episode's start
         self._streams = streams
-        self._action_offset = env_action_offset(envs.action_space)
+        self._clip_rewards = clip_rewards
+        self._to_env = to_env_actions(envs.action_space)
+        self._mask_reader = MaskReader(envs.action_space) if action_masks else None
+        self._masks: np.ndarray | None = None  # of the current observations, (envs, choices)
         self._dtype = observation_field(envs.observation_space).dtype
         self._check_obs = np.issubdtype(self._dtype, np.floating)
         self._open = [_OpenEpisode(-1, 0) for _ in range(envs.num_envs)]
@@ -63,9 +76,8 @@ class Collector:
 
     def start(self) -> None:
         """Begin episode 0 of every env."""
-        begun = [self._begin(index, 0) for index in range(self.envs.num_envs)]
-        self._open = [episode for episode, _ in begun]
-        self._obs = np.stack([obs for _, obs in begun])
+        indices = range(self.envs.num_envs)
+        self._open, self._obs, self._masks = self._begin(indices, [0] * len(indices))
 
     def step(self, algorithm: Algorithm, *, step: int) -> dict[str, np.ndarray]:
         """Take one step in every env; give the transitions, one row per env. `step`: env steps taken before.
@@ -73,34 +85,40 @@ class Collector:
         If an env fails, the collector stays before this step, and keeps the actions drawn for it: a resumed run takes
         the same step again.
         """
-        obs = self._stored(self._obs)
+        obs, masks = self._stored(self._obs), self._masks
         if self._drawn is None:
-            self._drawn = algorithm.act(obs, step=step, explore=True).actions
+            self._drawn = algorithm.act(obs, step=step, explore=True, action_mask=masks).actions
         actions = self._drawn
-        env_actions = actions + self._action_offset if self._action_offset else actions
+        env_actions = self._to_env(actions)
         result = self.envs.step(env_actions)
         self._refuse_non_finite(result.obs, result.rewards)
-        obs_after, begun = result.obs, {}
-        if result.ended:
+        ended = result.ended
+        next_masks = self._masks_of(result.infos, range(self.envs.num_envs), ended)
+        obs_after = result.obs
+        begun: list[_OpenEpisode] = []
+        if ended:
             obs_after = result.obs.copy()  # `next_obs` keeps the true final observations
-            for index in result.ended:
-                begun[index], obs_after[index] = self._begin(index, self._open[index].number + 1)
+            numbers = [self._open[index].number + 1 for index in ended]
+            begun, obs_after[ended], first_masks = self._begin(ended, numbers)
+            if next_masks is not None:
+                next_masks[ended] = first_masks
         # No env can fail from here on.
         for index, episode in enumerate(self._open):
             episode.actions.append(env_actions[index])
             episode.ret += float(result.rewards[index])
-        for index, episode in begun.items():
+        for index, episode in zip(ended, begun, strict=True):
             self._finish(index, step + self.envs.num_envs)
             self._open[index] = episode
-        self._obs, self._drawn = obs_after, None
-        return {
+        self._obs, self._masks, self._drawn = obs_after, next_masks, None
+        transitions = {
             "obs": obs,
             "actions": actions,
-            "rewards": result.rewards,
+            "rewards": np.sign(result.rewards) if self._clip_rewards else result.rewards,
             "next_obs": self._stored(result.obs),
-            "terminated": result.terminated,
+            "terminated": self._ended_for_learning(result),
             "truncated": result.truncated,
         }
+        return transitions if masks is None else {**transitions, "action_mask": masks}
 
     def state_dict(self) -> StateDict:
         """Per env: the recipe of its open episode and the observation it must lead to."""
@@ -112,11 +130,14 @@ class Collector:
             "actions": {str(i): np.asarray(episode.actions) for i, episode in enumerate(self._open)},
             "states": {str(i): self._env_state(i) for i in range(len(self._open))},
             "drawn": self._drawn,
+            "action_masks": self._masks,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Bring every env back; one that does not repeat itself begins its next episode instead."""
         self._obs = np.asarray(state["obs"]).copy()
+        if self._mask_reader:
+            self._masks = np.asarray(state["action_masks"]).copy()
         for index, episode in enumerate(self._open):
             episode.number = int(state["numbers"][index])
             episode.seed = int(state["seeds"][index])
@@ -128,7 +149,9 @@ class Collector:
             can_restore = self.replayable or recipe.state is not None
             if not (can_restore and restore_env(self.envs, index, recipe, self._obs[index], episode.number)):
                 self.inexact_restores.append(index)
-                self._open[index], self._obs[index] = self._begin(index, episode.number + 1)
+                (self._open[index],), self._obs[[index]], masks = self._begin([index], [episode.number + 1])
+                if self._masks is not None:
+                    self._masks[[index]] = masks
         if state["drawn"] is not None and not self.inexact_restores:
             self._drawn = np.asarray(state["drawn"])
 
@@ -154,12 +177,52 @@ class Collector:
         """The env's own state where it offers one; in a step that failed the recipe must do."""
         return self.envs.get_state(index) or {} if self._drawn is None else {}
 
-    def _begin(self, index: int, number: int) -> tuple[_OpenEpisode, np.ndarray]:
-        seed = self._streams.episode_seed(index, number)
-        obs, _ = self.envs.reset([index], [seed], [number])
+    def _begin(
+        self, indices: Sequence[int], numbers: Sequence[int]
+    ) -> tuple[list[_OpenEpisode], np.ndarray, np.ndarray | None]:
+        """Reset these envs into episodes of these numbers; give episodes, observations and action masks."""
+        seeds = [self._streams.episode_seed(index, number) for index, number in zip(indices, numbers, strict=True)]
+        obs, infos = self.envs.reset(indices, seeds, numbers)
+        begun = [_OpenEpisode(number, seed) for number, seed in zip(numbers, seeds, strict=True)]
         if self._check_obs and not np.isfinite(obs).all():
-            raise _not_finite(index, f"the observation {obs[0]}", f"the reset of episode {number} (seed {seed})")
-        return _OpenEpisode(number, seed), obs[0]
+            row = int(np.flatnonzero(~np.isfinite(obs).reshape(len(obs), -1).all(1))[0])
+            raise _not_finite(indices[row], f"the observation {obs[row]}", _reset_place(begun[row]))
+        return begun, obs, self._masks_of(infos, indices, (), begun)
+
+    def _masks_of(
+        self,
+        infos: Sequence[Mapping[str, Any]],
+        indices: Sequence[int],
+        ended: Sequence[int],
+        begun: Sequence[_OpenEpisode] = (),
+    ) -> np.ndarray | None:
+        """Give the action masks in the infos, (envs, choices), if the envs give any; refuse those that will not do.
+
+        The mask of an episode's last observation is never used, so that it may be anything. `begun`: episodes at their
+        reset; else the open ones, at a step.
+        """
+        reader = self._mask_reader
+        if reader is None:
+            return None
+        masks = np.ones((len(infos), reader.size), np.bool_)
+        for row, (index, info) in enumerate(zip(indices, infos, strict=True)):
+            if index not in ended:
+                try:
+                    masks[row] = reader.read(info)
+                except ValueError as problem:
+                    where = _reset_place(begun[row]) if begun else _step_place(self._open[index])
+                    raise EnvError(f"env {index} gave {problem} at {where}") from None
+        return masks
+
+    @staticmethod
+    def _ended_for_learning(result: StepResult) -> np.ndarray:
+        """Count a lost life as a termination where the env says so, although its episode goes on."""
+        lost = [index for index, info in enumerate(result.infos) if info and info.get("life_lost")]
+        if not lost:
+            return result.terminated
+        terminated: np.ndarray = result.terminated.copy()
+        terminated[lost] = True
+        return terminated
 
     def _finish(self, index: int, step: int) -> None:
         episode = self._open[index]
@@ -181,8 +244,15 @@ class Collector:
             if bad_obs or not math.isfinite(reward):
                 episode = self._open[index]
                 what = f"the observation {obs[index]}" if bad_obs else f"the reward {reward}"
-                where = f"step {len(episode.actions) + 1} of episode {episode.number} (seed {episode.seed})"
-                raise _not_finite(index, what, where)
+                raise _not_finite(index, what, _step_place(episode))
+
+
+def _step_place(episode: _OpenEpisode) -> str:
+    return f"step {len(episode.actions) + 1} of episode {episode.number} (seed {episode.seed})"
+
+
+def _reset_place(episode: _OpenEpisode) -> str:
+    return f"the reset of episode {episode.number} (seed {episode.seed})"
 
 
 def _not_finite(index: int, what: str, where: str) -> EnvError:

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.data.schema import env_action_offset, observation_field
+from rl_training.data.action_masks import MaskReader
+from rl_training.data.schema import observation_field, to_env_actions
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.vector import SyncEnvs
+from rl_training.errors import EnvError
 
 MAX_EPISODE_STEPS = 27_000  # an env without a time limit must not hold up a run for ever; Atari's usual cap
 
@@ -65,14 +67,23 @@ class Evaluator:
     def _play(
         envs: SyncEnvs, algorithm: Algorithm, number: int, seed: int, step: int, on_step: Callable[[SyncEnvs], None]
     ) -> EvalEpisode:
-        offset = env_action_offset(envs.action_space)
+        to_env = to_env_actions(envs.action_space)
         dtype = observation_field(envs.observation_space).dtype
-        obs, _ = envs.reset([0], [seed], [number])
+        obs, infos = envs.reset([0], [seed], [number])
+        reader = MaskReader(envs.action_space) if "action_mask" in infos[0] else None
         ret, length = 0.0, 0
         while length < MAX_EPISODE_STEPS:
             on_step(envs)
-            result = envs.step(algorithm.act(obs.astype(dtype, copy=False), step=step).actions + offset)
-            obs = result.obs
+            try:
+                action_mask = None if reader is None else reader.read(infos[0])[None]
+            except ValueError as problem:
+                place = f"step {length}" if length else "the reset"
+                raise EnvError(
+                    f"env 0 gave {problem} at {place} of evaluation episode {number} (seed {seed})"
+                ) from None
+            chosen = algorithm.act(obs.astype(dtype, copy=False), step=step, action_mask=action_mask).actions
+            result = envs.step(to_env(chosen))
+            obs, infos = result.obs, result.infos
             ret += float(result.rewards[0])
             length += 1
             if result.terminated[0] or result.truncated[0]:

@@ -1,6 +1,7 @@
 """From a config to what learns: everything is built and checked here, before anything is written."""
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,11 @@ import torch
 from torch import nn
 
 from rl_training.algorithms.base import Algorithm, Memory, Setup
+from rl_training.data.action_masks import MaskReader
 from rl_training.data.schema import Spaces, check_spaces
-from rl_training.envs.factory import EnvFactory, make_env_factory, make_envs
+from rl_training.envs.factory import EnvFactory, check_backend, make_env_factory, make_envs
 from rl_training.envs.vector import SyncEnvs
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, EnvError
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import POLICY
@@ -21,6 +23,8 @@ from rl_training.experiment.seeding import Streams
 from rl_training.runtime.acceleration import resolve_acceleration
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector
+
+log = logging.getLogger("rl_training")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,7 @@ def resolve_device(name: str) -> torch.device:
 
 def build_learner(config: TrainConfig, extras: Extras, factory: EnvFactory) -> Learner:
     """Build algorithm and memory, or refuse: spaces, a network or a buffer that will not do."""
+    check_backend(factory, config.execution_backend)
     setup = make_setup(config, factory, extras.network)
     algorithm, memory = config.spec.build_algorithm(setup), config.spec.build_memory(setup)
     return Learner(config=config, env_factory=factory, setup=setup, algorithm=algorithm, memory=memory)
@@ -75,11 +80,16 @@ def make_setup(config: TrainConfig, factory: EnvFactory, network: nn.Module | No
     """Note what building an algorithm needs to know; refuse an environment that it cannot handle."""
     spaces = spaces_of(factory)
     check_spaces(config.spec, spaces, config.env_id)
+    if spaces.action_mask and not config.spec.action_masks:
+        log.warning(
+            "%s gives action masks, but %s does not use them: it may choose any action", config.env_id, config.algo
+        )
     return Setup(
         spaces=spaces,
         hparams=config.hparams,
         total_timesteps=config.total_timesteps,
         streams=Streams(config.seed),
+        num_envs=config.num_envs,
         device=resolve_device(config.device),
         acceleration=config.acceleration,
         network=network,
@@ -89,7 +99,14 @@ def make_setup(config: TrainConfig, factory: EnvFactory, network: nn.Module | No
 def spaces_of(factory: EnvFactory) -> Spaces:
     """Look at one environment of the factory's."""
     with contextlib.closing(SyncEnvs(factory)) as envs:
-        return Spaces(envs.observation_space, envs.action_space)
+        _, (info,) = envs.reset([0], [0])
+        gives_masks = "action_mask" in info
+        if gives_masks:
+            try:
+                MaskReader(envs.action_space).read(info)
+            except ValueError as problem:
+                raise EnvError(f"env 0 gave {problem} at the reset with seed 0") from None
+        return Spaces(envs.observation_space, envs.action_space, gives_masks)
 
 
 def make_collector(learner: Learner, *, replayable: bool, crash_dir: Path) -> Collector:
@@ -102,7 +119,13 @@ def make_collector(learner: Learner, *, replayable: bool, crash_dir: Path) -> Co
         worker_timeout=config.worker_timeout,
         crash_dir=crash_dir,
     )
-    return Collector(envs, learner.setup.streams, replayable=replayable)
+    return Collector(
+        envs,
+        learner.setup.streams,
+        replayable=replayable,
+        clip_rewards=config.clip_rewards,
+        action_masks=learner.setup.spaces.action_mask,
+    )
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from rl_training.runtime.callbacks import (
     MetricsLog,
 )
 from rl_training.runtime.collector import Collector
-from rl_training.runtime.loops import run_off_policy
+from rl_training.runtime.loops import run_off_policy, run_on_policy
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.result import TrainResult, end_run
 from rl_training.runtime.resuming import Continuation, abandon, find_continuation, fork, is_unsaved_run, take_over
@@ -31,7 +31,7 @@ from rl_training.runtime.signals import signals_stop
 
 __all__ = ["Extras", "TrainResult", "resume", "train"]
 
-LOOPS: dict[str, Callable[..., None]] = {"off_policy": run_off_policy}
+LOOPS: dict[str, Callable[..., None]] = {"off_policy": run_off_policy, "on_policy": run_on_policy}
 
 log = logging.getLogger("rl_training")
 
@@ -43,7 +43,8 @@ def train(config: TrainConfig, extras: Extras | None = None, *, run_dir: Path | 
     if run_dir is not None and resumable_names(run_dir / "checkpoints"):
         raise ConfigError(f"{run_dir} holds a run already: resume it, or train in another folder")
     factory = extras.factory_for(config)
-    replayable = check_replay(factory, Streams(config.seed).integer("replay_check"))
+    replay_seed = Streams(config.seed).integer("replay_check")
+    replayable = config.execution_backend != "envpool" and check_replay(factory, replay_seed)
     learner = build_learner(config, extras, factory)  # what is refused leaves no folder behind
     path = create_run_dir(config, run_dir)
     with locked(path):

@@ -1,0 +1,121 @@
+"""What a caller of `predict` may give as observations, as the rows that a policy takes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rl_training.data.action_masks import MaskReader
+from rl_training.data.schema import Spaces, mask_size, observation_field
+from rl_training.envs.dict_obs import MASK_KEY, PackedSpace, Packer
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Observations as rows, (rows, *obs_shape), and which actions are valid, (rows, choices), if that is known."""
+
+    rows: np.ndarray
+    action_mask: np.ndarray | None
+    single: bool  # one observation was given, not a batch of one
+
+
+def ask(obs: Any, spaces: Spaces, action_mask: Any = None) -> Question:
+    """Check one observation or a batch: arrays or nested lists, a dict of them, or a list of dicts.
+
+    A dict may bring its own `action_mask`. Raises `ValueError` for whatever the policy's answer would mean nothing for.
+    """
+    if isinstance(obs, list | tuple) and any(isinstance(part, Mapping) for part in obs):
+        return _ask_each(obs, spaces, action_mask)
+    if isinstance(obs, Mapping) and MASK_KEY in obs:
+        if action_mask is not None:
+            raise ValueError(f"the observation brings its own {MASK_KEY}: give that or the argument, not both")
+        action_mask = obs[MASK_KEY]
+        obs = {key: value for key, value in obs.items() if key != MASK_KEY}
+        if not isinstance(spaces.observation, PackedSpace) and len(obs) == 1:
+            (obs,) = obs.values()  # the one part that is left is the observation
+    rows, single = _rows(obs, spaces.observation)
+    mask = None if action_mask is None else _mask_rows(action_mask, spaces.action, len(rows), single)
+    return Question(rows, mask, single)
+
+
+def _ask_each(observations: list[Any] | tuple[Any, ...], spaces: Spaces, action_mask: Any) -> Question:
+    masks = [None] * len(observations) if action_mask is None else action_mask
+    if len(masks) != len(observations):
+        raise ValueError(f"there are {len(observations)} observations, but {len(masks)} action masks")
+    questions = []
+    for number, (obs, mask) in enumerate(zip(observations, masks, strict=True)):
+        try:
+            question = ask(obs, spaces, mask)
+        except ValueError as problem:
+            raise ValueError(f"observation {number} of the list: {problem}") from problem
+        if not question.single:
+            raise ValueError(f"observation {number} of the list holds {len(question.rows)} observations, must be one")
+        questions.append(question)
+    with_mask = [question.action_mask for question in questions if question.action_mask is not None]
+    if with_mask and len(with_mask) < len(questions):
+        raise ValueError(f"{len(with_mask)} of {len(questions)} observations bring an {MASK_KEY}: all or none must")
+    rows = np.concatenate([question.rows for question in questions])
+    return Question(rows, np.concatenate(with_mask) if with_mask else None, single=False)
+
+
+def _rows(obs: Any, space: gym.Space[Any]) -> tuple[np.ndarray, bool]:
+    """Give (rows, *obs_shape) and whether `obs` is a single observation."""
+    if not isinstance(space, PackedSpace):
+        if isinstance(obs, Mapping):
+            keys, shape = ", ".join(map(repr, obs)) or "none", observation_field(space).shape
+            raise ValueError(f"an observation is one array of shape {shape}, got a dict of {keys}")
+        return _checked_rows(obs, space, "an observation")
+    try:
+        values = space.leaf_values(obs)
+    except ValueError as problem:
+        raise ValueError(f"got an observation {problem}") from None
+    parts = [
+        _checked_rows(value, leaf.space, f"the part {leaf.name!r} of an observation")
+        for value, leaf in zip(values, space.leaves, strict=True)
+    ]
+    counts = {leaf.name: len(rows) for leaf, (rows, single) in zip(space.leaves, parts, strict=True) if not single}
+    if counts and (len(counts) < len(parts) or len(set(counts.values())) > 1):
+        found = {leaf.name: counts.get(leaf.name, "one") for leaf in space.leaves}
+        raise ValueError(f"the parts of an observation must be of one observation, or of the same number, got {found}")
+    packer = Packer(space)
+    columns = [rows for rows, _ in parts]
+    packed = [packer.pack_values(values) for values in zip(*columns, strict=True)]
+    return np.array(packed, np.uint8).reshape(-1, *packer.space.shape), not counts
+
+
+def _checked_rows(obs: Any, space: gym.Space[Any], what: str) -> tuple[np.ndarray, bool]:
+    """Give an array as rows of the dtype the network takes; refuse numbers for which its answer would mean nothing."""
+    field = observation_field(space)
+    array = np.asarray(obs)
+    single = array.shape == field.shape
+    if not single and array.shape[1:] != field.shape:
+        raise ValueError(f"{what} has shape {field.shape}, a batch (n, *{field.shape}); got {array.shape}")
+    batch = array[None] if single else array
+    rows = np.ascontiguousarray(batch, dtype=field.dtype)
+    if np.issubdtype(field.dtype, np.floating):
+        if not np.isfinite(rows).all():
+            raise ValueError(f"{what} must hold finite numbers, got {batch.tolist()}")
+    elif not np.array_equal(rows, batch):
+        raise ValueError(f"{what} must hold {field.dtype} numbers, got {batch.tolist()}")
+    if isinstance(space, gym.spaces.Discrete) and not all(map(space.contains, rows)):
+        raise ValueError(f"{what} must be one of {space}, got {batch.tolist()}")
+    return rows, single
+
+
+def _mask_rows(action_mask: Any, space: gym.Space[Any], count: int, single: bool) -> np.ndarray:
+    """Give action masks as bools, (rows, choices)."""
+    size, given = mask_size(space), np.asarray(action_mask)
+    shape = (size,) if single else (count, size)
+    if given.size != count * size or (not single and len(given) != count):
+        raise ValueError(f"{MASK_KEY} must have shape {shape}, got {given.shape}")
+    flags = given.reshape(count, size)
+    if not np.array_equal(flags, flags.astype(np.bool_)):
+        raise ValueError(f"{MASK_KEY} must hold only 0 and 1, or false and true, got {given.tolist()}")
+    reader = MaskReader(space)
+    try:
+        mask = [reader.read({MASK_KEY: row}) for row in flags]
+    except ValueError as problem:
+        raise ValueError(f"got {problem}") from None
+    return np.array(mask, np.bool_).reshape(count, size)

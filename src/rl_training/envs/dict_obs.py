@@ -1,0 +1,168 @@
+"""Dict observations as one array, and action masks where the collector looks for them.
+
+`check_env` puts `PackedDictObs` around every environment with a Dict observation, so that nothing else has to know
+that there are such observations.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.data.packed_space import Leaf, PackedSpace
+from rl_training.data.schema import mask_size, pack_space
+from rl_training.errors import EnvError, SpaceError
+
+__all__ = ["MASK_KEY", "PackedDictObs", "PackedSpace", "Packer", "sample_action"]
+
+MASK_KEY = "action_mask"  # of an info, and of a Dict observation that brings its own mask
+
+
+class PackedDictObs(gym.Wrapper[np.ndarray, Any, Any, Any]):
+    """Give a Dict observation as one row of bytes; move a mask in it to `info["action_mask"]`.
+
+    If a single part is left without the mask, the observation is that part itself. Nothing of an episode is kept.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        original = env.observation_space
+        if not isinstance(original, spaces.Dict):
+            raise SpaceError(f"PackedDictObs needs a Dict observation space, but it is {original}")
+        self._mask_shape = _mask_shape(original, env.action_space)
+        self._pack: Callable[[Any], np.ndarray]
+        if self._mask_shape is not None:
+            original = spaces.Dict({key: part for key, part in original.spaces.items() if key != MASK_KEY})
+        only = next(iter(original.spaces)) if len(original) == 1 and self._mask_shape is not None else None
+        if only is not None and not isinstance(original[only], spaces.Dict):
+            self.observation_space = original[only]
+            self._pack = functools.partial(_only_part, only)
+        else:
+            packed = pack_space(original)
+            self.observation_space = packed
+            self._pack = Packer(packed).pack
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._convert(obs, info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        obs, info = self._convert(obs, info)
+        return obs, reward, terminated, truncated, info
+
+    def pack(self, obs: Any) -> np.ndarray:
+        """Give an observation of the wrapped env as one of ours."""
+        return self._convert(obs, {})[0]
+
+    def _convert(self, obs: Any, info: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
+        if self._mask_shape is None:
+            return self._pack(obs), info
+        if not isinstance(obs, Mapping) or MASK_KEY not in obs:
+            raise EnvError(f"returned an observation without the part {MASK_KEY!r}")
+        parts = dict(obs)
+        mask = np.asarray(parts.pop(MASK_KEY))
+        if mask.shape != self._mask_shape or mask.dtype.kind not in "biuf":
+            raise EnvError(
+                f"returned an observation whose part {MASK_KEY!r} has shape {mask.shape} and dtype {mask.dtype}, but "
+                f"its observation space declares shape {self._mask_shape}"
+            )
+        return self._pack(parts), {**info, MASK_KEY: mask.astype(np.bool_).reshape(-1)}
+
+
+def _mask_shape(observation: spaces.Dict, action: gym.Space[Any]) -> tuple[int, ...] | None:
+    """Give the shape of the action mask in a Dict observation; None if there is none."""
+    space = observation.spaces.get(MASK_KEY)
+    if space is None:
+        return None
+    size = mask_size(action)
+    if not isinstance(space, spaces.Box | spaces.MultiBinary) or int(np.prod(space.shape)) != size:
+        raise SpaceError(
+            f"the part {MASK_KEY!r} of the observation space must be an array of {size} flags, one per choice of "
+            f"{action}, but it is {space}"
+        )
+    return tuple(space.shape)
+
+
+def sample_action(space: gym.Space[Any], info: Mapping[str, Any]) -> Any:
+    """Draw an action; a valid one if the info tells which are: an env may crash on others."""
+    if info.get(MASK_KEY) is None:
+        return space.sample()
+    mask = np.asarray(info[MASK_KEY], np.int8).reshape(-1)
+    if isinstance(space, spaces.Discrete) and len(mask) == space.n:
+        return space.sample(mask)
+    if isinstance(space, spaces.MultiDiscrete) and len(mask) == space.nvec.sum():
+        return space.sample(tuple(np.split(mask, np.cumsum(space.nvec)[:-1])))
+    return space.sample()  # the mask does not fit: whoever reads it for a run says so
+
+
+def _only_part(key: str, obs: Mapping[str, Any]) -> np.ndarray:
+    if obs.keys() != {key}:
+        parts = ", ".join(map(repr, obs)) or "none"
+        raise EnvError(f"returned an observation of other parts than {key!r} and {MASK_KEY!r}: {parts}")
+    part: np.ndarray = obs[key]
+    return part
+
+
+class Packer:
+    """Writes Dict observations into rows of bytes, and refuses those that the space does not declare."""
+
+    def __init__(self, space: PackedSpace) -> None:
+        self.space = space
+        # One row, with the views on it made once, is filled and copied: views cost more than the copy.
+        self._row: np.ndarray = np.zeros(space.shape, np.uint8)
+        views = space.views(self._row)
+        self._targets = [
+            (leaf, leaf.shape, np.dtype(leaf.space.dtype), view) for leaf, view in zip(space.leaves, views, strict=True)
+        ]
+        # All float32 parts lie side by side; float16 is rare, and slow to multiply.
+        ends = [(leaf.start, leaf.start + leaf.num_bytes) for leaf in space.leaves if leaf.dtype == np.float32]
+        start, end = (min(ends)[0], max(ends)[1]) if ends else (0, 0)
+        self._floats = self._row[start:end].view(np.float32)
+        self._halves = [view for view in views if view.dtype == np.float16]
+
+    def __reduce__(self) -> tuple[type["Packer"], tuple[PackedSpace]]:
+        return Packer, (self.space,)  # copied as they are, the views would belong to no row
+
+    def pack(self, obs: Any) -> np.ndarray:
+        """Give the row of one observation, (bytes,)."""
+        try:
+            values = self.space.leaf_values(obs)
+        except ValueError as problem:
+            raise EnvError(f"returned an observation {problem}") from None
+        return self.pack_values(values)
+
+    def pack_values(self, values: Iterable[Any]) -> np.ndarray:
+        """Give the row of one observation from the values of its leaves, in the space's order."""
+        for value, (leaf, shape, dtype, view) in zip(values, self._targets, strict=True):
+            # Single numbers are quickly looked at, and may be choices that do not exist.
+            if not shape or type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+                value = _checked(value, leaf)
+            view[...] = value
+        # The sum of squares is finite if all are, short of an overflow, which the exact look clears.
+        if not math.isfinite(self._floats.dot(self._floats)) or self._halves:
+            self._refuse_non_finite()
+        row: np.ndarray = self._row.copy()
+        return row
+
+    def _refuse_non_finite(self) -> None:
+        for leaf, _, _, view in self._targets:
+            if view.dtype.kind == "f" and not np.isfinite(view).all():
+                raise EnvError(f"returned an observation whose part {leaf.name!r} is not finite: {view}")
+
+
+def _checked(value: Any, leaf: Leaf) -> Any:
+    """Give the value of a leaf as an array; refuse one of another shape or kind, or out of a Discrete's range."""
+    found, declared = np.asarray(value), np.dtype(leaf.space.dtype)
+    what = f"returned an observation whose part {leaf.name!r} has"
+    if found.shape != leaf.shape:
+        raise EnvError(f"{what} shape {found.shape}, but its space {leaf.space} declares shape {leaf.shape}")
+    if found.dtype.kind != declared.kind and not {found.dtype.kind, declared.kind} <= {"i", "u"}:
+        raise EnvError(f"{what} dtype {found.dtype}, but its space {leaf.space} declares {declared}")
+    if isinstance(leaf.space, spaces.Discrete) and not leaf.space.contains(found):
+        raise EnvError(f"{what} the value {found}, which is none of {leaf.space}")
+    return found
