@@ -50,14 +50,24 @@ SETTINGS: dict[str, Any] = {
     "keep_checkpoints": 2,
     "tensorboard": False,
 }
-ALGO_KWARGS: dict[str, Any] = {
-    "buffer_capacity": 400,
-    "batch_size": 16,
-    "learning_starts": 150,
-    "train_frequency": 4,
-    "target_update_interval": 37,
-    "hidden_sizes": [24],
-    "exploration_fraction": 0.5,
+ALGO_KWARGS: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "buffer_capacity": 400,
+        "batch_size": 16,
+        "learning_starts": 150,
+        "train_frequency": 4,
+        "target_update_interval": 37,
+        "hidden_sizes": [24],
+        "exploration_fraction": 0.5,
+    },
+    "ppo": {
+        "num_steps": 24,
+        "minibatch_size": 12,
+        "update_epochs": 2,
+        "hidden_sizes": [24],
+        "clip_schedule": "linear",
+        "normalize": "both",
+    },
 }
 
 
@@ -71,8 +81,9 @@ class Case:
     env_factory: EnvFactory | None = None
 
     def config(self, folder: Path, **changes: Any) -> TrainConfig:
-        values = {**SETTINGS, "output_dir": folder, "algo_kwargs": {**ALGO_KWARGS, **self.algo_kwargs}}
-        return TrainConfig(**{**values, **self.settings, **changes})
+        values = {**SETTINGS, **self.settings, "output_dir": folder}
+        values["algo_kwargs"] = {**ALGO_KWARGS[values["algo"]], **self.algo_kwargs}
+        return TrainConfig(**{**values, **changes})
 
     def extras(self, *callbacks: Callback) -> Extras:
         return Extras(env_factory=self.env_factory, callbacks=callbacks, show_progress=False)
@@ -132,7 +143,38 @@ STATE = Case(
     env_factory=Wandering,
 )
 COMPILED = Case(name="compiled", settings={"acceleration": "compile"}, algo_kwargs={"batch_size": 32})
-VARIANTS = [IMAGE, STATE, COMPILED]
+PPO_COMBINATIONS = [
+    Case(
+        name=f"ppo_{backend}_{num_envs}",
+        settings={
+            "algo": "ppo",
+            "env_id": "Pendulum-v1",
+            "env_kwargs": {"max_episode_steps": 55},
+            "execution_backend": backend,
+            "num_envs": num_envs,
+        },
+    )
+    for backend in ("local_sync", "local_async")
+    for num_envs in (1, 4)
+]
+PPO_MASKS = Case(
+    name="ppo_masks",
+    settings={
+        "algo": "ppo",
+        "env_id": "rl_training/Masked-v0",
+        "env_kwargs": {"multi": True, "mask_in_obs": True},
+        "num_envs": 2,
+        "execution_backend": "local_async",
+        "total_timesteps": 500,
+    },
+    algo_kwargs={"sampled_evaluation": True, "target_kl": 0.003, "learning_rate": 3e-3},
+)
+PPO_DICT = Case(
+    name="ppo_dict",
+    settings={"algo": "ppo", "env_id": "rl_training/TinyDict-v0", "num_envs": 2, "total_timesteps": 500},
+    algo_kwargs={"normalize": "returns", "recompute_advantages": True},
+)
+VARIANTS = [IMAGE, STATE, COMPILED, *PPO_COMBINATIONS, PPO_MASKS, PPO_DICT]
 
 
 class StopAt(Callback):
@@ -169,13 +211,15 @@ def run_broken(case: Case, folder: Path, stops: Sequence[int], signal_number: in
 def telling_stops(case: Case, unbroken: Path) -> list[int]:
     """The steps at which something could go wrong: around learning, episodes, intervals and the end."""
     config = resolve(case.config(unbroken.parent))
-    starts = int(config.algo_kwargs["learning_starts"])
+    rollout = int(config.algo_kwargs.get("num_steps", 0)) * config.num_envs  # 0 where there are none
+    starts = rollout or int(config.algo_kwargs["learning_starts"])
     ends = sorted({record["step"] for record in read_json_lines(unbroken / "episodes.jsonl")})
     after_episode = next(end for end in ends if end > starts + 50)
     mid_episode = next(step for step in range(after_episode + 30, config.total_timesteps) if step not in ends)
     last = len(range(0, config.total_timesteps, config.num_envs)) * config.num_envs
     interval = config.checkpoint_interval * (2 + mid_episode // config.checkpoint_interval)
-    return sorted({starts // 2, after_episode, mid_episode, interval, last - config.num_envs})
+    rollout_ends = {2 * rollout, 3 * rollout + config.num_envs} if rollout else set()  # at one, and right after another
+    return sorted({starts // 2, after_episode, mid_episode, interval, last - config.num_envs, *rollout_ends})
 
 
 def random_stops(case: Case, unbroken: Path, count: int, seed: int) -> list[int]:

@@ -16,10 +16,12 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import settings
 
 from rl_training.algorithms.base import Batch, Setup
-from rl_training.data.schema import Spaces
+from rl_training.data.rollout_buffer import RolloutBuffer, build_rollout_buffer
+from rl_training.data.schema import Spaces, mask_size, observation_field
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.seeding import Streams
 from rl_training.hparams.dqn import DQNHParams
+from rl_training.hparams.ppo import PPOHParams
 
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=50)
@@ -68,9 +70,73 @@ def make_batch(seed: int = 0, *, size: int = 8, obs_dim: int = 3, num_actions: i
     }
 
 
+def make_ppo_setup(
+    *,
+    observation: gym.Space[Any] | None = None,
+    action: gym.Space[Any] | None = None,
+    action_mask: bool = False,
+    num_envs: int = 2,
+    seed: int = 0,
+    total_timesteps: int = 1_000,
+    acceleration: str = "eager",
+    network: torch.nn.Module | None = None,
+    **hparams: Any,
+) -> Setup[PPOHParams]:
+    """What a small PPO is built from: three observed numbers, rollouts of 6 steps in 2 envs, minibatches of 4 rows."""
+    small = {"hidden_sizes": (16,), "num_steps": 6, "minibatch_size": 4, "update_epochs": 2}
+    return Setup(
+        spaces=Spaces(observation or Box(-1.0, 1.0, (3,), np.float32), action or Discrete(2), action_mask),
+        hparams=PPOHParams(**{**small, **hparams}),
+        total_timesteps=total_timesteps,
+        streams=Streams(seed),
+        num_envs=num_envs,
+        acceleration=acceleration,
+        network=network,
+    )
+
+
+def fill_rollout(buffer: RolloutBuffer, spaces: Spaces, seed: int = 0, *, ends: float = 0.2) -> None:
+    """Add random steps until the rollout is full; a share of `ends` terminates, as many are truncated."""
+    rng = np.random.default_rng(seed)
+    spaces.observation.seed(seed)
+    spaces.action.seed(seed)
+    stored = observation_field(spaces.observation).dtype
+    while not buffer.full:
+        envs = range(buffer.num_envs)
+        step = {
+            "obs": np.stack([spaces.observation.sample() for _ in envs]).astype(stored),
+            "next_obs": np.stack([spaces.observation.sample() for _ in envs]).astype(stored),
+            "actions": np.stack([spaces.action.sample() for _ in envs]),
+            "rewards": rng.normal(size=buffer.num_envs),
+            "terminated": rng.random(buffer.num_envs) < ends,
+            "truncated": rng.random(buffer.num_envs) < ends,
+        }
+        if spaces.action_mask:
+            step["action_mask"] = np.ones((buffer.num_envs, mask_size(spaces.action)), np.bool_)
+        buffer.add(step)
+
+
+def make_rollout(setup: Setup[PPOHParams], seed: int = 0, *, ends: float = 0.2) -> Batch:
+    """A random rollout as the loop hands it to PPO."""
+    buffer = build_rollout_buffer(setup)
+    fill_rollout(buffer, setup.spaces, seed, ends=ends)
+    return buffer.rollout()
+
+
+SMALL_HPARAMS: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "hidden_sizes": [16],
+        "batch_size": 8,
+        "buffer_capacity": 200,
+        "learning_starts": 10,
+        "train_frequency": 1,
+    },
+    "ppo": {"hidden_sizes": [16], "num_steps": 10, "minibatch_size": 10, "update_epochs": 2},
+}
+
+
 def make_config(output_dir: Path, **changes: Any) -> TrainConfig:
     """A run of 60 steps on the chain, which takes well under a second."""
-    small = {"hidden_sizes": [16], "batch_size": 8, "buffer_capacity": 200, "learning_starts": 10, "train_frequency": 1}
     values: dict[str, Any] = {
         "algo": "dqn",
         "env_id": "rl_training/Chain-v0",
@@ -80,5 +146,25 @@ def make_config(output_dir: Path, **changes: Any) -> TrainConfig:
         "device": "cpu",
         "acceleration": "eager",
         "output_dir": output_dir,
+        **changes,
     }
-    return TrainConfig(**{**values, **changes, "algo_kwargs": {**small, **changes.get("algo_kwargs", {})}})
+    return TrainConfig(**{**values, "algo_kwargs": {**SMALL_HPARAMS[values["algo"]], **changes.get("algo_kwargs", {})}})
+
+
+def assert_identical(ours: Any, theirs: Any, path: str = "") -> None:
+    """Compare nested state leaf by leaf, bit for bit."""
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys(), path
+        for key in theirs:
+            assert_identical(ours[key], theirs[key], f"{path}/{key}")
+    elif isinstance(theirs, torch.Tensor | np.ndarray):
+        assert np.asarray(ours).dtype == np.asarray(theirs).dtype, path
+        assert np.array_equal(np.asarray(ours), np.asarray(theirs)), path
+    else:
+        assert ours == theirs, path
+
+
+def clone(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: clone(value) for key, value in state.items()}
+    return state.clone() if isinstance(state, torch.Tensor) else state.copy() if hasattr(state, "copy") else state

@@ -23,7 +23,6 @@ from rl_training.doctor import Finding
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import registry
-from rl_training.hparams.dqn import DQNHParams
 from rl_training.runtime.evaluation import EvalEpisode
 
 SHIPPED = "configs/dqn/cartpole.yaml"
@@ -182,11 +181,13 @@ def test_list_shows_every_algorithm_and_config() -> None:
         assert f"configs/{spec.reference_config}" in record["configs"]
 
 
-def test_config_show_explains_every_setting_and_is_a_config_itself(tmp_path: Path) -> None:
-    shown = tmp_path / "shown.yaml"
-    shown.write_text(call("config", "show", SHIPPED, "--set", "algo_kwargs.gamma=0.5").stdout)
-    assert load_config(shown) == load_config(SHIPPED, ["algo_kwargs.gamma=0.5"]).resolved()
-    for model in (TrainConfig, DQNHParams):
+@pytest.mark.parametrize("name", registry())
+def test_config_show_explains_every_setting_and_is_a_config_itself(name: str, tmp_path: Path) -> None:
+    spec = registry()[name]
+    config, shown = f"configs/{spec.reference_config}", tmp_path / "shown.yaml"
+    shown.write_text(call("config", "show", config, "--set", "algo_kwargs.gamma=0.5").stdout)
+    assert load_config(shown) == load_config(config, ["algo_kwargs.gamma=0.5"]).resolved()
+    for model in (TrainConfig, spec.hparams):
         for name, field in model.model_fields.items():
             assert f"{name}:" in shown.read_text()
             assert name == "algo_kwargs" or f"# {field.description}" in shown.read_text()
@@ -228,6 +229,12 @@ def test_a_check_of_doctor_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPa
 
 
 # --- Mistakes --------------------------------------------------------------------------------------------------------
+
+
+def test_settings_that_do_not_go_together_are_named_with_what_would_be_right(tmp_path: Path) -> None:
+    message = fails("train", "--config", "configs/ppo/cartpole.yaml", "--output-dir", tmp_path, "--set", "num_envs=7")
+    assert "error: ppo.algo_kwargs: minibatch_size must divide the rollout of num_steps * num_envs = 32 * 7" in message
+    assert "would do" in message
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ from benchmarks.exactness import (
     COMBINATIONS,
     COMPILED,
     IMAGE,
+    PPO_COMBINATIONS,
+    PPO_DICT,
+    PPO_MASKS,
     STATE,
     Case,
     StopAt,
@@ -45,7 +48,7 @@ def shortened(case: Case, **settings: Any) -> Case:
     return replace(case, settings={**case.settings, "total_timesteps": 600, **settings})
 
 
-SHORT = {case.name: shortened(case) for case in COMBINATIONS}
+SHORT = {case.name: shortened(case) for case in [*COMBINATIONS, *PPO_COMBINATIONS]}
 ONE = SHORT["local_sync_1"]
 
 
@@ -56,7 +59,13 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return {count: run_unbroken(SHORT[f"local_sync_{count}"], folder) for count in (1, 3)}
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.fixture(scope="module")
+def unbroken_ppo(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    folder = tmp_path_factory.mktemp("unbroken_ppo")
+    return {count: run_unbroken(SHORT[f"ppo_local_sync_{count}"], folder) for count in (1, 4)}
+
+
+@pytest.mark.parametrize("name", [case.name for case in COMBINATIONS])
 def test_resumed_equals_unbroken(name: str, unbroken: dict[int, Path], tmp_path: Path) -> None:
     # Before learning starts, right after an episode, within one, at a checkpoint's interval, before the last step.
     case = SHORT[name]
@@ -64,6 +73,35 @@ def test_resumed_equals_unbroken(name: str, unbroken: dict[int, Path], tmp_path:
     stops = telling_stops(case, whole)
     assert len(stops) == 5
     assert differences(run_broken(case, tmp_path, stops), whole) == []
+
+
+@pytest.mark.parametrize("name", [case.name for case in PPO_COMBINATIONS])
+def test_resumed_ppo_equals_unbroken(name: str, unbroken_ppo: dict[int, Path], tmp_path: Path) -> None:
+    # As above: within the first rollout, and others; and at a rollout's end and one step after another's.
+    case = SHORT[name]
+    whole = unbroken_ppo[case.settings["num_envs"]]
+    stops, rollout = telling_stops(case, whole), 24 * case.settings["num_envs"]
+    assert [stop % rollout for stop in stops if stop in (rollout // 2, 2 * rollout)] == [rollout // 2, 0]
+    assert len(stops) == 7
+    assert differences(run_broken(case, tmp_path, stops), whole) == []
+
+
+@pytest.mark.parametrize("case", [PPO_MASKS, PPO_DICT], ids=lambda case: case.name)
+def test_masks_dicts_and_their_statistics_come_back(case: Case, tmp_path: Path) -> None:
+    whole = run_unbroken(case, tmp_path, execution_backend="local_sync")
+    assert differences(run_broken(case, tmp_path, telling_stops(case, whole)), whole) == []
+
+
+def test_comparison_sees_a_rollout_of_another_length(unbroken_ppo: dict[int, Path], tmp_path: Path) -> None:
+    longer = replace(SHORT["ppo_local_sync_1"], algo_kwargs={"num_steps": 36})
+    found = differences(run_unbroken(longer, tmp_path), unbroken_ppo[1])
+    assert any(text.startswith("policy:") for text in found)
+    assert any(text.startswith("memory:") for text in found)
+
+
+def test_signal_saves_the_very_step_of_a_rollout(unbroken_ppo: dict[int, Path], tmp_path: Path) -> None:
+    broken = run_broken(SHORT["ppo_local_sync_4"], tmp_path, [200], signal.SIGTERM)
+    assert differences(broken, unbroken_ppo[4]) == []
 
 
 def test_comparison_sees_one_round_of_updates_more(unbroken: dict[int, Path], tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import make_config
+from conftest import assert_identical, make_config
 from rl_training.algorithms.base import UpdateResult
 from rl_training.errors import TrainingError
 from rl_training.experiment.checkpointing import checkpoint_names, read_pointer
@@ -19,9 +18,8 @@ from rl_training.experiment.metrics import read_json_lines
 from rl_training.experiment.seeding import Streams
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.loops import run_off_policy
 from rl_training.runtime.run import Run
-from rl_training.runtime.trainer import Extras, train
+from rl_training.runtime.trainer import LOOPS, Extras, train
 
 
 class CountingParts:
@@ -68,13 +66,33 @@ class Recorder(Callback):
             run.stop_reason = "enough"
 
 
+class CountingRollouts(CountingParts):
+    """The same for the on-policy loop: its memory is full after `num_steps` steps."""
+
+    def __init__(self, num_steps: int) -> None:
+        super().__init__()
+        self.num_steps, self.held = num_steps, 0
+
+    def add(self, transitions: dict[str, int]) -> None:
+        assert not self.full
+        super().add(transitions)
+        self.held += 1
+
+    @property
+    def full(self) -> bool:
+        return self.held == self.num_steps
+
+    def rollout(self) -> dict[str, int]:
+        assert self.full
+        self.held = 0
+        return {"batch": self.updates + 1}
+
+
 def loop(
-    num_envs: int, total_timesteps: int, stop_at: int | None = None, **hparams: Any
+    num_envs: int, total_timesteps: int, stop_at: int | None = None, *, algo: str = "dqn", **hparams: Any
 ) -> tuple[CountingParts, Recorder]:
-    config = TrainConfig(
-        algo="dqn", env_id="x", total_timesteps=total_timesteps, num_envs=num_envs, algo_kwargs=hparams
-    )
-    parts = CountingParts()
+    config = TrainConfig(algo=algo, env_id="x", total_timesteps=total_timesteps, num_envs=num_envs, algo_kwargs=hparams)
+    parts = CountingRollouts(hparams["num_steps"]) if "num_steps" in hparams else CountingParts()
     recorder = Recorder(parts, stop_at)
     run = Run(
         config=config,
@@ -85,7 +103,8 @@ def loop(
         memory=parts,  # type: ignore[arg-type]
         collector=parts,  # type: ignore[arg-type]
     )
-    run_off_policy(run, config.hparams, [recorder])
+    LOOPS[config.spec.loop](run, config.hparams, [recorder])
+    assert not run.mid_step
     return parts, recorder
 
 
@@ -130,6 +149,29 @@ def test_one_env_updates_at_every_multiple_of_the_frequency_after_the_start(
 def test_a_callback_can_stop_the_loop() -> None:
     _, recorder = loop(3, 100, stop_at=10)
     assert [step for step, _ in recorder.rounds] == [3, 6, 9, 12]
+
+
+@given(num_envs=st.integers(1, 7), num_steps=st.integers(1, 9), total_timesteps=st.integers(1, 120))
+def test_on_policy_learns_once_from_each_full_rollout_and_never_from_a_part_of_one(
+    num_envs: int, num_steps: int, total_timesteps: int
+) -> None:
+    parts, recorder = loop(
+        num_envs,
+        total_timesteps,
+        algo="ppo",
+        num_steps=num_steps,
+        minibatch_size=num_steps * num_envs,
+        normalize_advantages=False,
+    )
+    rounds = -(-total_timesteps // num_envs)
+    assert recorder.rounds == [(k * num_envs, k // num_steps) for k in range(1, rounds + 1)]
+    assert parts.collected_at == [k * num_envs for k in range(rounds)]
+    assert parts.added == rounds
+
+
+def test_a_callback_can_stop_the_on_policy_loop_within_a_rollout() -> None:
+    _, recorder = loop(3, 100, stop_at=10, algo="ppo", num_steps=3, minibatch_size=9)
+    assert recorder.rounds == [(3, 0), (6, 0), (9, 1), (12, 1)]
 
 
 # --- Whole runs ------------------------------------------------------------------------------------------------------
@@ -240,11 +282,16 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_remedy(tmp_path: Path) ->
         train(config, Extras(show_progress=False))
 
 
-def test_evaluating_more_often_does_not_change_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algo", "hparams"),
+    [("dqn", {}), ("ppo", {"normalize": "both"}), ("ppo", {"normalize": "both", "sampled_evaluation": True})],
+)
+def test_evaluating_more_often_does_not_change_training(algo: str, hparams: dict[str, Any], tmp_path: Path) -> None:
     def run(folder: str, eval_interval: int) -> Any:
-        return train(make_config(tmp_path / folder, eval_interval=eval_interval), Extras(show_progress=False))
+        config = make_config(tmp_path / folder, algo=algo, eval_interval=eval_interval, algo_kwargs=hparams)
+        return train(config, Extras(show_progress=False))
 
     rare, often = run("rare", 0), run("often", 7)
     ours, theirs = often.algorithm.policy_state_dict(), rare.algorithm.policy_state_dict()
-    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    assert_identical(ours, theirs)
     assert often.metrics == rare.metrics

@@ -11,13 +11,16 @@ from rl_training.experiment.registry import registry
 
 PUBLIC = [
     "DQN",
+    "PPO",
     "TrainConfig",
     "load_config",
     "ManagedAlgorithm",
     "Callback",
     "TrainResult",
     "ReplayBuffer",
+    "RolloutBuffer",
     "train_dqn",
+    "train_ppo",
 ]
 
 
@@ -57,7 +60,8 @@ def test_importing_and_reading_a_config_imports_neither_torch_nor_gymnasium() ->
     code = """
 import sys, rl_training
 dir(rl_training)
-rl_training.load_config("configs/dqn/cartpole.yaml").resolved().digest()
+for algo in ("dqn", "ppo"):
+    rl_training.load_config(f"configs/{algo}/cartpole.yaml").resolved().digest()
 try:
     rl_training.TrainConfig(algo="dqn", env_id="x", total_timesteps=1, algo_kwargs={"gamma": 2})
 except ValueError as error:

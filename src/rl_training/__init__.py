@@ -17,7 +17,9 @@ _HOMES = {
     "Callback": "rl_training.runtime.callbacks",
     "TrainResult": "rl_training.runtime.trainer",
     "ReplayBuffer": "rl_training.data.replay_buffer",
+    "RolloutBuffer": "rl_training.data.rollout_buffer",
     "train_dqn": "rl_training.runtime.dqn_trainer",
+    "train_ppo": "rl_training.runtime.ppo_trainer",
 }
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rl_training.errors import ConfigError
 from rl_training.hparams.base import HParams
 from rl_training.hparams.dqn import DQNHParams
+from rl_training.hparams.ppo import PPOHParams
 
 if TYPE_CHECKING:
     from rl_training.algorithms.base import Algorithm, Memory, Setup
@@ -70,6 +71,20 @@ _ROWS = (
         build="rl_training.algorithms.dqn:build_dqn",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
         reference_config="dqn/cartpole.yaml",
+    ),
+    AlgorithmSpec(
+        name="ppo",
+        class_name="PPO",
+        summary="proximal policy optimization: clipped policy gradient on rollouts",
+        paper="Schulman et al. 2017, Proximal policy optimization algorithms",
+        loop="on_policy",
+        actions=frozenset({"discrete", "box", "multidiscrete", "multibinary"}),
+        observations=_ALL_OBSERVATIONS,
+        hparams=PPOHParams,
+        action_masks=True,
+        build="rl_training.algorithms.ppo:build_ppo",
+        memory="rl_training.data.rollout_buffer:build_rollout_buffer",
+        reference_config="ppo/cartpole.yaml",
     ),
 )
 

@@ -1,0 +1,292 @@
+"""PPO: policy gradient with a clipped ratio, several epochs on each rollout.
+
+    r = pi(a|s) / pi_old(a|s)
+    maximise  min(r * A, clip(r, 1 - eps, 1 + eps) * A) + ent_coef * H(pi) - vf_coef * (V(s) - R)^2
+
+A are generalised advantage estimates (targets.gae), R = A + V_old(s). Values and log-probabilities of a rollout are
+computed in one pass at its end, by the code that the loss uses: acting needs the policy alone.
+
+Schulman et al. 2017, Proximal policy optimization algorithms; the details are those of Huang et al. 2022, The 37
+implementation details of PPO. Deviations are in docs/algorithms/ppo.md.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
+from rl_training.algorithms.normalization import ObsNormalizer, RewardScaler
+from rl_training.algorithms.optim import FlatModule, descend, learning_state
+from rl_training.algorithms.targets import gae
+from rl_training.data.schema import observation_field, observation_kind
+from rl_training.errors import CheckpointError, SpaceError
+from rl_training.experiment.seeding import generator_state, set_generator_state
+from rl_training.hparams.ppo import PPOHParams
+from rl_training.models.distributions import Distribution, Gaussian, build_distribution
+from rl_training.models.encoders import build_encoder
+from rl_training.models.mlp_actor_critic import MLPActorCritic
+from rl_training.runtime.acceleration import accelerate
+from rl_training.runtime.acting import act_function
+
+log = logging.getLogger("rl_training")
+
+
+def ppo_loss(
+    params: Tensor,
+    batch: Batch,
+    hparams: PPOHParams,
+    apply: Callable[[Tensor, Tensor], Tensor],
+    distribution: Distribution,
+    clip_coef: Tensor,
+) -> Metrics:
+    """The loss of one minibatch and what to watch about it.
+
+    `apply(params, obs)` gives (batch, outputs + 1), the value last. `batch`: obs, actions, optionally action_mask, and
+    of the policy that collected them log_probs, values, advantages, returns, each (batch,).
+    """
+    outputs = apply(params, batch["obs"])
+    values = outputs[:, -1]
+    log_probs, entropy = distribution.evaluate(outputs, batch["actions"], batch.get("action_mask"))
+    log_ratio = log_probs - batch["log_probs"]
+    ratio = log_ratio.exp()
+    advantages = batch["advantages"]
+    if hparams.normalize_advantages:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    gain = torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_coef, 1.0 + clip_coef) * advantages)
+    value_error = (values - batch["returns"]).square()
+    if hparams.value_clip:
+        step = (values - batch["values"]).clamp(-clip_coef, clip_coef)
+        value_error = torch.maximum(value_error, (batch["values"] + step - batch["returns"]).square())
+    policy_loss, value_loss, mean_entropy = -gain.mean(), value_error.mean(), entropy.mean()
+    return {
+        "loss": policy_loss + hparams.vf_coef * value_loss - hparams.ent_coef * mean_entropy,
+        "policy_loss": policy_loss.detach(),
+        "value_loss": value_loss.detach(),
+        "entropy": mean_entropy.detach(),
+        "approx_kl": (ratio - 1.0 - log_ratio).detach().mean(),  # Schulman's estimator: unbiased, never negative
+        "clip_fraction": ((ratio.detach() - 1.0).abs() > clip_coef).float().mean(),
+    }
+
+
+class PPO:
+    """Samples from its policy; an update learns several epochs from one rollout."""
+
+    def __init__(self, network: nn.Module, setup: Setup[PPOHParams]) -> None:
+        self.hparams = hparams = setup.hparams
+        self.num_updates = 0
+        self._shape = (hparams.num_steps, setup.num_envs)
+        steps_per_env = -(-setup.total_timesteps // setup.num_envs)  # several envs may step past the run's end
+        self._total_updates = max(1, steps_per_env // hparams.num_steps)
+        self._distribution = build_distribution(setup.spaces.action)
+        self._generators = {name: setup.streams.numpy(name) for name in ("action", "shuffle", "eval_action")}
+        self._obs_normalizer = None
+        if hparams.normalize in ("obs", "both"):
+            self._obs_normalizer = ObsNormalizer(observation_field(setup.spaces.observation).shape)
+        self._reward_scaler = None
+        if hparams.normalize in ("returns", "both"):
+            self._reward_scaler = RewardScaler(setup.num_envs, hparams.gamma)
+        self._network = FlatModule(network.to(setup.device))
+        self._state = learning_state(self._network.params, hparams.learning_rate)
+        self._state["clip_coef"] = torch.tensor(hparams.clip_coef, device=setup.device)
+        self._indices = torch.zeros(hparams.minibatch_size, dtype=torch.int64, device=setup.device)
+        policy = network.policy if isinstance(network, MLPActorCritic) else network
+        self._policy = act_function(policy, setup.device, setup.acceleration)
+        self._step = accelerate(self._learn, setup.acceleration, identity=setup.identity)
+
+    def act(
+        self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
+    ) -> ActResult:
+        outputs = self._policy(self._obs_normalizer.rows(obs) if self._obs_normalizer else obs)
+        if not explore and not self.hparams.sampled_evaluation:
+            return ActResult(self._distribution.mode(outputs, action_mask))
+        generator = self._generators["action" if explore else "eval_action"]
+        return ActResult(self._distribution.sample(outputs, generator, action_mask))
+
+    def update(self, batch: Batch) -> UpdateResult:
+        hparams = self.hparams
+        self._set_schedules()
+        rollout = self._normalized(batch)
+        history: list[Metrics] = []
+        for epoch in range(hparams.update_epochs):
+            if epoch == 0 or hparams.recompute_advantages:
+                rollout |= self._advantages(rollout, old_log_probs=rollout.get("log_probs"))
+            if self._learn_epoch(rollout, history):
+                break
+        if self._obs_normalizer:
+            self._obs_normalizer.update(batch["obs"])
+        self.num_updates += 1
+        means = {name: torch.stack([metrics[name] for metrics in history]).mean() for name in history[0]}
+        return UpdateResult(means | _fit(rollout), num_gradient_steps=len(history))
+
+    def status(self, step: int) -> dict[str, float]:
+        return {name: float(self._state[name]) for name in ("learning_rate", "clip_coef")}
+
+    def policy_state_dict(self) -> StateDict:
+        """The network's parameters, and the statistics without which they mean nothing."""
+        state: StateDict = dict(self._network.named(self._state["params"]))
+        if self._obs_normalizer:
+            state["obs_moments"] = self._obs_normalizer.moments.state_dict()
+        if self._reward_scaler:
+            state["return_moments"] = self._reward_scaler.moments.state_dict()
+        return state
+
+    def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
+        network = dict(state)
+        obs_moments = _taken(network, "obs_moments") if self._obs_normalizer else {}
+        return_moments = _taken(network, "return_moments") if self._reward_scaler else {}
+        self._network.load(self._state["params"], network)
+        if self._obs_normalizer:
+            self._obs_normalizer.load_state_dict(obs_moments)
+        if self._reward_scaler:
+            self._reward_scaler.moments.load_state_dict(return_moments)
+
+    def state_dict(self) -> StateDict:
+        return {
+            **{name: value for name, value in self._state.items() if name != "params"},
+            "num_updates": self.num_updates,
+            "open_returns": self._reward_scaler.returns if self._reward_scaler else None,
+            "generators": {name: generator_state(generator) for name, generator in self._generators.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, value in self._state.items():
+            if name != "params":
+                value.copy_(torch.as_tensor(state[name]))
+        self.num_updates = int(state["num_updates"])
+        if self._reward_scaler:
+            self._reward_scaler.returns = torch.as_tensor(state["open_returns"]).clone()
+        for name, generator in self._generators.items():
+            set_generator_state(generator, state["generators"][name])
+
+    def _set_schedules(self) -> None:
+        """The first rollout learns at full rate, the last at one rollout's share: never at 0."""
+        left = max(0.0, 1.0 - self.num_updates / self._total_updates)
+        for name, schedule in (
+            ("learning_rate", self.hparams.learning_rate_schedule),
+            ("clip_coef", self.hparams.clip_schedule),
+        ):
+            self._state[name].fill_(getattr(self.hparams, name) * (left if schedule == "linear" else 1.0))
+
+    def _normalized(self, batch: Batch) -> Batch:
+        """The rollout as the networks see it, with rewards as they are learnt from."""
+        rollout = dict(batch)
+        if self._obs_normalizer:
+            rollout["obs"] = self._obs_normalizer.tensor(batch["obs"])
+            rollout["final_obs"] = self._obs_normalizer.tensor(batch["final_obs"])
+        if self._reward_scaler:
+            ended = (batch["terminated"] | batch["truncated"]).view(self._shape)
+            rollout["rewards"] = self._reward_scaler.scale(batch["rewards"].view(self._shape), ended).flatten()
+        return rollout
+
+    @torch.no_grad()
+    def _advantages(self, rollout: Batch, old_log_probs: Tensor | None) -> Batch:
+        """Values, log-probabilities, advantages and returns of every row, by the network as it is now."""
+        network = self._network.module
+        outputs = network(rollout["obs"])
+        values = outputs[:, -1].view(self._shape)
+        next_values = torch.cat((values[1:], values[-1:]))  # the last row's are among the final ones
+        next_values.view(-1)[rollout["final_rows"]] = network(rollout["final_obs"])[:, -1]
+        if old_log_probs is None:
+            old_log_probs, _ = self._distribution.evaluate(outputs, rollout["actions"], rollout.get("action_mask"))
+        rewards, terminated, truncated = (
+            rollout[name].view(self._shape) for name in ("rewards", "terminated", "truncated")
+        )
+        advantages = gae(
+            rewards,
+            values,
+            next_values,
+            terminated,
+            truncated,
+            gamma=self.hparams.gamma,
+            gae_lambda=self.hparams.gae_lambda,
+        )
+        return {
+            "values": values.flatten(),
+            "log_probs": old_log_probs,
+            "advantages": advantages.flatten(),
+            "returns": (advantages + values).flatten(),
+        }
+
+    def _learn_epoch(self, rollout: Batch, history: list[Metrics]) -> bool:
+        """Take a gradient step on each minibatch of a shuffled rollout; say whether the policy has moved too far."""
+        not_rows = ("rewards", "terminated", "truncated", "final_obs", "final_rows")
+        batch = {name: values for name, values in rollout.items() if name not in not_rows}
+        batch["indices"] = self._indices
+        order = torch.from_numpy(self._generators["shuffle"].permutation(len(rollout["rewards"])))
+        for indices in order.view(-1, self.hparams.minibatch_size):
+            self._indices.copy_(indices)
+            history.append(self._step(self._state, batch))
+            if self.hparams.target_kl and history[-1]["approx_kl"] > 1.5 * self.hparams.target_kl:
+                return True
+        return False
+
+    def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        rows = {name: values[batch["indices"]] for name, values in batch.items() if name != "indices"}
+
+        def loss(params: Tensor) -> Metrics:
+            return ppo_loss(
+                params, rows, self.hparams, self._network.apply, self._distribution, clip_coef=state["clip_coef"]
+            )
+
+        return descend(loss, state, max_grad_norm=self.hparams.max_grad_norm, adam_eps=self.hparams.adam_eps)
+
+
+def _taken(state: dict[str, Any], name: str) -> Any:
+    if name not in state:
+        raise CheckpointError(f"the saved policy has no {name}: it was trained without that normalisation")
+    return state.pop(name)
+
+
+def _fit(rollout: Batch) -> Metrics:
+    """How much of the returns' variance the values explained: 1 all of it, 0 as much as a constant."""
+    unexplained = (rollout["returns"] - rollout["values"]).var(correction=0)
+    return {"explained_variance": 1.0 - unexplained / (rollout["returns"].var(correction=0) + 1e-8)}
+
+
+def build_ppo(setup: Setup[PPOHParams]) -> PPO:
+    hparams, spaces = setup.hparams, setup.spaces
+    kind = observation_kind(spaces.observation)
+    if hparams.normalize in ("obs", "both") and kind != "vector":
+        raise SpaceError(
+            f"ppo.algo_kwargs.normalize: {hparams.normalize} needs vector observations, but these are "
+            f"{spaces.observation}; use `returns` (images are scaled by the network)"
+        )
+    rows = hparams.num_steps * setup.num_envs
+    if setup.total_timesteps <= rows - setup.num_envs:  # several envs may step past the run's end
+        log.warning("total_timesteps is %d, less than one rollout (%d): nothing is learnt", setup.total_timesteps, rows)
+    network = setup.network
+    distribution = build_distribution(spaces.action)
+    if network is None:
+        is_gaussian = isinstance(distribution, Gaussian)
+        shared = kind in ("image", "dict") if hparams.shared_trunk == "auto" else hparams.shared_trunk == "yes"
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(setup.streams.integer("init"))
+            network = MLPActorCritic(
+                lambda: build_encoder(spaces.observation),
+                distribution.num_outputs // (2 if is_gaussian else 1),
+                hparams.hidden_sizes,
+                activation={"tanh": nn.Tanh, "relu": nn.ReLU}[hparams.activation],
+                shared=shared,
+                log_std_init=hparams.log_std_init if is_gaussian else None,
+                orthogonal=hparams.orthogonal_init,
+            )
+    else:
+        _check_outputs(network.to(setup.device), setup, distribution.num_outputs + 1)
+    return PPO(network, setup)
+
+
+def _check_outputs(network: nn.Module, setup: Setup[PPOHParams], wanted: int) -> None:
+    """Refuse a network of the user's whose last output is not the value: nothing else would tell."""
+    field = observation_field(setup.spaces.observation)
+    obs = torch.from_numpy(np.zeros((2, *field.shape), field.dtype)).to(setup.device)
+    with torch.no_grad():
+        found = tuple(network(obs).shape)
+    if found != (2, wanted):
+        raise ValueError(
+            f"ppo needs a network that gives {wanted} numbers per observation, {wanted - 1} for the policy over "
+            f"{setup.spaces.action} and the value, but for 2 observations it gave shape {found}"
+        )

@@ -1,0 +1,118 @@
+"""What was collected since the last update: [steps, envs], in order."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.algorithms.base import Batch, Setup
+from rl_training.data.replay_buffer import check_memory
+from rl_training.data.schema import Field, mask_size, transition_fields
+from rl_training.errors import CheckpointError
+from rl_training.hparams.ppo import PPOHParams
+
+
+class RolloutBuffer:
+    """Holds one rollout of `num_steps` steps of every env.
+
+    Where a row's successor is not the next row of its env, at a time limit and at the rollout's end, its observation is
+    kept as well: its value stands for the rewards that the rollout does not hold.
+    """
+
+    def __init__(
+        self, num_steps: int, num_envs: int, fields: Mapping[str, Field], *, device: torch.device | str = "cpu"
+    ) -> None:
+        self.num_steps, self.num_envs = num_steps, num_envs
+        self._arrays = {
+            name: np.zeros((num_steps, num_envs, *field.shape), field.dtype) for name, field in fields.items()
+        }
+        # Each as one long batch, the same tensors at every rollout: a compiled step knows what it has seen before.
+        self._host = {name: torch.from_numpy(array).flatten(0, 1) for name, array in self._arrays.items()}
+        self._batch = {name: tensor.to(device) for name, tensor in self._host.items()}
+        self._position = 0
+        self._final_rows: list[int] = []
+        self._final_obs: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        return self._position * self.num_envs
+
+    @property
+    def full(self) -> bool:
+        return self._position == self.num_steps
+
+    def add(self, transitions: Mapping[str, Any]) -> None:
+        """Store one step of every env."""
+        if self.full:
+            raise RuntimeError("the rollout is full: it must be taken before the next step is added")
+        step = self._position
+        for name, array in self._arrays.items():
+            array[step] = transitions[name]
+        self._position += 1
+        ends = self.full or transitions["truncated"].any()
+        for env in np.flatnonzero(transitions["truncated"] | self.full) if ends else ():
+            self._final_rows.append(step * self.num_envs + int(env))
+            self._final_obs.append(transitions["next_obs"][env].copy())
+
+    def rollout(self) -> Batch:
+        """Give the rows, step by step, (num_steps * num_envs, *shape), and forget them; valid until the next `add`.
+
+        `final_obs` are the observations that follow on the rows `final_rows`.
+        """
+        if not self.full:
+            raise RuntimeError(f"the rollout has {self._position} of {self.num_steps} steps")
+        for name, tensor in self._host.items():
+            if self._batch[name] is not tensor:
+                self._batch[name].copy_(tensor)
+        device = next(iter(self._batch.values())).device
+        final = {
+            "final_rows": torch.tensor(self._final_rows, device=device),
+            "final_obs": torch.from_numpy(np.stack(self._final_obs)).to(device),
+        }
+        self._position, self._final_rows, self._final_obs = 0, [], []
+        return {**self._batch, **final}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Only the filled part."""
+        return {
+            "arrays": {name: array[: self._position] for name, array in self._arrays.items()},
+            "final_rows": self._final_rows,
+            "final_obs": np.stack(self._final_obs) if self._final_obs else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        stored = {name: np.asarray(values) for name, values in state["arrays"].items()}
+        if stored.keys() != self._arrays.keys():
+            raise CheckpointError(
+                f"the stored rollout does not fit: it holds {', '.join(stored)}, expected {', '.join(self._arrays)}"
+            )
+        for name, array in self._arrays.items():
+            values = stored[name]
+            if values.shape[1:] != array.shape[1:] or values.dtype != array.dtype or len(values) > self.num_steps:
+                raise CheckpointError(
+                    f"the stored rollout's {name} has shape {values.shape} and type {values.dtype}, "
+                    f"expected at most {array.shape} of {array.dtype}"
+                )
+            array[: len(values)] = values
+        self._position = len(stored["rewards"])
+        self._final_rows = [int(row) for row in state["final_rows"]]
+        self._final_obs = [] if state["final_obs"] is None else list(np.asarray(state["final_obs"]))
+
+
+def rollout_fields(setup: Setup[PPOHParams]) -> dict[str, Field]:
+    """The fields of one row, in order."""
+    fields = transition_fields(setup.spaces)
+    del fields["next_obs"]
+    flag = np.dtype(np.bool_)
+    fields["truncated"] = Field((), flag)
+    if setup.spaces.action_mask:
+        fields["action_mask"] = Field((mask_size(setup.spaces.action),), flag)
+    return fields
+
+
+def build_rollout_buffer(setup: Setup[PPOHParams]) -> RolloutBuffer:
+    fields = rollout_fields(setup)
+    rows = setup.hparams.num_steps * setup.num_envs
+    row_bytes = sum(int(np.prod(field.shape, dtype=np.int64)) * field.dtype.itemsize for field in fields.values())
+    check_memory(rows * row_bytes, f"a rollout of {rows:,} rows", "algo_kwargs.num_steps or num_envs")
+    return RolloutBuffer(setup.hparams.num_steps, setup.num_envs, fields, device=setup.device)

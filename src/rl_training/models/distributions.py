@@ -1,0 +1,146 @@
+"""Policies' distributions over actions, one class per kind of action space.
+
+Acting works on numpy rows (`sample`, `mode`), the loss on tensors (`evaluate`); what a network puts out for one
+observation is a row of `num_outputs` numbers (columns beyond them are ignored). Rows of `action_mask` say with True
+which of the choices are allowed; the others get no probability, no gradient and no share in the entropy.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.errors import SpaceError
+
+MASKED = -1e8  # a logit whose probability is 0 in float32; infinity would make 0 * log 0 of the entropy NaN
+
+
+class Distribution(Protocol):
+    """How a policy's outputs are read."""
+
+    num_outputs: int
+
+    def sample(self, outputs: np.ndarray, generator: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
+        """Draw one action per row."""
+        ...
+
+    def mode(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        """Give the likeliest action per row."""
+        ...
+
+    def evaluate(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Give log-probability (or density) of the actions, (batch,), and the distributions' entropy, (batch,)."""
+        ...
+
+
+class Categorical:
+    """One or several independent choices: outputs are their logits, side by side. Actions (batch,) or (batch, k)."""
+
+    def __init__(self, sizes: Sequence[int], *, single: bool) -> None:
+        self.num_outputs = sum(sizes)
+        self._sizes, self._single = list(sizes), single
+        self._ends = np.cumsum(sizes)[:-1]
+
+    def sample(self, outputs: np.ndarray, generator: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
+        # The largest of logit + Gumbel noise is distributed as the softmax; -log of an exponential draw is Gumbel.
+        logits = self._logits(outputs, mask)
+        return self._largest(logits - np.log(generator.standard_exponential(logits.shape)))
+
+    def mode(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        return self._largest(self._logits(outputs, mask))
+
+    def evaluate(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        logits = outputs[:, : self.num_outputs]
+        if mask is not None:
+            logits = torch.where(mask, logits, MASKED)
+        log_prob = entropy = torch.zeros(())
+        for index, part in enumerate(torch.split(logits, self._sizes, dim=1)):
+            chosen = actions if self._single else actions[:, index]
+            log_probs = torch.log_softmax(part, dim=1)
+            log_prob = log_prob + log_probs.gather(1, chosen[:, None]).squeeze(1)
+            entropy = entropy - (log_probs.exp() * log_probs).sum(1)
+        return log_prob, entropy
+
+    def _logits(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        logits = outputs[:, : self.num_outputs]
+        return logits if mask is None else np.where(mask, logits, MASKED)
+
+    def _largest(self, scores: np.ndarray) -> np.ndarray:
+        if self._single:
+            largest: np.ndarray = scores.argmax(1)
+            return largest
+        return np.stack([part.argmax(1) for part in np.split(scores, self._ends, axis=1)], axis=1)
+
+
+class Bernoulli:
+    """Independent switches: outputs are the logits of "on". Actions (batch, *shape) of 0 and 1."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.num_outputs = math.prod(shape)
+        self._shape = shape
+
+    def sample(self, outputs: np.ndarray, generator: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
+        # sigmoid(x) > u as x > log(u / (1 - u)), a draw of the logistic distribution.
+        logits = self._logits(outputs)
+        return self._shaped(logits > generator.logistic(size=logits.shape))
+
+    def mode(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        return self._shaped(self._logits(outputs) > 0.0)
+
+    def evaluate(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        logits = outputs[:, : self.num_outputs]
+        log_on, log_off = torch.nn.functional.logsigmoid(logits), torch.nn.functional.logsigmoid(-logits)
+        log_prob = torch.where(actions.flatten(1) > 0, log_on, log_off).sum(1)
+        return log_prob, -(log_on.exp() * log_on + log_off.exp() * log_off).sum(1)
+
+    def _logits(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs[:, : self.num_outputs]
+
+    def _shaped(self, on: np.ndarray) -> np.ndarray:
+        return on.astype(np.int64).reshape(len(on), *self._shape)
+
+
+class Gaussian:
+    """Independent numbers: outputs are their means, then the logs of their deviations. Actions (batch, *shape).
+
+    Actions are not bounded here: the collector clips what the env gets, while the loss sees what was drawn.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._size = math.prod(shape)
+        self._shape = shape
+        self.num_outputs = 2 * self._size
+
+    def sample(self, outputs: np.ndarray, generator: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
+        mean, log_std = outputs[:, : self._size], outputs[:, self._size : self.num_outputs]
+        noise = generator.standard_normal(mean.shape, np.float32)
+        return self._shaped(mean + np.exp(log_std) * noise)
+
+    def mode(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        return self._shaped(outputs[:, : self._size])
+
+    def evaluate(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        mean, log_std = outputs[:, : self._size], outputs[:, self._size : self.num_outputs]
+        error = (actions.reshape(len(actions), -1) - mean) * (-log_std).exp()
+        log_prob = (-0.5 * error.square() - log_std - 0.5 * math.log(2.0 * math.pi)).sum(1)
+        return log_prob, (log_std + 0.5 + 0.5 * math.log(2.0 * math.pi)).sum(1)
+
+    def _shaped(self, actions: np.ndarray) -> np.ndarray:
+        return actions.reshape(len(actions), *self._shape)
+
+
+def build_distribution(space: gym.Space[Any]) -> Distribution:
+    """Give the distribution over an action space."""
+    if isinstance(space, gym.spaces.Discrete):
+        return Categorical([int(space.n)], single=True)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return Categorical(space.nvec.tolist(), single=False)
+    if isinstance(space, gym.spaces.MultiBinary):
+        return Bernoulli(tuple(space.shape))
+    if isinstance(space, gym.spaces.Box):
+        return Gaussian(tuple(space.shape))
+    raise SpaceError(f"there is no distribution over actions of {space}")

@@ -1,0 +1,60 @@
+"""Policy and value from one observation."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from rl_training.models.layers import LearnedRow, Parallel, mlp
+
+
+class MLPActorCritic(nn.Sequential):
+    """(batch, *obs) -> (batch, outputs + 1): what the policy's distribution is made from, and the value, last.
+
+    `policy_dim` numbers come from a network; with `log_std_init` as many again, the log-deviations of Box actions, are
+    learnt but the same for every observation. Policy and value have hidden layers (and encoders) of their own, or one
+    `shared` trunk.
+    """
+
+    def __init__(
+        self,
+        build_encoder: Callable[[], tuple[nn.Module, int]],
+        policy_dim: int,
+        hidden_sizes: Sequence[int] = (64, 64),
+        *,
+        activation: type[nn.Module] = nn.Tanh,
+        shared: bool = False,
+        log_std_init: float | None = None,
+        orthogonal: bool = True,
+    ) -> None:
+        def trunk() -> tuple[list[nn.Module], int]:
+            encoder, features = build_encoder()
+            hidden = mlp(features, hidden_sizes, None, activation=activation)
+            return [encoder, *hidden], (hidden_sizes[-1] if hidden_sizes else features)
+
+        first, features = trunk()
+        second, _ = ([], 0) if shared else trunk()
+        output, value = nn.Linear(features, policy_dim), nn.Linear(features, 1)
+        actor = nn.Sequential(output) if shared else nn.Sequential(*first, output)
+        critic = nn.Sequential(value) if shared else nn.Sequential(*second, value)
+        constants = [] if log_std_init is None else [LearnedRow(policy_dim, log_std_init)]
+        super().__init__(nn.Sequential(*(first if shared else [])), Parallel(actor, *constants, critic))
+        if orthogonal:
+            _orthogonal(self, math.sqrt(2.0))
+            _orthogonal(output, 0.01)  # the first policy hardly prefers any action (Andrychowicz et al. 2020)
+            _orthogonal(value, 1.0)
+
+    @property
+    def policy(self) -> nn.Sequential:
+        """The part that acting needs: (batch, *obs) -> (batch, outputs)."""
+        return nn.Sequential(self[0], Parallel(*list(self[1].children())[:-1]))
+
+
+@torch.no_grad()
+def _orthogonal(module: nn.Module, gain: float) -> None:
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(part.weight, gain)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)

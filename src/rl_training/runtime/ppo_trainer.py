@@ -1,0 +1,13 @@
+"""Entry point of PPO."""
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import TrainConfig
+from rl_training.hparams.ppo import PPOHParams
+from rl_training.runtime.trainer import Extras, TrainResult, train
+
+
+def train_ppo(config: TrainConfig, extras: Extras | None = None) -> TrainResult:
+    """Train PPO."""
+    if not isinstance(config.hparams, PPOHParams):
+        raise ConfigError(f"train_ppo trains PPO, but algo is {config.algo!r}")
+    return train(config, extras)
