@@ -1,4 +1,4 @@
-"""Entry point: `python -m benchmarks speed dqn`, `scores C1 C13`, `exactness`, `kills`."""
+"""Entry point: `python -m benchmarks speed dqn ppo`, `scores C1 C8`, `exactness`, `kills`, `gpu`."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.peers import PeerError, peer_names, peer_python
-from benchmarks.scores import ROWS, run_scores
+from benchmarks.scores import KEPT_RUNS, ROWS, run_scores
 from benchmarks.speed import TASKS, run_speed
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -58,9 +58,9 @@ def build_parser() -> argparse.ArgumentParser:
     scores = commands.add_parser("scores", parents=[shared], help="returns over seeds, ours and the peer's")
     scores.add_argument("names", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)} (default: all)")
     scores.add_argument(
-        "--seeds", type=parse_seeds, default=None, help="0-4 or 0,2,5 (default: 0-4, with --quick: 0-1)"
+        "--seeds", type=parse_seeds, default=None, help="0-4 or 0,2,5 (default: the row's own, with --quick: 0-1)"
     )
-    scores.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each (default: %(default)s)")
+    scores.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each (default: %(default)s)")
 
     broken = argparse.ArgumentParser(add_help=False)
     broken.add_argument("--seed", type=int, default=0, help="of the random moments (default: %(default)s)")
@@ -72,8 +72,19 @@ def build_parser() -> argparse.ArgumentParser:
         "--kills", type=int, default=40, help="deaths, at least half while saving (default: %(default)s)"
     )
 
-    gpu = commands.add_parser("gpu", help="updates/s on a CUDA device: eager, compiled, in a CUDA graph")
+    gpu = commands.add_parser("gpu", help="on a CUDA device: DQN's updates/s in each mode, or PPO on Pong from pixels")
+    gpu.add_argument("name", nargs="?", default="dqn", choices=["dqn", "pong"], help="(default: %(default)s)")
     gpu.add_argument("--out", type=Path, default=RESULTS, help="folder of the result file (default: %(default)s)")
+    pong = gpu.add_argument_group("pong")
+    pong.add_argument("--run", type=Path, default=KEPT_RUNS / "pong", help="the run's place; continued if there is one")
+    pong.add_argument("--seconds", type=float, default=float("inf"), help="stop and save after so long")
+    pong.add_argument("--steps", type=int, help="env steps of the whole run, instead of the config's")
+    pong.add_argument("--eval-interval", type=int, default=500_000, help="env steps (default: %(default)s)")
+    pong.add_argument("--eval-episodes", type=int, default=5, help="per evaluation (default: %(default)s)")
+    pong.add_argument("--device", default="cuda", help="(default: %(default)s)")
+    pong.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the config, may be repeated"
+    )
 
     peers = commands.add_parser("peers", help="make the peers' environments now, instead of when they are needed")
     peers.add_argument("names", nargs="*", metavar="PEER", help=f"of {', '.join(peer_names())} (default: all)")
@@ -105,9 +116,22 @@ def main() -> int:
         return 0 if run_kills(kills=args.kills, seed=args.seed, out=args.out / "kills.json") else 1
 
     if args.command == "gpu":
-        from benchmarks.gpu import run_gpu
+        if args.name == "dqn":
+            from benchmarks.gpu import run_gpu
 
-        return run_gpu(args.out / "gpu_dqn.json")
+            return run_gpu(args.out / "gpu_dqn.json")
+        from benchmarks.pong import PongSetting, run_pong
+
+        setting = PongSetting(
+            run=args.run,
+            seconds=args.seconds,
+            steps=args.steps,
+            eval_interval=args.eval_interval,
+            eval_episodes=args.eval_episodes,
+            device=args.device,
+            overrides=args.set,
+        )
+        return run_pong(setting, args.out / "gpu_pong.json")
 
     suffix = "_quick" if args.quick else ""
     steps = args.steps or (QUICK_STEPS if args.quick else None)
@@ -130,7 +154,7 @@ def main() -> int:
             well &= run_scores(
                 name,
                 contenders=contenders,
-                seeds=args.seeds or ([0, 1] if args.quick else [0, 1, 2, 3, 4]),
+                seeds=args.seeds or range(2 if args.quick else ROWS[name].seeds),
                 steps=steps,
                 jobs=args.jobs,
                 out=args.out / f"scores_{name}{suffix}.json",

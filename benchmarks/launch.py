@@ -6,8 +6,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,16 @@ class ContenderError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A script, and the environment it runs in: a peer's, or (None) the one this benchmark runs in."""
+    """A script, and the environment it runs in: a peer's, or (None) the one this benchmark runs in.
+
+    `setting`: what it changes in the benchmark's setting.
+    """
 
     name: str
     script: str
     peer: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
+    setting: Mapping[str, Any] = field(default_factory=dict)
 
     def python(self) -> str:
         return str(peer_python(self.peer)) if self.peer else sys.executable
@@ -37,46 +42,68 @@ def _by_name(*contenders: Contender) -> dict[str, Contender]:
     return {contender.name: contender for contender in contenders}
 
 
+TWO_THREADS = "-2t"
+
+
+def _with_two_threads(*contenders: Contender) -> dict[str, Contender]:
+    """Give each contender, and each again with two threads, named `<name>-2t`."""
+    twice = [replace(each, name=each.name + TWO_THREADS, setting={**each.setting, "threads": 2}) for each in contenders]
+    return _by_name(*contenders, *twice)
+
+
 # "ours" starts with a warm cache of compiled steps, "ours-cold" with an empty one.
+_OURS_COLD = Contender(name="ours-cold", script="ours.py")
+_OURS = Contender(name="ours", script="ours.py")
+_OURS_ENVPOOL = Contender(name="ours-envpool", script="ours.py", setting={"execution_backend": "envpool"})
+_ON_CPU = {"JAX_PLATFORMS": "cpu"}
+
 DQN_CONTENDERS = _by_name(
-    Contender(name="ours-cold", script="ours.py"),
-    Contender(name="ours", script="ours.py"),
+    _OURS_COLD,
+    _OURS,
     Contender(name="sb3", script="sb3_dqn.py", peer="sb3"),
-    Contender(
-        name="sbx",
-        script="sbx_dqn.py",
-        peer="sbx",
-        environ={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"},
-    ),
+    Contender(name="sbx", script="sbx_dqn.py", peer="sbx", environ=_ON_CPU),
     Contender(name="tianshou", script="tianshou_dqn.py", peer="tianshou"),
     Contender(name="plain", script="plain_dqn.py"),
 )
+PPO_CONTENDERS = {
+    **_by_name(_OURS_COLD),
+    **_with_two_threads(
+        _OURS,
+        _OURS_ENVPOOL,
+        Contender(name="sb3", script="sb3_ppo.py", peer="sb3"),
+        Contender(name="sbx", script="sbx_ppo.py", peer="sbx", environ=_ON_CPU),
+        Contender(name="tianshou", script="tianshou_ppo.py", peer="tianshou"),
+    ),
+}
 
 
 def run_contender(
     contender: Contender,
     setting: Mapping[str, Any],
     *,
-    core: int | None = None,
+    cores: Sequence[int] = (),
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Run a contender to its end and give what it printed; `core` pins it to one core (where `taskset` exists)."""
-    threads = str(setting["threads"])
-    pin = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
+    """Run a contender to its end and give what it printed; `cores` pins it to them (where `taskset` exists)."""
+    setting = {**setting, **contender.setting}
+    threads = setting["threads"]
+    pin = ["taskset", "-c", ",".join(map(str, cores))] if cores and shutil.which("taskset") else []
     command = [*pin, contender.python(), str(SCRIPTS / contender.script), json.dumps(setting)]
-    thread_limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    limits["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'false' if threads == 1 else 'true'}"
     load_average = os.getloadavg()[0]
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     start = time.perf_counter()
     done = subprocess.run(
         command,
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **thread_limits, **contender.environ, **(environ or {})},
+        env={**os.environ, **limits, **contender.environ, **(environ or {})},
     )
     process_s = time.perf_counter() - start
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         raise ContenderError(f"{contender.name} ended with exit code {done.returncode}:\n{done.stderr[-3000:]}")
     result: dict[str, Any] = json.loads(lines[-1])
-    return {**result, "process_s": process_s, "load_average_before": round(load_average, 2)}
+    return {**result, "date": date, "process_s": process_s, "load_average_before": round(load_average, 2)}

@@ -44,10 +44,12 @@ def _cpu_model() -> str:
 
 def describe_source() -> dict[str, Any]:
     """Name the library's code: the commit, and a digest of the files as they are, committed or not."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--verify", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return {"commit": commit.stdout.strip() or None, "digest": source_digest()}
+    command = ["git", "rev-parse", "--verify", "HEAD"]
+    try:
+        commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # no git here
+        commit = ""
+    return {"commit": commit or None, "digest": source_digest()}
 
 
 def source_digest() -> str:

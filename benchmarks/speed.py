@@ -1,7 +1,8 @@
-"""Speed: the same training run, with the same hyperparameters, by every contender in turn, on one core.
+"""Speed: the same training run, with the same hyperparameters, by every contender in turn, on as many cores as threads.
 
 Contenders alternate (A B C A B C ...), so that a slow spell of the machine hits all of them. Two figures per run: env
-steps/s over the whole of `learn()`, and over its steady part, which starts 500 steps after learning does.
+steps/s over the whole of `learn()`, and over its steady part, which starts 500 steps after learning does, or after 4
+rollouts.
 """
 
 import json
@@ -13,19 +14,33 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.launch import DQN_CONTENDERS, Contender, ContenderError, run_contender
+from benchmarks.launch import (
+    DQN_CONTENDERS,
+    PPO_CONTENDERS,
+    TWO_THREADS,
+    Contender,
+    ContenderError,
+    run_contender,
+)
 from benchmarks.machine import describe_run
 from benchmarks.spread import Spread, spread
 
 REFERENCE = "sb3"
+PROFILED = {"ours": "time_per_step_us", "ours-envpool": "time_per_step_us_envpool"}  # and its key in the results
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedTask:
     env_id: str
     steps: int
+    num_envs: int = 1
     hparams: dict[str, Any]
     contenders: dict[str, Contender]
+
+    def whole(self, steps: int) -> int:
+        """Round up to whole rollouts, where there are any: only then have all contenders done the same work."""
+        rollout = self.hparams.get("num_steps", 1) * self.num_envs
+        return -(-steps // rollout) * rollout
 
 
 TASKS = {
@@ -46,44 +61,75 @@ TASKS = {
             "epsilon_start": 1.0,
             "epsilon_end": 0.05,
             "exploration_fraction": 0.5,
+            # What ours has by default and the peers have not.
+            "layer_norm": False,
+            "learning_rate_schedule": "constant",
         },
         contenders=DQN_CONTENDERS,
+    ),
+    "ppo": SpeedTask(
+        env_id="CartPole-v1",
+        steps=100_000,
+        num_envs=8,
+        hparams={
+            "num_steps": 128,
+            "update_epochs": 4,
+            "minibatch_size": 256,
+            "hidden_sizes": [64, 64],
+            "learning_rate": 2.5e-4,
+            "learning_rate_schedule": "constant",
+            "clip_coef": 0.2,
+            "clip_schedule": "constant",
+            "max_grad_norm": 0.5,
+            "gamma": 0.99,
+            "gae_lambda": 0.95,
+            "ent_coef": 0.01,
+            "vf_coef": 0.5,
+        },
+        contenders=PPO_CONTENDERS,
     ),
 }
 
 
-class CompiledStepCache:
-    """Folder of our compiled steps: emptied before a cold run, kept for the warm runs that follow."""
+class CompiledSteps:
+    """Our compiled steps: a folder that is emptied before every cold run, and one that the warm runs share."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.warm = False
+        self.filled: set[str] = set()  # by the contenders of these names
 
-    def environ(self) -> dict[str, str]:
+    def environ(self, contender: Contender) -> dict[str, str]:
+        folder = self.folder / ("cold" if contender.name == "ours-cold" else "warm")
         return {
-            "RL_TRAINING_CACHE": str(self.folder / "rl_training"),
-            "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"),
+            "RL_TRAINING_CACHE": str(folder / "rl_training"),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         }
 
     def empty(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
+        shutil.rmtree(self.folder / "cold", ignore_errors=True)
 
 
-def measure(
-    contender: Contender, setting: dict[str, Any], cache: CompiledStepCache, core: int | None
-) -> dict[str, Any]:
+def cores_for(contender: Contender, first: int | None) -> list[int]:
+    """Give the cores to run on: as many as threads, `first` and those after it."""
+    if first is None:
+        return []
+    available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [first]
+    return [first, *(core for core in available if core != first)][: contender.setting.get("threads", 1)]
+
+
+def measure(contender: Contender, setting: dict[str, Any], compiled: CompiledSteps, core: int | None) -> dict[str, Any]:
     """Run a contender once; for ours, see to it that the cache is empty or filled, as the name says."""
+    cores = cores_for(contender, core)
     if contender.script != "ours.py":
-        return run_contender(contender, setting, core=core)
+        return run_contender(contender, setting, cores=cores)
+    environ = compiled.environ(contender)
     if contender.name == "ours-cold":
-        cache.empty()
-    elif not cache.warm:
-        print("  ours        filling the cache of compiled steps (not measured)", flush=True)
-        run_contender(contender, setting, core=core, environ=cache.environ())
-    result = run_contender(contender, setting, core=core, environ=cache.environ())
-    cache.warm = True
-    return result
+        compiled.empty()
+    elif contender.name not in compiled.filled:
+        print(f"  {contender.name:15} filling the cache of compiled steps (not measured)", flush=True)
+        run_contender(contender, setting, cores=cores, environ=environ)
+        compiled.filled.add(contender.name)
+    return run_contender(contender, setting, cores=cores, environ=environ)
 
 
 def run_speed(
@@ -100,8 +146,10 @@ def run_speed(
     task = TASKS[task_name]
     setting = {
         "mode": "speed",
+        "algo": task_name,
         "env_id": task.env_id,
-        "steps": steps or task.steps,
+        "num_envs": task.num_envs,
+        "steps": task.whole(steps or task.steps),
         "seed": 0,
         "threads": 1,
         "hparams": task.hparams,
@@ -116,31 +164,35 @@ def run_speed(
         "repeats": repeats,
         "summary": {},
         "failures": {},
-        "time_per_step_us": None,
+        **dict.fromkeys((key for name, key in PROFILED.items() if name in task.contenders), None),
         "measurements": [],
     }
     print(f"speed {task_name}: {task.env_id}, {setting['steps']} steps, {repeats} repeats, core {core}", flush=True)
     with tempfile.TemporaryDirectory(prefix="rl-training-speed-") as temporary:
-        cache = CompiledStepCache(Path(temporary) / "cache")
+        compiled = CompiledSteps(Path(temporary))
         for repeat in range(repeats):
             for name in contenders:
                 if name in results["failures"]:
                     continue
                 try:
-                    result = measure(task.contenders[name], {**setting, "seed": repeat}, cache, core)
+                    result = measure(task.contenders[name], {**setting, "seed": repeat}, compiled, core)
                 except ContenderError as error:
                     results["failures"][name] = str(error)
-                    print(f"  {name:11} FAILED: {error}", flush=True)
+                    print(f"  {name:15} FAILED: {error}", flush=True)
                     continue
-                del result["setting"]  # the same for all but for the seed, which is the number of the repeat
-                results["measurements"].append({"contender": name, "repeat": repeat, **result})
-                print(f"  {name:11} {_one_line(result)}", flush=True)
+                # The setting is the same for all but for the threads and the seed, which is the number of the repeat.
+                threads = result.pop("setting")["threads"]
+                results["measurements"].append({"contender": name, "repeat": repeat, "threads": threads, **result})
+                print(f"  {name:15} {_one_line(result)}", flush=True)
                 results["summary"] = summarize_speed(results["measurements"])
                 write_json(out, results)
-        if "ours" in contenders and "ours" not in results["failures"]:
-            profile_setting = {**setting, "mode": "profile"}
-            profile = run_contender(task.contenders["ours"], profile_setting, core=core, environ=cache.environ())
-            results["time_per_step_us"] = profile["time_per_step_us"]
+        for name in PROFILED:
+            if name in contenders and name not in results["failures"]:
+                ours = task.contenders[name]
+                profile = run_contender(
+                    ours, {**setting, "mode": "profile"}, cores=cores_for(ours, core), environ=compiled.environ(ours)
+                )
+                results[PROFILED[name]] = profile["time_per_step_us"]
     write_json(out, results)
     print_tables(results)
     print(f"written: {out}")
@@ -159,23 +211,28 @@ FIGURES = ("steps_per_s", "steady_steps_per_s", "learn_s", "compile_s", "share_o
 
 
 def summarize_speed(measurements: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Per contender: median and spread of each figure, and the ratios to the reference of the same repeat."""
+    """Per contender: median and spread of each figure, and the ratios to the reference of that repeat and threads."""
     summary: dict[str, Any] = {}
-    reference = {row["repeat"]: row for row in measurements if row["contender"] == REFERENCE}
+    reference = {
+        (row["repeat"], row["threads"]): row
+        for row in measurements
+        if row["contender"].removesuffix(TWO_THREADS) == REFERENCE
+    }
     for name in dict.fromkeys(row["contender"] for row in measurements):
         rows = [row for row in measurements if row["contender"] == name]
         figures = {figure: asdict(spread([row[figure] for row in rows])) for figure in FIGURES}
-        paired = [row for row in rows if row["repeat"] in reference]
-        for figure in ("steps_per_s", "steady_steps_per_s") if paired else ():
-            ratios = [row[figure] / reference[row["repeat"]][figure] for row in paired]
-            figures[f"{figure}_over_{REFERENCE}"] = asdict(spread(ratios))
-        summary[name] = {"versions": rows[0]["versions"], **figures}
+        pairs = [(row, reference.get((row["repeat"], row["threads"]))) for row in rows]
+        for figure in ("steps_per_s", "steady_steps_per_s"):
+            ratios = [row[figure] / other[figure] for row, other in pairs if other]
+            if ratios:
+                figures[f"{figure}_over_{REFERENCE}"] = asdict(spread(ratios))
+        summary[name] = {"versions": rows[0]["versions"], "threads": rows[0]["threads"], **figures}
     return summary
 
 
 def print_tables(results: dict[str, Any]) -> None:
     titles = ("steps/s, whole learn()", f"whole / {REFERENCE}", "steps/s, steady", f"steady / {REFERENCE}", "compile s")
-    print("\n" + f"{'contender':11}" + "".join(f"{title:>24}" for title in titles))
+    print("\n" + f"{'contender':15}" + "".join(f"{title:>24}" for title in titles))
     ranked = sorted(results["summary"].items(), key=lambda item: -item[1]["steady_steps_per_s"]["median"])
     for name, figures in ranked:
         columns = (
@@ -186,14 +243,14 @@ def print_tables(results: dict[str, Any]) -> None:
             ("compile_s", ".1f"),
         )
         cells = (format(Spread(**figures[key]), spec) if key in figures else "-" for key, spec in columns)
-        print(f"{name:11}" + "".join(f"{cell:>24}" for cell in cells))
-    parts = results["time_per_step_us"]
-    if parts:
-        total = sum(parts.values())
-        print("\nours, time per env step (a separate, instrumented run)")
-        for part, microseconds in parts.items():
-            print(f"  {part:8} {microseconds:8.1f} us {100 * microseconds / total:5.1f} %")
-        print(f"  {'all':8} {total:8.1f} us")
+        print(f"{name:15}" + "".join(f"{cell:>24}" for cell in cells))
+    for name, key in PROFILED.items():
+        if parts := results.get(key):
+            total = sum(parts.values())
+            print(f"\n{name}, time per env step (a separate, instrumented run)")
+            for part, microseconds in parts.items():
+                print(f"  {part:10} {microseconds:8.1f} us {100 * microseconds / total:5.1f} %")
+            print(f"  {'all':10} {total:8.1f} us")
 
 
 def write_json(path: Path, value: Any) -> None:

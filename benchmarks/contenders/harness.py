@@ -3,7 +3,7 @@
 A contender runs in its own virtual environment, where neither `benchmarks` nor `rl_training` is installed, so this file
 needs numpy and gymnasium alone. It measures every contender in the same way:
 
-* speed: `CountedSteps` wraps the one training env and notes the time at three step counts;
+* speed: `CountedSteps` wraps every training env; together they note the time at three step counts;
 * score: the final policy plays one episode per reset seed, all episodes side by side, greedily.
 """
 
@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any, SupportsFloat
 
@@ -23,16 +24,19 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One run. `hparams` are named as in `rl_training`'s `DQNHParams`; each contender translates them."""
+    """One run. `hparams` are named as in `rl_training`; each contender translates those it knows."""
 
     mode: str  # "speed", "score", or (ours only) "profile"
     env_id: str
     steps: int
+    algo: str | None = None  # for ours without a config; each script of a peer holds one algorithm
+    num_envs: int = 1  # a config file has its own
     seed: int = 0
     threads: int = 1
     hparams: dict[str, Any] = field(default_factory=dict)
     config: str | None = None  # a config file shipped with rl_training, instead of `hparams`
     acceleration: str = "auto"  # ours only
+    execution_backend: str = "local_sync"  # ours only
     eval_seeds: Sequence[int] = ()  # one reset seed per evaluation episode
     track_every: int = 0  # env steps between evaluations during training; 0 = none
     track_seeds: Sequence[int] = ()
@@ -42,9 +46,14 @@ class Setting:
         return int(self.hparams.get("learning_starts", 0))
 
     @property
+    def rollout(self) -> int:
+        """Env steps between two updates of an on-policy algorithm; 0 for the others."""
+        return int(self.hparams.get("num_steps", 0)) * self.num_envs
+
+    @property
     def steady_from(self) -> int:
         """First env step of the steady part: by then everything was traced, compiled and warmed up."""
-        return self.learning_starts + 500
+        return 4 * self.rollout or self.learning_starts + 500
 
 
 class Learner(ABC):
@@ -65,24 +74,48 @@ class Learner(ABC):
         return {}
 
 
-class CountedSteps(gym.Wrapper):
-    """Call `at[n]` right after the n-th env step, counted over all episodes."""
+class StepCounter:
+    """Calls `at[n]` right after the n-th env step, counted over all episodes and all envs."""
 
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
+    def __init__(self) -> None:
         self.at: dict[int, Callable[[], None]] = {}
         self.count = 0
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        result = self.env.step(action)
+    def advance(self) -> None:
         self.count += 1
         if self.count in self.at:
             self.at[self.count]()
+
+
+class CountedSteps(gym.Wrapper):
+    def __init__(self, env: gym.Env, counter: StepCounter) -> None:
+        super().__init__(env)
+        self.counter = counter
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        result = self.env.step(action)
+        self.counter.advance()
         return result
 
 
+class TrainingEnvs:
+    """The envs a peer trains in, made when they are asked for, and the count of their steps."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.counter = StepCounter()
+
+    @cached_property
+    def envs(self) -> list[CountedSteps]:
+        return [CountedSteps(make_env(self.setting.env_id), self.counter) for _ in range(self.setting.num_envs)]
+
+    def factories(self) -> list[Callable[[], gym.Env]]:
+        """Give the envs in the form that vector envs are made from."""
+        return [lambda env=env: env for env in self.envs]
+
+
 Act = Callable[[np.ndarray], np.ndarray]
-Build = Callable[[Setting, CountedSteps], Learner]
+Build = Callable[[Setting, TrainingEnvs], Learner]
 Mode = Callable[[Build, Setting, "Stopwatch"], dict[str, Any]]
 
 
@@ -129,11 +162,11 @@ class Stopwatch:
         return (self.cpu[end] - self.cpu[start]) / self.between(start, end)
 
 
-def speed_figures(watch: Stopwatch, setting: Setting) -> dict[str, float]:
+def speed_figures(watch: Stopwatch, setting: Setting, env_steps: int) -> dict[str, float]:
     """Turn the five moments of a timed run into figures.
 
-    The steady rate leaves out the random phase and the first 500 learning steps. `compile_s` is what those 500 steps
-    cost beyond the steady rate: tracing, compiling, first-call warm-up.
+    The steady rate leaves out the random phase and the first learning steps: 500, or 4 rollouts. `compile_s` is what
+    those cost beyond the steady rate: tracing, compiling, first-call warm-up.
     """
     steady_steps = setting.steps - setting.steady_from
     steady_rate = steady_steps / watch.between("steady", "last_step")
@@ -141,7 +174,7 @@ def speed_figures(watch: Stopwatch, setting: Setting) -> dict[str, float]:
     return {
         "build_s": watch.between("imported", "built"),
         "learn_s": watch.between("built", "learned"),
-        "steps_per_s": setting.steps / watch.between("built", "learned"),
+        "steps_per_s": env_steps / watch.between("built", "learned"),
         "steady_steps_per_s": steady_rate,
         "random_phase_s": watch.between("built", "learning_starts"),
         "compile_s": max(0.0, first_updates_s - (setting.steady_from - setting.learning_starts) / steady_rate),
@@ -150,20 +183,23 @@ def speed_figures(watch: Stopwatch, setting: Setting) -> dict[str, float]:
 
 
 def run_speed(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any]:
-    env = CountedSteps(make_env(setting.env_id))
+    training = TrainingEnvs(setting)
+    counter = training.counter
     for step, name in (
         (setting.learning_starts, "learning_starts"),
         (setting.steady_from, "steady"),
         (setting.steps, "last_step"),
     ):
-        env.at[step] = lambda name=name: watch.note(name)
-    learner = build(setting, env)
+        counter.at[step] = lambda name=name: watch.note(name)
+    learner = build(setting, training)
     watch.note("built")
+    if setting.learning_starts == 0:
+        watch.note("learning_starts")
     learner.learn()
     watch.note("learned")
     return {
-        **speed_figures(watch, setting),
-        "env_steps": env.count,
+        **speed_figures(watch, setting, counter.count),
+        "env_steps": counter.count,
         "updates": learner.num_updates(),
         **learner.details(),
         "final_returns": play(learner.act, setting.env_id, setting.eval_seeds),
@@ -171,12 +207,12 @@ def run_speed(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any
 
 
 def run_score(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any]:
-    env = CountedSteps(make_env(setting.env_id))
+    training = TrainingEnvs(setting)
     tracked: list[dict[str, Any]] = []
-    learner = build(setting, env)
+    learner = build(setting, training)
     if setting.track_every:
         for step in range(setting.track_every, setting.steps + 1, setting.track_every):
-            env.at[step] = lambda step=step: tracked.append(
+            training.counter.at[step] = lambda step=step: tracked.append(
                 {"step": step, "returns": play(learner.act, setting.env_id, setting.track_seeds)}
             )
     watch.note("built")
@@ -184,7 +220,7 @@ def run_score(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any
     watch.note("learned")
     return {
         "learn_s": watch.between("built", "learned"),
-        "env_steps": env.count,
+        "env_steps": training.counter.count,
         "updates": learner.num_updates(),
         **learner.details(),
         "tracked": tracked,

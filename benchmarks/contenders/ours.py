@@ -1,9 +1,10 @@
-"""DQN of this library, through its public API.
+"""The algorithms of this library, through its public API.
 
-`profile` is a third mode beside `speed` and `score`: the same training with a stopwatch around env, act, buffer and
-update. It is a run of its own, so that the timed runs carry no instruments.
+`profile` is a third mode beside `speed` and `score`: the same training with a stopwatch around env, act, update and so
+on. It is a run of its own, so that the timed runs carry no instruments.
 """
 
+import importlib
 import tempfile
 import time
 from collections.abc import Callable
@@ -11,33 +12,57 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import Build, CountedSteps, Learner, Setting, Stopwatch, main, make_env
+from harness import Build, Learner, Setting, StepCounter, Stopwatch, TrainingEnvs, main
 
-from rl_training import DQN, Callback, TrainConfig, load_config
-from rl_training.algorithms import dqn
-from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.envs.vector import SyncEnvs
+import rl_training
+from rl_training import Callback, TrainConfig, load_config
+from rl_training.data.schema import observation_field, to_env_actions
 from rl_training.runtime.run import Run
+
+# Where the time of a step goes: a part, and the methods that are it. Time inside a method that another one calls counts
+# for the inner one's part.
+ENVS = "rl_training.envs.vector:SyncEnvs"
+ENVPOOL_ENVS = "rl_training.envs.envpool_envs:EnvPoolEnvs"
+PARTS = {
+    "dqn": {
+        "act": ["rl_training.algorithms.dqn:DQN.act"],
+        "buffer": [
+            "rl_training.data.replay_buffer:ReplayBuffer.add",
+            "rl_training.data.replay_buffer:ReplayBuffer.sample",
+        ],
+        "update": ["rl_training.algorithms.dqn:DQN.update"],
+    },
+    "ppo": {
+        "act": ["rl_training.algorithms.ppo:PPO.act"],
+        "buffer": [
+            "rl_training.data.rollout_buffer:RolloutBuffer.add",
+            "rl_training.data.rollout_buffer:RolloutBuffer.rollout",
+        ],
+        "advantages": ["rl_training.algorithms.ppo:PPO._advantages"],
+        "update": ["rl_training.algorithms.ppo:PPO.update"],
+    },
+}
 
 
 class CountSteps(Callback):
-    """Does for the library's own envs what `CountedSteps` does for the env handed to a peer."""
+    """Does for the library's own envs what `CountedSteps` does for the envs handed to a peer."""
 
-    def __init__(self, counted: CountedSteps) -> None:
-        self.counted = counted
+    def __init__(self, counter: StepCounter) -> None:
+        self.counter = counter
         self.run: Run | None = None
 
     def on_start(self, run: Run) -> None:
         self.run = run
+        self.to_env_actions = to_env_actions(run.collector.envs.action_space)
+        self.obs_dtype = observation_field(run.collector.envs.observation_space).dtype
 
     def on_step(self, run: Run) -> None:
-        self.counted.count = run.step
-        if run.step in self.counted.at:
-            self.counted.at[run.step]()
+        while self.counter.count < run.step:
+            self.counter.advance()
 
 
 class OurLearner(Learner):
-    def __init__(self, setting: Setting, env: CountedSteps) -> None:
+    def __init__(self, setting: Setting, training: TrainingEnvs) -> None:
         torch.set_num_threads(setting.threads)
         self.run_folder = tempfile.TemporaryDirectory()
         changes = {
@@ -45,25 +70,34 @@ class OurLearner(Learner):
             "total_timesteps": setting.steps,
             "seed": setting.seed,
             "device": "cpu",
+            "threads": setting.threads,
             "acceleration": setting.acceleration,
+            "execution_backend": setting.execution_backend,
             "output_dir": self.run_folder.name,
         }
         if setting.config:
             self.config = load_config(setting.config).updated(**changes)
         else:
             # The run's own evaluation at the end is no part of a timed run; one episode is the least it can be told.
-            # The peers' networks have no layer normalisation and their learning rate stays as it is.
-            hparams = {**setting.hparams, "layer_norm": False, "learning_rate_schedule": "constant"}
-            self.config = TrainConfig(algo="dqn", algo_kwargs=hparams, eval_episodes=1, **changes)
-        self.counter = CountSteps(env)
-        self.model = DQN(self.config, callbacks=[self.counter], show_progress=False)
+            self.config = TrainConfig(
+                algo=setting.algo,
+                num_envs=setting.num_envs,
+                algo_kwargs=setting.hparams,
+                eval_episodes=1,
+                tensorboard=False,  # nor do the peers write its files
+                **changes,
+            )
+        self.counter = CountSteps(training.counter)
+        agent_class = getattr(rl_training, self.config.spec.class_name)
+        self.model = agent_class(self.config, callbacks=[self.counter], show_progress=False)
 
     def learn(self) -> None:
         self.model.learn()
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         assert self.counter.run is not None
-        return self.counter.run.algorithm.act(np.asarray(obs, np.float32)).actions
+        actions = self.counter.run.algorithm.act(obs.astype(self.counter.obs_dtype, copy=False)).actions
+        return self.counter.to_env_actions(actions)
 
     def num_updates(self) -> int:
         assert self.counter.run is not None
@@ -77,27 +111,26 @@ class OurLearner(Learner):
 class Profiler:
     """Adds up the time spent inside named methods, from `start` to `stop`."""
 
-    METHODS = (
-        ("env", SyncEnvs, "step"),
-        ("env", SyncEnvs, "reset"),
-        ("act", dqn.DQN, "act"),
-        ("buffer", ReplayBuffer, "add"),
-        ("buffer", ReplayBuffer, "sample"),
-        ("update", dqn.DQN, "update"),
-    )
-
-    def __init__(self) -> None:
-        self.seconds = {part: 0.0 for part, _, _ in self.METHODS}
-        for part, owner, name in self.METHODS:
-            setattr(owner, name, self._timed(part, getattr(owner, name)))
+    def __init__(self, parts: dict[str, list[str]]) -> None:
+        self.seconds = dict.fromkeys(parts, 0.0)
+        self.inner = [0.0]  # per method that is running: the seconds of those it called
+        for part, methods in parts.items():
+            for path in methods:
+                module, _, name = path.partition(":")
+                class_name, _, method = name.partition(".")
+                owner = getattr(importlib.import_module(module), class_name)
+                setattr(owner, method, self._timed(part, getattr(owner, method)))
 
     def _timed(self, part: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()
+            self.inner.append(0.0)
             try:
                 return method(*args, **kwargs)
             finally:
-                self.seconds[part] += time.perf_counter() - start
+                seconds = time.perf_counter() - start
+                self.seconds[part] += seconds - self.inner.pop()
+                self.inner[-1] += seconds
 
         return timed
 
@@ -115,10 +148,13 @@ class Profiler:
 
 
 def run_profile(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any]:
-    profiler = Profiler()  # before anything is built: a method may be looked up once and kept
-    env = CountedSteps(make_env(setting.env_id))
-    env.at = {setting.steady_from: profiler.start, setting.steps: profiler.stop}
-    learner = build(setting, env)
+    assert setting.algo is not None
+    envs = ENVPOOL_ENVS if setting.execution_backend == "envpool" else ENVS
+    # Before anything is built: a method may be looked up once and kept.
+    profiler = Profiler({"env": [f"{envs}.step", f"{envs}.reset"], **PARTS[setting.algo]})
+    training = TrainingEnvs(setting)
+    training.counter.at = {setting.steady_from: profiler.start, setting.steps: profiler.stop}
+    learner = build(setting, training)
     learner.learn()
     return {"time_per_step_us": profiler.per_step_us(setting.steps - setting.steady_from), **learner.details()}
 

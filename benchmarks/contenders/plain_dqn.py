@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 import torch.nn.functional as F
-from harness import CountedSteps, Learner, Setting, main
+from harness import Learner, Setting, TrainingEnvs, main
 from torch import nn
 
 
@@ -42,7 +42,8 @@ def mlp(sizes: list[int]) -> nn.Sequential:
 
 
 class PlainLearner(Learner):
-    def __init__(self, setting: Setting, env: CountedSteps) -> None:
+    def __init__(self, setting: Setting, training: TrainingEnvs) -> None:
+        env = training.envs[0]
         torch.set_num_threads(setting.threads)
         random.seed(setting.seed)
         np.random.seed(setting.seed)

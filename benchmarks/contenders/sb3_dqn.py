@@ -1,19 +1,17 @@
 """DQN of stable-baselines3."""
 
-import numpy as np
-import torch
-from harness import CountedSteps, Learner, Setting, main
+from harness import Setting, TrainingEnvs, main
+from sb3_interface import ModelLearner
 from stable_baselines3 import DQN
 
 
-class SB3Learner(Learner):
-    def __init__(self, setting: Setting, env: CountedSteps) -> None:
-        torch.set_num_threads(setting.threads)
+class SB3Learner(ModelLearner):
+    def __init__(self, setting: Setting, training: TrainingEnvs) -> None:
+        super().__init__(setting)
         hparams = setting.hparams
-        self.steps = setting.steps
         self.model = DQN(
             "MlpPolicy",
-            env,
+            training.envs[0],
             learning_rate=hparams["learning_rate"],
             buffer_size=hparams["buffer_capacity"],
             learning_starts=hparams["learning_starts"],
@@ -30,15 +28,6 @@ class SB3Learner(Learner):
             seed=setting.seed,
             device="cpu",
         )
-
-    def learn(self) -> None:
-        self.model.learn(self.steps)
-
-    def act(self, obs: np.ndarray) -> np.ndarray:
-        return self.model.predict(obs, deterministic=True)[0]
-
-    def num_updates(self) -> int:
-        return self.model._n_updates
 
 
 if __name__ == "__main__":

@@ -2,10 +2,9 @@
 
 import flax.linen as nn
 import jax.numpy as jnp
-import numpy as np
 import optax
-import torch
-from harness import CountedSteps, Learner, Setting, main
+from harness import Setting, TrainingEnvs, main
+from sb3_interface import ModelLearner
 from sbx import DQN
 from sbx.dqn import policies
 
@@ -28,15 +27,14 @@ def q_network(hidden_sizes: tuple[int, ...]) -> type[nn.Module]:
     return QNetwork
 
 
-class SBXLearner(Learner):
-    def __init__(self, setting: Setting, env: CountedSteps) -> None:
-        torch.set_num_threads(setting.threads)  # the replay buffer is stable-baselines3's
+class SBXLearner(ModelLearner):
+    def __init__(self, setting: Setting, training: TrainingEnvs) -> None:
+        super().__init__(setting)
         hparams = setting.hparams
-        self.steps = setting.steps
         policies.QNetwork = q_network(tuple(hparams["hidden_sizes"]))
         self.model = DQN(
             "MlpPolicy",
-            env,
+            training.envs[0],
             learning_rate=hparams["learning_rate"],
             buffer_size=hparams["buffer_capacity"],
             learning_starts=hparams["learning_starts"],
@@ -56,15 +54,6 @@ class SBXLearner(Learner):
             seed=setting.seed,
             device="cpu",
         )
-
-    def learn(self) -> None:
-        self.model.learn(self.steps)
-
-    def act(self, obs: np.ndarray) -> np.ndarray:
-        return self.model.predict(obs, deterministic=True)[0]
-
-    def num_updates(self) -> int:
-        return self.model._n_updates
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import CountedSteps, Learner, Setting, main
+from harness import Learner, Setting, TrainingEnvs, main
 from tianshou.algorithm import DQN
 from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory, OptimizerFactory
@@ -26,12 +26,12 @@ class ClippedDQN(DQN):
 
 
 class TianshouLearner(Learner):
-    def __init__(self, setting: Setting, env: CountedSteps) -> None:
+    def __init__(self, setting: Setting, training: TrainingEnvs) -> None:
         torch.set_num_threads(setting.threads)
         np.random.seed(setting.seed)
         torch.manual_seed(setting.seed)
         self.setting = setting
-        hparams = setting.hparams
+        hparams, env = setting.hparams, training.envs[0]
         self.policy = DiscreteQLearningPolicy(
             model=Net(
                 state_shape=env.observation_space.shape,
@@ -50,7 +50,7 @@ class TianshouLearner(Learner):
             is_double=False,
             huber_loss_delta=1.0,
         )
-        envs = DummyVectorEnv([lambda: env])
+        envs = DummyVectorEnv(training.factories())
         envs.seed(setting.seed)
         buffer = VectorReplayBuffer(hparams["buffer_capacity"], 1)
         self.collector = Collector(self.policy, envs, buffer, exploration_noise=True)

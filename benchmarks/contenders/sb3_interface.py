@@ -1,0 +1,58 @@
+"""What the contenders with stable-baselines3's interface share: its own and those of sbx-rl."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from harness import Learner, Setting
+
+
+class ModelLearner(Learner):
+    """`model` is stable-baselines3's or sbx's, built by the script."""
+
+    model: Any
+
+    def __init__(self, setting: Setting) -> None:
+        torch.set_num_threads(setting.threads)  # sbx keeps its memory in stable-baselines3's buffers
+        self.setting = setting
+
+    def learn(self) -> None:
+        self.model.learn(self.setting.steps)
+
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        return self.model.predict(obs, deterministic=True)[0]
+
+    def num_updates(self) -> int:
+        return self.model._n_updates
+
+
+class OnPolicyModelLearner(ModelLearner):
+    def num_updates(self) -> int:
+        # These models count passes over the rollout.
+        return self.model._n_updates * self.setting.rollout // self.setting.hparams["minibatch_size"]
+
+
+def ppo_arguments(setting: Setting) -> dict[str, Any]:
+    """Translate the hyperparameters of PPO; `use_sde` and `sde_sample_freq` are these libraries' own."""
+    hparams = setting.hparams
+    arguments = {
+        "n_steps": hparams["num_steps"],
+        "batch_size": hparams["minibatch_size"],
+        "n_epochs": hparams["update_epochs"],
+        "learning_rate": schedule(hparams["learning_rate"], hparams["learning_rate_schedule"]),
+        "clip_range": schedule(hparams["clip_coef"], hparams["clip_schedule"]),
+        "gamma": hparams["gamma"],
+        "gae_lambda": hparams["gae_lambda"],
+        "ent_coef": hparams["ent_coef"],
+        "vf_coef": hparams["vf_coef"],
+        "max_grad_norm": hparams["max_grad_norm"],
+        "seed": setting.seed,
+        "device": "cpu",
+    }
+    return arguments | {name: hparams[name] for name in ("use_sde", "sde_sample_freq") if name in hparams}
+
+
+def schedule(value: float, kind: str) -> float | Callable[[float], float]:
+    """Give a constant as it is, and `linear` as a function of the share of the run that is left."""
+    return value if kind == "constant" else lambda remaining: remaining * value
