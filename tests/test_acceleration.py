@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor, nn
 
 from conftest import make_setup
 from rl_training.algorithms.base import Batch, Metrics, State
 from rl_training.algorithms.optim import FlatModule, adam
+from rl_training.data.schema import Spaces
 from rl_training.errors import ConfigError
 from rl_training.runtime import acceleration, compiled_packages
 from rl_training.runtime.acceleration import accelerate, resolve_acceleration
@@ -320,7 +324,7 @@ def test_a_step_that_was_compiled_before_is_not_traced_again(known_step: Path, m
 
 
 @needs_compiler
-@pytest.mark.parametrize("change", ["identity", "source", "module", "shape"])
+@pytest.mark.parametrize("change", ["identity", "source", "module", "shape", "step"])
 def test_a_step_that_may_differ_is_traced(known_step: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     monkeypatch.setattr(acceleration, "_trace", never_trace)
     tiny = TinyQLearning()
@@ -329,6 +333,8 @@ def test_a_step_that_may_differ_is_traced(known_step: Path, monkeypatch: pytest.
         monkeypatch.setattr(compiled_packages, "_source_digest", lambda: "another")
     if change == "module":
         step.__module__ = "someone.elses"
+    if change == "step":  # another one of the same algorithm, on the same tensors
+        step.__qualname__ = "Tiny.another"
     update = accelerate(step, "compile", identity="another" if change == "identity" else "tiny")
     with pytest.raises(AssertionError, match="traced again"):
         update(tiny.state, make_batch(0, size=9 if change == "shape" else 8))
@@ -350,3 +356,11 @@ def test_only_what_is_known_whole_has_an_identity() -> None:
     assert make_setup().identity != make_setup(gamma=0.5).identity
     assert make_setup().identity != make_setup(num_actions=3).identity
     assert make_setup(network=nn.Linear(3, 2)).identity is None
+
+
+def test_spaces_that_differ_in_the_middle_of_long_arrays_have_other_identities() -> None:
+    sizes = np.full(2_000, 3)
+    others = sizes.copy()
+    others[[1_000, 1_001]] = 2, 4
+    setups = [replace(make_setup(), spaces=Spaces(Discrete(2), MultiDiscrete(nvec))) for nvec in (sizes, others)]
+    assert setups[0].identity != setups[1].identity

@@ -1,5 +1,6 @@
 """What an algorithm is: act, update, state. Everything that is not learning lives elsewhere."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -38,7 +39,8 @@ class Setup(Generic[H]):
         """Name all that the code of an update depends on, if it can be named: a user's network cannot."""
         if self.network is not None:
             return None
-        return f"{self.hparams!r} {self.spaces!r} {self.num_envs}"
+        with np.printoptions(threshold=sys.maxsize):  # numpy shortens long arrays, in which spaces may differ
+            return f"{self.hparams!r} {self.spaces!r} {self.num_envs}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,7 @@ def _compile_for_cpu(
     step: Step, state: State, batch: Batch, name: str, identity: str | None
 ) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[str]]:
     """Return the compiled step over a flat list of tensors, as `_trace` orders them, and the metrics' names."""
-    whole = f"{identity} {_signature(state)} {_signature(batch)}" if identity else None
+    whole = f"{step.__qualname__} {identity} {_signature(state)} {_signature(batch)}" if identity else None
     if whole and (known := recall(whole)):
         return known
     graph, inputs, metric_names = _trace(step, state, batch)
