@@ -14,7 +14,7 @@ from rl_training.envs.tiny import Chain
 from rl_training.experiment.metrics import read_json_lines
 from rl_training.runtime.trainer import Extras, TrainResult, train
 
-SEED = 0  # the thresholds hold for seeds 0 to 5: rounding differs between processors, and must not decide
+SEED = 0  # these scores are reached from seeds 0 to 5 alike: rounding differs between processors, and must not decide
 
 
 def learn(
@@ -35,8 +35,8 @@ def learn(
     return train(config, Extras(env_factory=env_factory, show_progress=False))
 
 
-def mean_return(result: TrainResult) -> float:
-    return float(np.mean([episode.ret for episode in result.eval_episodes]))
+def returns(result: TrainResult) -> list[float]:
+    return [episode.ret for episode in result.eval_episodes]
 
 
 def values(result: TrainResult, obs: np.ndarray) -> np.ndarray:
@@ -50,23 +50,23 @@ def test_the_values_of_the_chain_are_the_optimal_ones(tmp_path: Path) -> None:
     assert optimal[:4] == pytest.approx([0.729, 0.81, 0.9, 1.0])  # 0.9 ** 3, 0.9 ** 2, 0.9, 1
     # The right end is left out: no action is ever taken there.
     np.testing.assert_allclose(values(result, np.eye(5, dtype=np.float32))[:4], optimal[:4], atol=0.02)
-    assert mean_return(result) == 1.0
+    assert returns(result) == [1.0] * 10
     assert [episode.length for episode in result.eval_episodes] == [4] * 10
 
 
 @pytest.mark.parametrize("actions", ["discrete", "multidiscrete", "multibinary"])
 def test_every_observation_is_answered_with_itself(actions: str, tmp_path: Path) -> None:
     result = learn(tmp_path, "Identity-v0", 2_048, env_kwargs={"actions": actions}, gamma=0.5, learning_rate=5e-3)
-    assert mean_return(result) >= 9.5  # of 10, right at 95 of 100 observations
+    assert returns(result) == [10.0] * 10  # right at every one of 100 observations
 
 
 def test_numbers_are_answered_with_themselves(tmp_path: Path) -> None:
     result = learn(
         tmp_path, "Identity-v0", 4_096, env_kwargs={"actions": "box", "size": 2}, gamma=0.0, log_std_init=-0.7
     )
-    assert mean_return(result) > -0.2  # ten steps: off by 0.1 on average in each of two numbers; at random -13
+    assert min(returns(result)) > -0.1  # ten steps: off by less than 0.1 on average, in two numbers
     obs = np.array([[0.5, -0.5], [-0.8, 0.0]], np.float32)
-    np.testing.assert_allclose(result.algorithm.act(obs).actions, obs, atol=0.2)
+    np.testing.assert_allclose(result.algorithm.act(obs).actions, obs, atol=0.1)
 
 
 def test_a_time_limit_does_not_lower_the_values(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_time_limit_does_not_lower_the_values(tmp_path: Path) -> None:
 
 def test_scaled_rewards_and_normalised_observations_are_learnt_from(tmp_path: Path) -> None:
     result = learn(tmp_path, "Identity-v0", 2_048, gamma=0.5, learning_rate=5e-3, normalize="both")
-    assert mean_return(result) >= 9.5
+    assert returns(result) == [10.0] * 10
     assert isinstance(result.algorithm, PPO)
     state = result.algorithm.policy_state_dict()
     np.testing.assert_allclose(state["obs_moments"]["mean"], 1 / 3, atol=0.05)  # one of three symbols, one-hot
@@ -87,7 +87,7 @@ def test_scaled_rewards_and_normalised_observations_are_learnt_from(tmp_path: Pa
 
 def test_the_bright_quadrant_of_an_image_is_found_by_the_cnn(tmp_path: Path) -> None:
     result = learn(tmp_path, "TinyImage-v0", 2_048, env_kwargs={"size": 8}, gamma=0.5, learning_rate=5e-3)
-    assert mean_return(result) >= 9.5
+    assert returns(result) == [10.0] * 10
 
 
 def test_an_image_and_a_vector_are_put_together(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_an_image_and_a_vector_are_put_together(tmp_path: Path) -> None:
     result = learn(
         tmp_path,
         "TinyDict-v0",
-        6_144,
+        12_288,
         num_steps=64,
         minibatch_size=128,
         gamma=0.0,
@@ -105,7 +105,7 @@ def test_an_image_and_a_vector_are_put_together(tmp_path: Path) -> None:
         hidden_sizes=[64],
         activation="relu",
     )
-    assert mean_return(result) >= 8.0
+    assert returns(result) == [10.0] * 10
 
 
 class Strict(gym.Wrapper[Any, Any, Any, Any]):
@@ -127,12 +127,12 @@ def test_a_masked_env_is_solved_without_ever_choosing_a_forbidden_action(
     result = learn(
         tmp_path,
         "Masked-v0",
-        4_096,
+        6_144,
         env_factory=lambda: Strict(gym.make("rl_training/Masked-v0", **kwargs)),
         gamma=0.5,
         learning_rate=5e-3,
     )
-    assert mean_return(result) >= 9.5
+    assert returns(result) == [10.0] * 10
     lengths = {record["length"] for record in read_json_lines(result.run_dir / "episodes.jsonl")}
     assert lengths == {10}  # none was cut short, not even the first ones
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 
+import rl_training
 from conftest import make_config
 from rl_training.algorithms.ppo import PPO
 from rl_training.data import replay_buffer
@@ -18,6 +19,7 @@ from rl_training.errors import ConfigError, EnvError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.metrics import read_json_lines
+from rl_training.hparams.ppo import PPOHParams
 from rl_training.runtime.ppo_trainer import train_ppo
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import Extras, TrainResult
@@ -76,6 +78,12 @@ def test_one_config_and_seed_give_one_result(tmp_path: Path) -> None:
     other = train_ppo(config_of(tmp_path, seed=4), QUIET)
     assert first.run_dir != again.run_dir
     assert first.metrics == again.metrics != other.metrics
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 3, 7, 16])
+def test_the_defaults_fit_any_number_of_envs(num_envs: int) -> None:
+    agent = rl_training.PPO.for_env("CartPole-v1", total_timesteps=10_000, num_envs=num_envs)
+    assert agent.config.hparams == PPOHParams()
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ from rl_training.hparams.base import Count, Fraction, HiddenSizes, HParams, NonN
 class PPOHParams(HParams):
     """Proximal policy optimization (Schulman et al. 2017)."""
 
-    num_steps: Count = Field(128, description="steps per env between updates; a rollout has num_steps * num_envs rows")
-    update_epochs: Count = Field(4, description="passes over each rollout")
-    minibatch_size: Count = Field(256, description="rows per gradient step; must divide the rollout")
+    num_steps: Count = Field(
+        2_048, description="steps per env between updates; a rollout has num_steps * num_envs rows"
+    )
+    update_epochs: Count = Field(10, description="passes over each rollout")
+    minibatch_size: Count = Field(64, description="rows per gradient step; must divide the rollout")
     learning_rate: Positive = Field(3e-4, description="Adam step size; at the start if it falls")
     learning_rate_schedule: Literal["constant", "linear"] = Field(
         "linear", description="linear: the step size falls to 0 over the run"
@@ -49,7 +51,7 @@ class PPOHParams(HParams):
     )
     log_std_init: Real = Field(0.0, description="log of the deviation of Box actions at the start; they span [-1, 1]")
     sampled_evaluation: Switch = Field(
-        False, description="evaluations sample actions like training does, as is usual for Atari; else the likeliest"
+        False, description="evaluate and predict with sampled actions, as is usual for Atari, instead of the likeliest"
     )
 
     def updates_until(self, step: int) -> int:
