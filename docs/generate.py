@@ -27,12 +27,29 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def settings_table(model: type[Settings]) -> Iterator[str]:
+def settings_table(model: type[Settings], base: type[Settings] = Settings) -> Iterator[str]:
+    """Give a row for each setting that `base` lacks, or has another default for."""
     yield "| setting | default | values | meaning |"
     yield "|---|---|---|---|"
     for name, field in model.model_fields.items():
+        if name in base.model_fields and default_of(field) == default_of(base.model_fields[name]):
+            continue
         meaning = (field.description or "").replace("|", "\\|")
         yield f"| `{name}` | {default_of(field)} | {values_of(field)} | {meaning} |"
+
+
+def hparams_table(algo: str) -> Iterator[str]:
+    """Give every setting of an algorithm; of one whose settings extend another's, what differs from that one's page."""
+    model = find_spec(algo).hparams
+    rows = {spec.hparams: spec.name for spec in registry().values()}
+    extended = [kind for kind in model.__mro__[1:] if kind in rows]
+    if not extended:
+        yield from settings_table(model)
+        return
+    name = rows[extended[-1]]
+    yield f"What differs from [{name}]({name}.md#settings); all other settings and defaults are those listed there."
+    yield ""
+    yield from settings_table(model, extended[-1])
 
 
 def default_of(field: FieldInfo) -> str:
@@ -75,14 +92,13 @@ def kind_of(annotation: Any) -> str:
 
 
 def algorithms_table() -> Iterator[str]:
-    yield "| `algo` | class | what it is | actions | observations | config | page |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| `algo` | class | what it is | actions | observations | page |"
+    yield "|---|---|---|---|---|---|"
     for spec in registry().values():
         page = ROOT / "docs" / "algorithms" / f"{spec.name}.md"
         link = f"[{spec.name}]({page.relative_to(ROOT)})" if page.is_file() else ""
         kinds = (", ".join(sorted(spec.actions)), ", ".join(sorted(spec.observations)))
-        config = f"`configs/{spec.reference_config}`"
-        cells = (f"`{spec.name}`", f"`{spec.class_name}`", spec.summary, *kinds, config, link)
+        cells = (f"`{spec.name}`", f"`{spec.class_name}`", spec.summary, *kinds, link)
         yield f"| {' | '.join(cells)} |"
 
 
@@ -93,7 +109,7 @@ def table(name: str) -> str:
     elif kind == "algorithms":
         lines = algorithms_table()
     elif kind == "hparams":
-        lines = settings_table(find_spec(algo).hparams)
+        lines = hparams_table(algo)
     else:
         raise ValueError(f"unknown table {name!r}; known: config, algorithms, hparams <algo>")
     return "\n".join(lines) + "\n"

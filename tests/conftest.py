@@ -19,8 +19,9 @@ from rl_training.algorithms.base import Batch, Setup
 from rl_training.data.rollout_buffer import RolloutBuffer, build_rollout_buffer
 from rl_training.data.schema import Spaces, mask_size, observation_field
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import registry
 from rl_training.experiment.seeding import Streams
-from rl_training.hparams.dqn import DQNHParams
+from rl_training.hparams.dqn import QLearningHParams
 from rl_training.hparams.ppo import PPOHParams
 
 torch.set_num_threads(1)
@@ -37,23 +38,53 @@ def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+# Settings with which every algorithm takes its steps and updates in milliseconds; each takes those that it has.
+SMALL: dict[str, Any] = {
+    "hidden_sizes": [16],
+    # Learning from replay
+    "batch_size": 8,
+    "buffer_capacity": 200,
+    "learning_starts": 10,
+    "train_frequency": 1,
+    # The heads of the DQN family
+    "num_atoms": 11,
+    "num_quantiles": 6,
+    "num_tau_samples": 4,
+    "embedding_dim": 8,
+    # Learning from rollouts
+    "num_steps": 10,
+    "minibatch_size": 10,
+    "update_epochs": 2,
+}
+
+
+def small_hparams(algo: str, **changes: Any) -> dict[str, Any]:
+    """Give the small settings of an algorithm; of the changes too only those that it has."""
+    known = registry()[algo].hparams.model_fields
+    return {name: value for name, value in {**SMALL, **changes}.items() if name in known}
+
+
 def make_setup(
     *,
+    algo: str = "dqn",
     observation: gym.Space[Any] | None = None,
     num_actions: int = 2,
+    action_mask: bool = False,
     seed: int = 0,
     total_timesteps: int = 1_000,
+    num_envs: int = 1,
     acceleration: str = "eager",
     network: torch.nn.Module | None = None,
     **hparams: Any,
-) -> Setup[DQNHParams]:
-    """What a small DQN is built from: three observed numbers, sixteen hidden units, no warm-up."""
-    small = {"hidden_sizes": (16,), "batch_size": 8, "buffer_capacity": 100, "learning_starts": 0}
+) -> Setup[QLearningHParams]:
+    """What a small DQN, or another of its family, is built from: three observed numbers, no warm-up."""
+    small = small_hparams(algo, buffer_capacity=100, learning_starts=0, train_frequency=4)
     return Setup(
-        spaces=Spaces(observation or Box(-1.0, 1.0, (3,), np.float32), Discrete(num_actions)),
-        hparams=DQNHParams(**{**small, **hparams}),
+        spaces=Spaces(observation or Box(-1.0, 1.0, (3,), np.float32), Discrete(num_actions), action_mask),
+        hparams=registry()[algo].hparams(**{**small, **hparams}),  # type: ignore[arg-type]
         total_timesteps=total_timesteps,
         streams=Streams(seed),
+        num_envs=num_envs,
         acceleration=acceleration,
         network=network,
     )
@@ -123,18 +154,6 @@ def make_rollout(setup: Setup[PPOHParams], seed: int = 0, *, ends: float = 0.2) 
     return buffer.rollout()
 
 
-SMALL_HPARAMS: dict[str, dict[str, Any]] = {
-    "dqn": {
-        "hidden_sizes": [16],
-        "batch_size": 8,
-        "buffer_capacity": 200,
-        "learning_starts": 10,
-        "train_frequency": 1,
-    },
-    "ppo": {"hidden_sizes": [16], "num_steps": 10, "minibatch_size": 10, "update_epochs": 2},
-}
-
-
 def make_config(output_dir: Path, **changes: Any) -> TrainConfig:
     """A run of 60 steps on the chain, which takes well under a second."""
     values: dict[str, Any] = {
@@ -148,7 +167,7 @@ def make_config(output_dir: Path, **changes: Any) -> TrainConfig:
         "output_dir": output_dir,
         **changes,
     }
-    return TrainConfig(**{**values, "algo_kwargs": {**SMALL_HPARAMS[values["algo"]], **changes.get("algo_kwargs", {})}})
+    return TrainConfig(**{**values, "algo_kwargs": {**small_hparams(values["algo"]), **changes.get("algo_kwargs", {})}})
 
 
 def assert_identical(ours: Any, theirs: Any, path: str = "") -> None:

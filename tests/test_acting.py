@@ -1,11 +1,17 @@
 """Acting without PyTorch's overhead gives what the network gives, and only where it can."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.optim import FlatModule
+from rl_training.models.layers import Dueling, Expectation, HeadStyle, MeanOfLast, NoisyLayers, NoisyLinear
+from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
+from rl_training.models.mlp_q_network import MLPQNetwork
+from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
 from rl_training.runtime.acting import fast_forward
 
 
@@ -44,6 +50,68 @@ def test_fast_forward_sees_updates_in_place() -> None:
     np.testing.assert_allclose(forward(obs), flat.module(torch.from_numpy(obs)).numpy(), rtol=1e-5, atol=1e-6)
 
 
+# --- The heads of the DQN family -------------------------------------------------------------------------------------
+
+HEADS: dict[str, Callable[[HeadStyle], nn.Module]] = {
+    "dqn": lambda style: MLPQNetwork(6, 3, (32, 16), style=style),
+    "c51": lambda style: nn.Sequential(  # Unflatten and Expectation
+        MLPC51QNetwork(6, 3, (32, 16), num_atoms=7, style=style), Expectation(torch.linspace(-3.0, 5.0, 7))
+    ),
+    "qr": lambda style: nn.Sequential(MLPQRQNetwork(6, 3, (32, 16), num_quantiles=5, style=style), MeanOfLast()),
+}
+STYLES = {
+    "plain": HeadStyle(),
+    "dueling": HeadStyle(dueling=True, layer_norm=True),
+    "noisy": HeadStyle(noisy_sigma=0.5),
+    "all": HeadStyle(dueling=True, layer_norm=True, noisy_sigma=0.5),
+}
+
+
+@pytest.mark.parametrize("noise", ["none", "shared", "per row"])
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("rows", [1, 9, 3_000])  # the last is above the limit for numpy
+def test_fast_forward_equals_the_module_of_every_head(head: str, style: str, noise: str, rows: int) -> None:
+    torch.manual_seed(0)
+    module = HEADS[head](STYLES[style]).requires_grad_(False)
+    forward = fast_forward(module, "cpu")
+    assert forward is not None
+    layers = NoisyLayers(module)
+    if noise != "none":
+        layers.set(torch.randn(layers.size if noise == "shared" else (rows, layers.size)))
+    obs = np.random.default_rng(0).normal(size=(rows, 6)).astype(np.float32)
+    given, output = obs.copy(), forward(obs)
+    expected = module(torch.from_numpy(obs)).numpy()
+    assert output.shape == expected.shape == (rows, 3)
+    assert output.dtype == np.float32
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    assert np.array_equal(obs, given)
+
+
+def test_fast_forward_sees_noise_that_is_set_later() -> None:
+    module = MLPQNetwork(6, 3, (16,), style=HeadStyle(noisy_sigma=0.5)).requires_grad_(False)
+    forward, layers = fast_forward(module, "cpu"), NoisyLayers(module)
+    assert forward is not None
+    obs = np.ones((4, 6), np.float32)
+    quiet = forward(obs)
+    layers.set(torch.randn(4, layers.size))
+    noisy = forward(obs)
+    assert len(np.unique(noisy[:, 0])) == 4
+    layers.set(torch.zeros(layers.size))
+    assert not np.allclose(noisy, quiet)
+    np.testing.assert_allclose(forward(obs), quiet, rtol=1e-6)
+
+
+def test_the_expectation_of_large_logits_does_not_overflow() -> None:
+    layer = nn.Linear(2, 2)
+    with torch.no_grad():
+        layer.weight.copy_(1e3 * torch.eye(2))
+        layer.bias.zero_()
+    forward = fast_forward(nn.Sequential(layer, Expectation(torch.tensor([-1.0, 4.0]))).requires_grad_(False), "cpu")
+    assert forward is not None
+    assert forward(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], np.float32)).tolist() == [-1.0, 4.0, 1.5]
+
+
 class Doubled(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         return 2 * super().forward(x)
@@ -57,6 +125,9 @@ class Doubled(nn.Sequential):
         nn.Sequential(nn.Linear(2, 2), nn.Dropout()),
         nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2, bias=False)),
         nn.Sequential(nn.Flatten(0), nn.Linear(2, 2)),
+        nn.Sequential(nn.Linear(2, 4), nn.Unflatten(0, (1, -1))),
+        Dueling(nn.Linear(2, 1), Doubled(nn.Linear(2, 3)), 3),
+        NoisyLinear(2, 2).double(),
         nn.Sequential(nn.Linear(2, 2)).double(),
         nn.Sequential(nn.ReLU()),
     ],

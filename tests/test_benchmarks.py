@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.launch import DQN_CONTENDERS, PPO_CONTENDERS
-from benchmarks.pong import StopAfter, first_at, wall_at
-from benchmarks.scores import ROWS, FreeCores, first_held, return_at
-from benchmarks.speed import FIGURES, TASKS, cores_for, summarize_speed
+from benchmarks.atari import AtariSetting, StopAfter, first_at, median_rate, shares_of, training_curve, wall_at
+from benchmarks.launch import FLOOR, PPO_CONTENDERS, Contender
+from benchmarks.replay import summarize
+from benchmarks.scores import ROWS, FreeCores, collect, first_held, median_step, return_at, run_or_recall
+from benchmarks.speed import FIGURES, TASKS, cores_for, share_of_floor, summarize_speed
 
 CONTENDERS = Path(__file__).parent.parent / "benchmarks" / "contenders"
 
@@ -67,11 +68,38 @@ def test_ratios_pair_runs_of_the_same_repeat_and_threads() -> None:
         for (name, threads), values in rates.items()
         for repeat, rate in enumerate(values)
     ]
-    summary = summarize_speed(measurements)
+    summary = summarize_speed(measurements, "sb3")
     ratios = {name: figures["steady_steps_per_s_over_sb3"] for name, figures in summary.items()}
     assert ratios["ours"] == {"median": 4.5, "min": 4.0, "max": 5.0}
     assert ratios["ours-2t"] == {"median": 3.0, "min": 2.0, "max": 4.0}
     assert ratios["sb3-2t"]["median"] == 1.0
+    assert "steady_steps_per_s_over_sb3" not in summarize_speed(measurements, "ours")["ours"]
+    assert summarize_speed(measurements, "ours")["sb3"]["steady_steps_per_s_over_ours"]["median"] == 0.225
+
+
+def test_a_contender_may_change_single_hparams_of_the_setting() -> None:
+    setting = {"hparams": {"double_q": False, "gamma": 0.9}, "threads": 1}
+    changed = Contender(name="a", script="a.py", hparams={"double_q": True}).apply(setting)
+    assert changed == {"hparams": {"double_q": True, "gamma": 0.9}, "threads": 1}
+    assert Contender(name="a", script="a.py").apply(setting) == setting
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_speed_settings_are_accepted_by_our_algorithm_and_the_reference_runs(name: str) -> None:
+    from rl_training import TrainConfig
+
+    task = TASKS[name]
+    ours = [contender for contender in task.contenders.values() if contender.script == "ours.py"]
+    for contender in ours:
+        TrainConfig(
+            algo=task.algo,
+            env_id=task.env_id,
+            total_timesteps=task.steps,
+            num_envs=task.num_envs,
+            algo_kwargs=contender.apply({"hparams": task.hparams})["hparams"],
+        )
+    assert ours
+    assert task.reference in task.contenders
 
 
 def test_two_thread_contenders_are_the_same_scripts_on_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,26 +110,71 @@ def test_two_thread_contenders_are_the_same_scripts_on_two_cores(monkeypatch: py
     assert (cores_for(one, 3), cores_for(two, 3), cores_for(two, None)) == ([3], [3, 0], [])
 
 
-@pytest.mark.parametrize("contender", [*DQN_CONTENDERS.values(), *PPO_CONTENDERS.values()])
+ALL_CONTENDERS = [
+    FLOOR,
+    *(contender for task in TASKS.values() for contender in task.contenders.values()),
+    *(contender for row in ROWS.values() for contender in row.contenders.values()),
+]
+
+
+@pytest.mark.parametrize("contender", ALL_CONTENDERS)
 def test_scripts_and_requirements_exist(contender: Any) -> None:
     assert (CONTENDERS / contender.script).is_file()
     assert contender.peer is None or (CONTENDERS.parent / "requirements" / f"{contender.peer}.txt").is_file()
 
 
-def test_every_row_has_its_config_and_tracks_the_step_its_target_names() -> None:
+def test_every_row_has_its_configs_and_tracks_the_step_its_target_names() -> None:
     from rl_training import load_config
 
     for name, row in ROWS.items():
-        config = load_config(row.config)
-        assert (config.env_id, config.total_timesteps) == (row.env_id, row.steps), name
+        for file in row.ours.values():
+            config = load_config(file)
+            assert config.algo == file.partition("/")[0], name
+            assert config.total_timesteps == row.steps, name
+            # MinAtar's games share a config: the setting names the env.
+            assert config.env_id == row.env_id or config.env_id.partition("/")[0] == "MinAtar", name
         assert row.by is None or row.by % row.track_every == 0, name
-        assert set(row.contenders) <= set(row.table), name
+
+
+def test_a_row_gives_each_contender_its_own_config_or_values() -> None:
+    row = ROWS["C7"]
+    assert list(row.contenders) == ["ours-iqn", "ours-fqf", "tianshou-iqn", "tianshou-fqf"]
+    settings = {name: row.setting(name, 3, steps=row.steps) for name in row.contenders}
+    assert settings["ours-fqf"]["config"] == "fqf/cartpole.yaml"
+    assert settings["ours-fqf"]["hparams"] == {}
+    assert (settings["tianshou-iqn"]["algo"], settings["tianshou-fqf"]["algo"]) == ("iqn", "fqf")
+    assert settings["tianshou-fqf"]["hparams"]["entropy_coef"] == 10.0
+    assert settings["tianshou-fqf"]["config"] is None
+    for name in ("mode", "env_id", "steps", "seed", "threads", "eval_seeds", "track_every", "track_seeds"):
+        assert len({str(setting[name]) for setting in settings.values()}) == 1, name
+
+
+def test_tianshou_collects_whole_rounds_of_its_envs() -> None:
+    peers = [peer for row in ROWS.values() for peer in row.peers if peer.contender.peer == "tianshou"]
+    assert len(peers) == 6
+    for peer in peers:
+        assert peer.num_envs == peer.hparams["train_frequency"]
+        assert peer.hparams["learning_starts"] == peer.hparams["batch_size"] * peer.num_envs  # as its examples begin
+        assert (50_000 - peer.hparams["learning_starts"]) % peer.num_envs == 0
 
 
 def test_settings_of_rows_with_one_env_are_those_of_runs_kept_from_before() -> None:
-    assert "num_envs" not in ROWS["C1"].setting("sb3", 0, steps=1)
+    assert not {"num_envs", "algo"} & ROWS["C1"].setting("sb3", 0, steps=1).keys()
     assert ROWS["C8"].setting("sb3", 0, steps=1)["num_envs"] == 8
     assert "num_envs" not in ROWS["C8"].setting("ours", 0, steps=1)  # its config has its own
+
+
+def test_a_kept_run_is_found_again_until_its_setting_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.scores.KEPT_RUNS", tmp_path)
+    runs: list[Any] = []
+    cores = SimpleNamespace(run=lambda contender, setting: runs.append(setting) or {"returns": [len(runs)]})
+    setting = {"seed": 0, "hparams": {}}
+    one = Contender(name="one", script="one.py", peer="sb3")
+    other = Contender(name="one", script="one.py", peer="sb3", hparams={"gamma": 0.5})
+    calls = [(one, setting), (one, setting), (other, setting), (one, {**setting, "seed": 1})]
+    results = [run_or_recall(contender, given, "C1", cores) for contender, given in calls]  # type: ignore[arg-type]
+    assert [result["returns"] for result in results] == [[1], [1], [2], [3]]
+    assert [bool(result["kept"]) for result in results] == [False, True, False, False]
 
 
 def test_first_held_wants_three_in_a_row() -> None:
@@ -109,6 +182,33 @@ def test_first_held_wants_three_in_a_row() -> None:
     assert first_held(tracked, 9.0) == 4
     assert first_held(tracked[:5], 9.0) is None
     assert (return_at(tracked, 3), return_at(tracked, 99)) == (1, None)
+
+
+def test_median_step_counts_runs_that_never_held() -> None:
+    assert median_step([8_000, None, 6_000]) == 8_000
+    assert median_step([8_000, None, None]) is None
+    assert median_step([2_000, 4_000]) == 3_000
+
+
+def test_a_row_sums_up_each_contender_by_itself() -> None:
+    def run(seed: int, final: float, held: bool) -> dict[str, Any]:
+        return {
+            "setting": {"seed": seed, "hparams": {"gamma": 0.9}},
+            "returns": [final, final],
+            "tracked": [{"step": step, "returns": [480.0 if held else 0.0]} for step in (1_000, 2_000, 3_000)],
+            "versions": {},
+            "code": None,
+            **dict.fromkeys(("env_steps", "updates", "learn_s"), 1),
+        }
+
+    finished = {("ours-iqn", 0): run(0, 500.0, True), ("ours-fqf", 1): run(1, 480.0, False)}
+    finished["ours-fqf", 0] = run(0, 500.0, True)
+    rows = collect(finished, list(ROWS["C7"].contenders), ROWS["C7"])["contenders"]
+    assert list(rows) == ["ours-iqn", "ours-fqf"]
+    assert (rows["ours-fqf"]["count"], rows["ours-fqf"]["mean"]) == (2, 490.0)
+    assert (rows["ours-fqf"]["seeds_at_threshold"], rows["ours-fqf"]["seeds_at_goal"]) == (2, 1)
+    assert rows["ours-fqf"]["first_held_steps"] == [1_000, None]
+    assert rows["ours-iqn"]["first_held_median"] == 1_000
 
 
 def test_jobs_get_one_core_each_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +256,79 @@ def test_profile_counts_time_inside_a_called_method_once(monkeypatch: pytest.Mon
     assert profiler.per_step_us(1) == {"update": 3e6, "advantages": 8e6, "rest": 8e6}
 
 
-@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+def test_profile_times_the_functions_that_a_method_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ours import Profiler
+
+    clock = SimpleNamespace(now=0.0)
+
+    class Memory:
+        def sampler(self, seconds: float) -> Any:
+            clock.now += 100.0  # making it is no part of a step
+
+            def draw() -> str:
+                clock.now += seconds
+                return "batch"
+
+            return draw
+
+    monkeypatch.setitem(sys.modules, "profiled_memory", SimpleNamespace(Memory=Memory))  # type: ignore[arg-type]
+    monkeypatch.setattr("time.perf_counter", lambda: clock.now)
+    profiler = Profiler({"buffer": ["profiled_memory:Memory.sampler()"]})
+    draw = Memory().sampler(2.0)
+    profiler.start()
+    assert [draw(), draw()] == ["batch", "batch"]
+    profiler.stop()
+    assert profiler.per_step_us(2) == {"buffer": 2e6, "rest": 0.0}
+
+
+def test_floor_counts_the_products_of_an_update() -> None:
+    from floor import layers_of_update
+
+    sizes = {"batch_size": 8, "hidden_sizes": [5, 6]}
+
+    def count(algo: str, **hparams: Any) -> tuple[dict[str, int], int]:
+        """Products by kind, and multiplications in all."""
+        layers = layers_of_update(algo, {**sizes, **hparams}, 4, 2)
+        products = [name for layer in layers for name in layer.products]
+        kinds = {name: products.count(name) for name in ("forward", "weight gradient", "x gradient")}
+        work = sum(layer.rows * layer.inputs * layer.outputs * len(layer.products) for layer in layers)
+        return kinds, work
+
+    # DQN: 4 -> 5 -> 6 -> 2, twice forward; backward, the first layer has no gradient to pass on.
+    assert count("dqn") == (
+        {"forward": 6, "weight gradient": 3, "x gradient": 2},
+        8 * (3 * 4 * 5 + 4 * 5 * 6 + 4 * 6 * 2),
+    )
+    assert count("dqn", double_q=True)[1] == 8 * (4 * 4 * 5 + 5 * 5 * 6 + 5 * 6 * 2)
+    # QR-DQN with 3 quantiles: 6 outputs.
+    assert count("qr_dqn", num_quantiles=3)[1] == 8 * (3 * 4 * 5 + 4 * 5 * 6 + 4 * 6 * 6)
+    # Rainbow with 3 atoms: a stream of 3 outputs and one of 6, and a third pass to select.
+    assert count("rainbow_dqn", num_atoms=3, dueling=True, double_q=True) == (
+        {"forward": 15, "weight gradient": 5, "x gradient": 4},
+        8 * (4 * 4 * 5 + 5 * (2 * 5 * 6 + 6 * 3 + 6 * 6)),
+    )
+    # IQN: 3 cosines; 2 fractions trained and 2 in the target; to select 7, the same for all rows, on a third pass.
+    hidden, output = 4 * 5 + 5 * 6, 6 * 2
+    passes = 4 * 4 * 5 + 5 * 5 * 6  # the first layer has no gradient to pass on
+    fractions = {"embedding_dim": 3, "double_q": True}
+    assert count("iqn", num_tau_samples=2, num_quantiles=7, **fractions) == (
+        {"forward": 3 * 2 + 3 * 2, "weight gradient": 2 + 2, "x gradient": 1 + 1},
+        8 * (passes + (2 + 2 + 2) * 3 * 6 + (3 * 2 + 2 + 7) * output) + 7 * 3 * 6,
+    )
+    without = count("iqn", num_tau_samples=2, num_quantiles=7, **{**fractions, "double_q": False})
+    assert count("iqn", num_tau_samples=2, num_quantiles=7, **fractions)[1] - without[1] == 8 * hidden
+    # FQF with 4 fractions: trained at 4, at the 3 edges between them, in the target at 4 and to select at 4.
+    assert count("fqf", num_quantiles=4, **fractions)[1] == 8 * (
+        passes + 3 * 6 * 4 + (2 * 4 + 3 + 4 + 4) * 3 * 6 + (3 * 4 + 3 + 4 + 4) * output
+    )
+
+
+def test_floor_is_put_beside_our_update() -> None:
+    floor = {"us_per_update": 50.0, "products": [], "versions": {}}
+    assert share_of_floor(floor, 200.0)["share_of_our_update"] == 0.25
+
+
+@pytest.mark.parametrize("algo", ["dqn", "ppo", *(task.algo for task in TASKS.values())])
 def test_profiled_methods_exist(algo: str) -> None:
     from importlib import import_module
 
@@ -165,18 +337,25 @@ def test_profiled_methods_exist(algo: str) -> None:
     for path in (f"{ENVS}.step", f"{ENVS}.reset", *(path for paths in PARTS[algo].values() for path in paths)):
         module, _, name = path.partition(":")
         owner, _, method = name.partition(".")
-        assert callable(getattr(getattr(import_module(module), owner), method)), path
+        assert callable(getattr(getattr(import_module(module), owner), method.removesuffix("()"))), path
 
 
-@pytest.mark.parametrize(("algo", "env_id"), [("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"), ("ppo", "Pendulum-v1")])
+@pytest.mark.parametrize(
+    ("algo", "env_id"),
+    [
+        ("dqn", "CartPole-v1"),
+        ("rainbow_dqn", "CartPole-v1"),
+        ("fqf", "MinAtar/Breakout-v0"),
+        ("ppo", "CartPole-v1"),
+        ("ppo", "Pendulum-v1"),
+    ],
+)
 def test_ours_trains_and_plays_as_the_harness_asks(algo: str, env_id: str) -> None:
     from harness import Setting, Stopwatch, run_score
     from ours import OurLearner
 
-    hparams = {
-        "dqn": {"learning_starts": 16, "batch_size": 8, "hidden_sizes": [8]},
-        "ppo": {"num_steps": 8, "minibatch_size": 16, "hidden_sizes": [8]},
-    }[algo]
+    off_policy = {"learning_starts": 16, "batch_size": 8, "hidden_sizes": [8]}
+    hparams = {"num_steps": 8, "minibatch_size": 16, "hidden_sizes": [8]} if algo == "ppo" else off_policy
     setting = Setting(
         mode="score",
         env_id=env_id,
@@ -196,20 +375,80 @@ def test_ours_trains_and_plays_as_the_harness_asks(algo: str, env_id: str) -> No
     assert np.isfinite(result["returns"]).all()
 
 
-def test_pong_stops_only_between_rollouts() -> None:
+@pytest.mark.parametrize(("loop", "stops_at_once"), [("on_policy", False), ("off_policy", True)])
+def test_atari_stops_between_rollouts_where_there_are_any(loop: str, stops_at_once: bool) -> None:
     stop = StopAfter(seconds=-1.0)
-    run: Any = SimpleNamespace(memory=[1], stop_reason="", interrupted=False)
+    config = SimpleNamespace(spec=SimpleNamespace(loop=loop))
+    run: Any = SimpleNamespace(config=config, memory=[1], stop_reason="", interrupted=False)
     stop.on_step(run)
-    assert not run.stop_reason
+    assert bool(run.stop_reason) == stops_at_once
     run.memory = []
     stop.on_step(run)
     assert run.stop_reason
     assert run.interrupted
 
 
-def test_pong_curve_names_the_first_evaluation_at_a_target() -> None:
+def test_atari_results_are_named_by_game_and_algorithm() -> None:
+    names = {
+        AtariSetting(run=Path(), seconds=1.0, algo=algo, game=game).result_name
+        for algo, game in (("ppo", "pong"), ("iqn", "pong"), ("iqn", "breakout"))
+    }
+    assert names == {"gpu_pong.json", "gpu_pong_iqn.json", "gpu_breakout_iqn.json"}
+
+
+def test_cores_are_dealt_out_evenly_or_not_at_all() -> None:
+    assert shares_of([2, 3, 5, 7, 8], 2) == [[2, 3], [5, 7, 8]]
+    assert shares_of([0, 1], 3) == [(), (), ()]
+
+
+def test_training_returns_are_averaged_per_million_frames() -> None:
+    # With 4 frames a step, a million frames are 250,000 steps; an episode that ends at their last step is theirs.
+    episodes = [{"step": step, "return": ret} for step, ret in ((100_000, -21), (250_000, -19), (250_001, 3))]
+    metrics = [{"step": 250_000, "wall_s": 40.0}, {"step": 300_000, "wall_s": 50.0}]
+    assert training_curve(episodes, metrics, 4) == [
+        {"frames": 1_000_000, "complete": True, "wall_s": 40.0, "episodes": 2, "mean_return": -20.0},
+        {"frames": 2_000_000, "complete": False, "wall_s": 50.0, "episodes": 1, "mean_return": 3.0},
+    ]
+    assert training_curve([], [], 4) == []
+
+
+def test_median_rate_leaves_out_the_interval_with_an_evaluation() -> None:
+    metrics = [{"gradient_step": 10 * i, "wall_s": wall} for i, wall in enumerate([0.0, 1.0, 2.0, 9.0, 10.0])]
+    assert median_rate(metrics, "gradient_step") == 10.0
+    assert median_rate(metrics[:1], "gradient_step") is None
+
+
+def test_atari_curve_names_the_first_evaluation_at_a_target() -> None:
     metrics = [{"step": 10, "wall_s": 1.0}, {"step": 20, "wall_s": 2.5}]
     curve = [{"step": 10, "wall_s": 1.0, "mean_return": 3.0}, {"step": 20, "wall_s": 2.5, "mean_return": 18.0}]
     assert (wall_at(metrics, 15), wall_at(metrics, 20), wall_at(metrics, 5)) == (1.0, 2.5, None)
     assert first_at(curve, 18.0) == {"step": 20, "wall_s": 2.5}
     assert first_at(curve, 20.9) is None
+
+
+def test_replay_times_are_compared_with_ours_of_the_same_repeat() -> None:
+    def row(contender: str, repeat: int, microseconds: float) -> dict[str, Any]:
+        times = {"add": {"cpu_us": microseconds, "wall_us": 2 * microseconds}}
+        return {
+            "contender": contender,
+            "case_name": "floats",
+            "repeat": repeat,
+            "times": times,
+            "versions": {},
+        }
+
+    rows = [row("ours", 0, 2.0), row("sb3", 0, 6.0), row("ours", 1, 4.0), row("sb3", 1, 8.0), row("sb3", 2, 9.0)]
+    figures = summarize(rows)["floats"]["add"]["sb3"]
+    assert figures["cpu_us"] == {"median": 8.0, "min": 6.0, "max": 9.0}
+    assert figures["wall_us"]["median"] == 16.0
+    assert figures["over_ours"] == {"median": 2.5, "min": 2.0, "max": 3.0}  # 6 / 2 and 8 / 4; the third has no partner
+
+
+def test_replay_steps_follow_on_each_other() -> None:
+    from replay_harness import FRAMES, Transitions
+
+    for kind, shape in (("floats", (17,)), ("images", (FRAMES, 84, 84))):
+        steps = Transitions(kind, length=10)
+        assert steps.obs(0).shape == steps.obs(10).shape == shape
+        assert steps.obs(3).flags.c_contiguous
+    assert np.array_equal(steps.obs(3)[1:], steps.obs(4)[:-1])

@@ -291,10 +291,17 @@ def test_a_bad_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
     assert message in fails("config", "show", config)
 
 
-def test_a_missing_config_is_answered_with_those_that_exist() -> None:
-    assert f"there is no config file 'nowhere.yaml'; shipped with the package: {SHIPPED}" in fails(
-        "train", "--config", "nowhere.yaml"
-    )
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [
+        ("nowhere.yaml", "`rl-training list` shows those that come with the package"),
+        ("configs/dqn/cartpol.yaml", f"did you mean {SHIPPED}"),
+        ("iqn/cart", "did you mean configs/iqn/cartpole.yaml?"),
+    ],
+)
+def test_a_missing_config_is_answered_with_those_that_come_near(given: str, answer: str) -> None:
+    stderr = fails("train", "--config", given)
+    assert f"there is no config file '{given}'; {answer}" in stderr
 
 
 def test_an_output_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

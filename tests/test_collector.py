@@ -292,7 +292,6 @@ def masked(*flags: int) -> dict[str, Any]:
 
 
 def test_the_mask_of_an_observation_is_what_the_policy_gets_and_what_is_stored_with_it() -> None:
-    # The mask that comes with an episode's last observation is never used: it may be anything, or be missing.
     infos = {
         (0, 0): masked(1, 0, 0),
         (0, 1): masked(0, 1, 0),
@@ -308,10 +307,55 @@ def test_the_mask_of_an_observation_is_what_the_policy_gets_and_what_is_stored_w
     assert transitions[0]["action_mask"].dtype == np.bool_
 
 
+def test_the_mask_of_the_true_successor_is_stored_too() -> None:
+    # Env 0 ends its first episode by termination at its second step, and its next one by truncation.
+    infos = {
+        (0, 0): masked(1, 0, 0),
+        (0, 1): masked(0, 1, 0),
+        (0, 2): masked(0, 1, 1),
+        (1, 0): masked(0, 0, 1),
+        (1, 1): masked(1, 1, 0),
+        (1, 2): masked(1, 0, 1),
+        (2, 0): ALL,
+    }
+    always = {(0, time): masked(1, 1, 0) for time in range(9)}
+    envs = [Scripted([2, 2, 9], infos=infos), Scripted([9], infos=always)]
+    to_make = iter(envs)
+    collector = Collector(make_envs(lambda: next(to_make), 2), Streams(4), action_masks=True)
+    collector.start()
+    transitions = [collector.step(Cycling(), step=2 * k) for k in range(4)]
+    expected = [[0, 1, 0], [0, 1, 1], [1, 1, 0], [1, 0, 1]]
+    assert np.array_equal([t["next_action_mask"][0] for t in transitions], expected)
+    assert [t["action_mask"][0].tolist() for t in transitions[2:]] == [[False, False, True], [True, True, False]]
+    assert all(t["next_action_mask"][1].tolist() == [True, True, False] for t in transitions)
+    assert transitions[0]["next_action_mask"].dtype == np.bool_
+
+
+class Touchy:
+    """Cannot be read as an array."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        raise TypeError("on another device")
+
+
+@pytest.mark.parametrize("info", [masked(0, 0, 0), {}, masked(1, 1), {"action_mask": "abc"}, {"action_mask": Touchy()}])
+@pytest.mark.parametrize("lengths", [[2, 9], [9, 2, 9]])  # the first episode terminates, the second is truncated
+def test_after_an_end_every_action_counts_as_valid_where_the_mask_will_not_do(
+    lengths: list[int], info: dict[str, Any]
+) -> None:
+    ends = len(lengths) - 2
+    infos = {(episode, time): masked(1, 0, 0) for episode in range(3) for time in range(10)} | {(ends, 2): info}
+    _, _, transitions, _ = collect([lengths], sum(lengths[:-1]) + 1, collector={"action_masks": True}, infos=infos)
+    only_first = [True, False, False]
+    found = [t["next_action_mask"][0].tolist() for t in transitions]
+    assert found == [only_first] * (len(found) - 2) + [[True, True, True], only_first]
+    assert [t["action_mask"][0].tolist() for t in transitions] == [only_first] * len(found)
+
+
 def test_without_masks_the_policy_gets_none_and_nothing_is_stored() -> None:
     _, _, transitions, policy = collect([[9]], 2, infos={(0, 0): ALL})
     assert policy.masks == [None, None]
-    assert "action_mask" not in transitions[0]
+    assert transitions[0].keys() == {"obs", "actions", "rewards", "next_obs", "terminated", "truncated"}
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,50 @@ def test_a_wrong_value_is_answered_with_its_name_the_rule_and_what_was_found(
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("algo", "settings", "message"),
+    [
+        ("c51_dqn", {"v_min": 5, "v_max": 5}, ": v_max must be greater than v_min, 5, got 5"),
+        ("c51_dqn", {"v_max": -20.5}, ": v_max must be greater than v_min, -10, got -20.5"),
+        ("rainbow_dqn", {"v_min": 3, "v_max": 1}, ": v_max must be greater than v_min, 3, got 1"),
+        ("c51_dqn", {"v_max": float("inf")}, ".v_max must be a finite number, got inf"),
+        ("c51_dqn", {"v_min": "low"}, ".v_min must be a number, got 'low'"),
+        ("c51_dqn", {"num_atoms": 1}, ".num_atoms must be >= 2, got 1"),
+        ("rainbow_dqn", {"num_atoms": 0}, ".num_atoms must be >= 2, got 0"),
+        ("qr_dqn", {"num_quantiles": 1}, ".num_quantiles must be >= 2, got 1"),
+        ("iqn", {"num_quantiles": 1}, ".num_quantiles must be >= 2, got 1"),
+        ("iqn", {"num_tau_samples": 1}, ".num_tau_samples must be >= 2, got 1"),
+        ("iqn", {"embedding_dim": 0}, ".embedding_dim must be >= 1, got 0"),
+        ("fqf", {"num_quantiles": 1}, ".num_quantiles must be >= 2, got 1"),
+        ("fqf", {"num_quantiles": 2.5}, ".num_quantiles must be a whole number, got 2.5"),
+        ("qr_dqn", {"kappa": -0.1}, ".kappa must be >= 0, got -0.1"),
+        ("iqn", {"kappa": -1}, ".kappa must be >= 0, got -1"),
+        ("fqf", {"kappa": -1}, ".kappa must be >= 0, got -1"),
+        ("fqf", {"entropy_coef": -1}, ".entropy_coef must be >= 0, got -1"),
+        ("fqf", {"fraction_learning_rate": 0}, ".fraction_learning_rate must be > 0, got 0"),
+        ("prioritized_dqn", {"prioritized_alpha": -0.5}, ".prioritized_alpha must be >= 0, got -0.5"),
+        ("rainbow_dqn", {"prioritized_alpha": -0.5}, ".prioritized_alpha must be >= 0, got -0.5"),
+        ("dqn", {"prioritized_beta_start": 1.5}, ".prioritized_beta_start must be in [0, 1], got 1.5"),
+        ("dqn", {"prioritized_beta_end": -0.1}, ".prioritized_beta_end must be in [0, 1], got -0.1"),
+        ("n_step_dqn", {"n_step": 0}, ".n_step must be >= 1, got 0"),
+        ("n_step_dqn", {"buffer_capacity": 2}, ": buffer_capacity must be at least n_step, 3, got 2"),
+        ("rainbow_dqn", {"buffer_capacity": 9, "n_step": 10}, ": buffer_capacity must be at least n_step, 10, got 9"),
+        ("noisy_dqn", {"noisy_sigma": 0}, ".noisy_sigma must be > 0, got 0"),
+        ("noisy_dqn", {"noisy": "yes"}, ".noisy must be a valid boolean, got 'yes'"),
+        ("dqn", {"evaluation_epsilon": 1.5}, ".evaluation_epsilon must be in [0, 1], got 1.5"),
+        ("dqn", {"memory": "disk"}, ".memory must be 'ram' or 'mmap', got 'disk'"),
+        ("qr_dqn", {"num_atoms": 51}, ": unknown setting 'num_atoms'; "),
+        ("iqn", {"num_quantile": 8}, ": unknown setting 'num_quantile'; did you mean 'num_quantiles'?"),
+    ],
+)
+def test_a_wrong_setting_of_the_dqn_family_is_answered_in_the_same_way(
+    algo: str, settings: dict[str, Any], message: str
+) -> None:
+    answer = message_of(algo=algo, algo_kwargs=settings)
+    expected = f"{algo}.algo_kwargs{message}"
+    assert answer == expected or (expected.endswith("; ") and answer.startswith(expected))
+
+
 def test_all_mistakes_are_told_at_once() -> None:
     message = message_of(num_envs=0, seed=-1)
     assert message.splitlines() == ["seed must be >= 0, got -1", "num_envs must be >= 1, got 0"]
@@ -249,11 +293,9 @@ def test_a_file_in_the_working_folder_goes_before_the_shipped_one(
     assert load_config("configs/dqn/cartpole.yaml").seed == 77
 
 
-def test_a_missing_file_is_answered_with_those_shipped() -> None:
-    with pytest.raises(
-        ConfigError, match=r"no config file 'configs/dqn/pong\.yaml'; shipped.*configs/dqn/cartpole\.yaml"
-    ):
-        load_config("configs/dqn/pong.yaml")
+def test_a_missing_file_is_answered_with_shipped_ones_that_come_near() -> None:
+    with pytest.raises(ConfigError, match=r"no config file 'configs/dqn/cart\.yaml'; .*configs/dqn/cartpole\.yaml"):
+        load_config("configs/dqn/cart.yaml")
 
 
 # --- Values ----------------------------------------------------------------------------------------------------------

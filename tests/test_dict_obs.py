@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rl_training import DQN
 from rl_training.algorithms.base import ActResult, Batch, Metrics, State
 from rl_training.algorithms.dqn import build_dqn
 from rl_training.algorithms.optim import FlatModule
+from rl_training.api import algorithms
 from rl_training.api.observations import ask
 from rl_training.cli import app
 from rl_training.data.replay_buffer import build_replay_buffer
@@ -36,6 +38,7 @@ from rl_training.envs.tiny import Masked, TinyDict
 from rl_training.envs.vector import EnvGroup, SyncEnvs, check_env
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.errors import EnvError, SpaceError
+from rl_training.experiment.registry import registry
 from rl_training.models.encoders import DictInput, build_encoder
 from rl_training.runtime.acceleration import accelerate
 from rl_training.runtime.collector import Collector
@@ -725,7 +728,9 @@ def test_predict_hands_masks_to_the_policy(agent: DQN, monkeypatch) -> None:
     np.testing.assert_array_equal(spy.masks[1], [[False, True, True]])
 
 
-def test_a_mask_for_an_algorithm_that_does_not_use_it_is_refused(agent: DQN) -> None:
+def test_a_mask_for_an_algorithm_that_does_not_use_it_is_refused(agent: DQN, monkeypatch) -> None:
+    without_masks = replace(registry()["dqn"], action_masks=False)
+    monkeypatch.setattr(algorithms, "registry", lambda: {"dqn": without_masks})
     with pytest.raises(ValueError, match="dqn does not use action masks"):
         agent.predict(some_observations(1)[0], action_mask=[1, 1, 1])
 

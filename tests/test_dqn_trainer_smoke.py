@@ -4,15 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 
 from conftest import make_config
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import load_config
 from rl_training.experiment.metrics import read_json_lines
+from rl_training.experiment.registry import registry
+from rl_training.hparams.dqn import QLearningHParams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.dqn_trainer import train_dqn
 from rl_training.runtime.run import Run
@@ -85,10 +89,71 @@ def test_other_kinds_of_observations_train_too(env_id: str, env_kwargs: dict[str
     assert np.isfinite(result.metrics["loss"])
 
 
-def test_an_env_that_dqn_cannot_control_is_refused_by_name(tmp_path: Path) -> None:
-    message = r"dqn needs a discrete action space, but Pendulum-v1 has Box\(-2\.0, 2\.0, \(1,\), float32\)"
-    with pytest.raises(SpaceError, match=message):
-        train_dqn(make_config(tmp_path, env_id="Pendulum-v1"), QUIET)
+FAMILY = sorted(name for name, spec in registry().items() if issubclass(spec.hparams, QLearningHParams))
+
+
+@pytest.mark.parametrize("algo", FAMILY)
+def test_an_env_that_the_family_cannot_control_is_refused_by_name(algo: str, tmp_path: Path) -> None:
+    with pytest.raises(SpaceError) as caught:
+        train_dqn(make_config(tmp_path, algo=algo, env_id="Pendulum-v1"), QUIET)
+    found = "Box(-2.0, 2.0, (1,), float32)"
+    assert str(caught.value) == f"{algo} needs a discrete action space, but Pendulum-v1 has {found}"
+    several = {"env_id": "rl_training/Identity-v0", "env_kwargs": {"actions": "multidiscrete"}}
+    with pytest.raises(SpaceError) as caught:
+        train_dqn(make_config(tmp_path, algo=algo, **several), QUIET)
+    assert str(caught.value) == (
+        f"{algo} needs a discrete action space, but rl_training/Identity-v0 has MultiDiscrete([3 3])"
+    )
+
+
+def test_other_algorithms_are_not_this_trainers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="train_dqn trains the DQN family, but algo is 'ppo'"):
+        train_dqn(make_config(tmp_path, algo="ppo"), QUIET)
+
+
+class FloatPicture(gym.Env[np.ndarray, np.int64]):
+    """An image of numbers from 0 to 2, drawn at each step; every fifth step truncates."""
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = Box(0.0, 2.0, (4, 4, 1), np.float64), Discrete(2)
+        self._num_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._num_steps = 0
+        return self.np_random.uniform(0.0, 2.0, (4, 4, 1)), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._num_steps += 1
+        return self.np_random.uniform(0.0, 2.0, (4, 4, 1)), 1.0, False, self._num_steps == 5, {}
+
+
+@pytest.mark.parametrize("algo", ["dqn", "iqn"])
+def test_images_of_floats_are_stored_and_seen_as_they_are(algo: str, tmp_path: Path) -> None:
+    batches = []
+
+    class Look(Callback):
+        def on_step(self, run: Run) -> None:
+            batches.append(run.memory.sample(32)["obs"].clone())  # type: ignore[attr-defined]
+
+    extras = Extras(env_factory=FloatPicture, callbacks=[Look()], show_progress=False)
+    result = train_dqn(make_config(tmp_path, algo=algo), extras)
+    assert batches[-1].dtype == torch.float32
+    assert 1.8 < batches[-1].max() < 2.0
+    assert np.unique(batches[-1].numpy()).size > 200  # not rounded to whole numbers
+    with torch.no_grad():
+        pixels = next(iter(result.algorithm.head.network.modules())).get_submodule(  # type: ignore[attr-defined]
+            "0.0" if algo == "dqn" else "trunk.0.0"
+        )(batches[-1])
+    torch.testing.assert_close(pixels, batches[-1].permute(0, 3, 1, 2), rtol=0, atol=0)  # not divided by 255 either
+
+
+def test_noise_without_noisy_layers_is_refused(tmp_path: Path) -> None:
+    extras = Extras(network=torch.nn.Linear(5, 2), show_progress=False)
+    with pytest.raises(ConfigError) as caught:
+        train_dqn(make_config(tmp_path, algo="noisy_dqn"), extras)
+    assert str(caught.value) == ("algo_kwargs.noisy: true needs a network with NoisyLinear layers, but Linear has none")
+    train_dqn(make_config(tmp_path), extras)  # without noise the same network will do
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:

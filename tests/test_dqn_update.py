@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from conftest import make_batch, make_setup
 from rl_training.algorithms.base import Batch
-from rl_training.algorithms.dqn import DQN, build_dqn, dqn_loss
+from rl_training.algorithms.dqn import build_dqn, dqn_loss
+from rl_training.algorithms.q_learning import QLearner
 from rl_training.algorithms.targets import td_loss, td_target
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.models.mlp_q_network import MLPQNetwork
@@ -61,12 +62,12 @@ def test_bootstraps_through_truncation_but_not_termination() -> None:
 
 
 def test_the_value_of_the_action_taken_is_compared() -> None:
-    # Q(s) = [1, 5]; all targets are 2: errors 2 - 1 = 1 for action 0 and 2 - 5 = -3 for action 1.
+    # Q(s) = [1, 5]; all targets are 2: |2 - 1| = 1 for action 0 and |2 - 5| = 3 for action 1.
     batch = step_0_to_1([2.0, 2.0], [True, True], actions=[0, 1])
     metrics = dqn_loss(table([1.0, 5.0], [0.0, 0.0]), ZERO, batch, HALF, table_q)
-    assert metrics["td_errors"].tolist() == [1.0, -3.0]
+    assert metrics["td_errors"].tolist() == [1.0, 3.0]
     assert metrics["q_value_mean"] == pytest.approx(3.0)
-    assert metrics["td_error_mean"] == pytest.approx(2.0)  # of the absolute errors
+    assert metrics["td_error_mean"] == pytest.approx(2.0)
 
 
 def test_double_q_is_chosen_by_the_online_and_valued_by_the_target_network() -> None:
@@ -145,7 +146,7 @@ def test_permuting_the_batch_leaves_the_loss_unchanged(data: st.DataObject, batc
 # --- The update ------------------------------------------------------------------------------------------------------
 
 
-def params_of(algorithm: DQN) -> Tensor:
+def params_of(algorithm: QLearner) -> Tensor:
     return torch.cat([value.reshape(-1) for value in algorithm.policy_state_dict().values()])
 
 
@@ -286,7 +287,7 @@ class PrefersLast(nn.Module):
         return self.values.expand(len(obs), 4)
 
 
-def explore(algorithm: DQN, step: int, rows: int = 4_000) -> np.ndarray:
+def explore(algorithm: QLearner, step: int, rows: int = 4_000) -> np.ndarray:
     actions = algorithm.act(np.zeros((rows, 3), np.float32), step=step, explore=True).actions
     assert actions.shape == (rows,)
     assert actions.dtype == np.int64
@@ -317,11 +318,11 @@ def test_without_epsilon_exploring_is_greedy() -> None:
 def test_greedy_acting_is_repeatable_and_uses_no_random_numbers() -> None:
     algorithm = build_dqn(make_setup(learning_starts=1_000))
     obs = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
-    before = algorithm.state_dict()["generator"]
+    before = algorithm.state_dict()["generators"]
     first, again = algorithm.act(obs, step=0), algorithm.act(obs, step=0)
     assert np.array_equal(first.actions, again.actions)
     assert set(first.actions) == {0, 1}
-    assert algorithm.state_dict()["generator"] == before
+    assert algorithm.state_dict()["generators"] == before
 
 
 def test_acting_follows_the_updates() -> None:
@@ -352,7 +353,7 @@ def test_numpy_acting_equals_pytorch_acting() -> None:
 
 @pytest.mark.skipif(not compiler_available(), reason="needs a C++ compiler")
 def test_twenty_compiled_updates_equal_eager_ones() -> None:
-    def run(mode: str) -> tuple[DQN, list[dict[str, float]]]:
+    def run(mode: str) -> tuple[QLearner, list[dict[str, float]]]:
         algorithm = build_dqn(
             make_setup(acceleration=mode, double_q=True, target_update_interval=7, learning_rate=0.01)
         )

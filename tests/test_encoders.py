@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from rl_training.data.schema import pack_space
 from rl_training.errors import SpaceError
 from rl_training.models.encoders import ImageInput, build_encoder, channels_first, image_shape
+from rl_training.models.layers import HeadStyle
 from rl_training.models.mlp_q_network import MLPQNetwork
 
 
@@ -135,7 +136,7 @@ def test_a_q_network_is_linear_layers_with_relu_between() -> None:
 
 
 def test_layer_norm_stands_between_each_hidden_layer_and_its_activation() -> None:
-    layers = [type(layer) for layer in MLPQNetwork(4, 2, (8, 8), layer_norm=True)]
+    layers = [type(layer) for layer in MLPQNetwork(4, 2, (8, 8), style=HeadStyle(layer_norm=True))]
     hidden = [nn.Linear, nn.LayerNorm, nn.ReLU]
     assert layers == [nn.Identity, *hidden, *hidden, nn.Linear]
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from conftest import make_config
+from rl_training.data.frame_space import FrameStackSpace
 from rl_training.envs.envpool_envs import CLASSIC_CONTROL, DIFFERENT, MUJOCO_V4, MUJOCO_V5, EnvPoolEnvs, find_task
 from rl_training.envs.factory import RegisteredEnv, make_env_factory, make_envs
 from rl_training.envs.vector import ReplayDivergedError, StepResult
@@ -198,6 +199,43 @@ def test_the_id_decides_about_sticky_actions(env_id: str, is_sticky: bool) -> No
         for _ in range(40):
             obs = envs.step(rng.integers(6, size=1).repeat(2)).obs
     assert (obs[0] != obs[1]).any() == is_sticky
+
+
+def test_an_action_sticks_as_often_as_in_our_own_games() -> None:
+    # The first frame of a step to the right decides: what has once been done is repeated.
+    pytest.importorskip("ale_py", reason="pip install 'rl-training[atari]'")
+    num_envs, seen = 16, []
+    with make_pool("ALE/Pong-v5", num_envs, noop_max=1, fire_reset=False) as envs:
+        for _ in range(10):
+            begin(envs)
+            envs.step(np.full(num_envs, 2))
+            seen += [obs.tobytes() for obs in envs.step(np.full(num_envs, 2)).obs]
+    share = max(map(seen.count, seen)) / len(seen)
+    assert share == pytest.approx(0.75, abs=0.1)  # three standard deviations of 160 draws
+
+    def probability(env_id: str, **env_kwargs: Any) -> Any:
+        return find_task(env_id, env_kwargs).options["repeat_action_probability"]
+
+    assert (probability("ALE/Pong-v5"), probability("PongNoFrameskip-v4")) == (0.25, 0.0)
+    assert probability("ALE/Pong-v5", repeat_action_probability=0.6) == 0.6
+
+
+@pytest.mark.parametrize(
+    ("env_kwargs", "space"),
+    [
+        ({}, FrameStackSpace(4, (4, 84, 84))),
+        ({"grayscale": False, "frame_stack": 2, "screen_size": 48}, FrameStackSpace(2, (6, 48, 48))),
+    ],
+)
+def test_the_space_of_a_game_tells_its_frames(env_kwargs: dict[str, Any], space: FrameStackSpace) -> None:
+    pytest.importorskip("ale_py", reason="pip install 'rl-training[atari]'")
+    with make_pool("ALE/Pong-v5", **env_kwargs) as envs:
+        assert envs.observation_space == space
+        before = begin(envs)[0]
+        assert before in space
+        after = envs.step(np.array([2])).obs[0]
+        layers = space.frame_shape[0]
+        np.testing.assert_array_equal(after[:-layers], before[layers:])  # what a memory of frames relies on
 
 
 # ------------------------------------------------------------------------------------------------- seeds and resets

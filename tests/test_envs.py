@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 
 from rl_training.envs.factory import TINY_ENVS, RegisteredEnv, make_env_factory, make_envs, register_tiny_envs
-from rl_training.envs.tiny import Chain, Identity, Masked, Misbehaving, TinyDict, TinyImage, TwoArmedBandit
+from rl_training.envs.tiny import Chain, Identity, Lottery, Masked, Misbehaving, TinyDict, TinyImage, TwoArmedBandit
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, EnvError, SpaceError
 
@@ -388,6 +388,20 @@ def test_bandit_arms_pay_their_means():
     assert env.step(np.int64(0))[2:4] == (True, False)
 
 
+def test_lottery_draws_twice_and_terminates():
+    env = Lottery(prizes=(1.0, 4.0))
+    first, _ = env.reset(seed=0)
+    obs, reward, *ends, _ = env.step(np.int64(1))
+    assert (first.tolist(), obs.tolist(), ends) == ([1.0, 0.0], [0.0, 1.0], [False, False])
+    assert 0.0 <= reward < 4.0
+    assert env.step(np.int64(0))[2:4] == (True, False)
+    coins = Lottery(prizes=(1.0, 4.0), coins=True)
+    coins.reset(seed=0)
+    pays = [[coins.step(np.int64(action))[1] for _ in range(400)] for action in range(2)]
+    assert [sorted(set(paid)) for paid in pays] == [[0.0, 1.0], [0.0, 4.0]]
+    assert np.mean(pays, axis=1) == pytest.approx([0.5, 2.0], abs=0.4)  # 4 standard errors: 4 * 2 / 20
+
+
 def test_tiny_image_pays_for_the_bright_quadrant():
     env = TinyImage()
     obs, _ = env.reset(seed=0)
@@ -502,6 +516,7 @@ def test_tiny_envs_keep_gymnasiums_rules(name: str):
         ("rl_training/Identity-v0", {"actions": "box"}),
         ("rl_training/Identity-v0", {"actions": "multidiscrete"}),
         ("rl_training/Identity-v0", {"actions": "multibinary"}),
+        ("rl_training/Lottery-v0", {"coins": True}),
         ("rl_training/Masked-v0", {"mask_in_obs": True}),
         ("rl_training/Masked-v0", {"multi": True, "mask_in_obs": True}),
     ],

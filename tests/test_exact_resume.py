@@ -137,6 +137,7 @@ def test_signal_is_answered_at_once(tmp_path: Path, capfd: pytest.CaptureFixture
     class Interrupt(Callback):
         def on_step(self, run: Run) -> None:
             if run.step == 20:
+                capfd.readouterr()  # what was said before
                 os.kill(os.getpid(), signal.SIGINT)
                 answers.append(capfd.readouterr().err)
 

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from conftest import assert_identical, make_config
 from rl_training.algorithms.base import UpdateResult
@@ -25,11 +27,13 @@ from rl_training.runtime.trainer import LOOPS, Extras, train
 class CountingParts:
     """Algorithm, memory and collector in one, which only count; batches are numbered."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hidden: int = 0) -> None:
         self.collected_at: list[int] = []
         self.added = 0
+        self.hidden = hidden  # rows that were added but cannot be drawn yet, as in a window of n steps
         self.batch_sizes: list[int] = []
         self.updates = 0
+        self.priorities: list[Tensor] = []
 
     def step(self, algorithm: Any, *, step: int) -> dict[str, int]:
         assert algorithm is self
@@ -38,6 +42,9 @@ class CountingParts:
 
     def add(self, transitions: dict[str, int]) -> None:
         self.added += transitions["rows"]
+
+    def __len__(self) -> int:
+        return max(0, self.added - self.hidden)
 
     def sampler(self, batch_size: int) -> Callable[[], dict[str, int]]:
         def draw() -> dict[str, int]:
@@ -49,7 +56,11 @@ class CountingParts:
     def update(self, batch: dict[str, int]) -> UpdateResult:
         self.updates += 1
         assert batch == {"batch": self.updates}
-        return UpdateResult({}, num_gradient_steps=1)
+        return UpdateResult({}, num_gradient_steps=1, td_errors=torch.tensor([float(self.updates)]))
+
+    def update_priorities(self, td_errors: Tensor) -> None:
+        assert len(self.batch_sizes) == self.updates  # those of the batch drawn last
+        self.priorities.append(td_errors)
 
 
 class Recorder(Callback):
@@ -89,10 +100,16 @@ class CountingRollouts(CountingParts):
 
 
 def loop(
-    num_envs: int, total_timesteps: int, stop_at: int | None = None, *, algo: str = "dqn", **hparams: Any
+    num_envs: int,
+    total_timesteps: int,
+    stop_at: int | None = None,
+    *,
+    algo: str = "dqn",
+    hidden: int = 0,
+    **hparams: Any,
 ) -> tuple[CountingParts, Recorder]:
     config = TrainConfig(algo=algo, env_id="x", total_timesteps=total_timesteps, num_envs=num_envs, algo_kwargs=hparams)
-    parts = CountingRollouts(hparams["num_steps"]) if "num_steps" in hparams else CountingParts()
+    parts = CountingRollouts(hparams["num_steps"]) if "num_steps" in hparams else CountingParts(hidden=hidden)
     recorder = Recorder(parts, stop_at)
     run = Run(
         config=config,
@@ -144,6 +161,17 @@ def test_one_env_updates_at_every_multiple_of_the_frequency_after_the_start(
     for step in range(1, 61):
         is_due = step > starts and (step - starts) % frequency == 0
         assert counts[step] - counts[step - 1] == (per_round if is_due else 0)
+
+
+def test_the_errors_of_each_batch_go_back_to_the_memory_before_the_next_is_drawn() -> None:
+    parts, _ = loop(2, 20, train_frequency=4, gradient_steps=3, learning_starts=0)
+    assert [errors.tolist() for errors in parts.priorities] == [[k] for k in range(1, 16)]  # 5 rounds of 3 updates
+
+
+def test_nothing_is_learnt_while_no_transition_is_whole() -> None:
+    # Two rows wait in windows: of the six updates owed, one per step, those of the first two steps are left out.
+    _, recorder = loop(1, 6, hidden=2, train_frequency=1, gradient_steps=1, learning_starts=0)
+    assert [updates for _, updates in recorder.rounds] == [0, 0, 1, 2, 3, 4]
 
 
 def test_a_callback_can_stop_the_loop() -> None:

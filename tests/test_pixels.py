@@ -8,12 +8,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformReward
 
+from rl_training.data.frame_space import FrameStackSpace
 from rl_training.envs import resumable
 from rl_training.envs.factory import RegisteredEnv, make_env_factory, make_envs
 from rl_training.envs.pixels import PixelObservation, PixelSettings
 from rl_training.envs.resumable import EpisodeRecipe, check_replay, restore_env
-from rl_training.envs.vector import SyncEnvs
+from rl_training.envs.vector import SyncEnvs, check_env
 from rl_training.errors import ConfigError, EnvError
 
 CARTPOLE = RegisteredEnv("CartPole-v1", {"pixels": {"size": 48, "frame_stack": 2}})
@@ -82,9 +84,77 @@ def test_colours_are_layers_of_their_own():
 
 
 def test_settings_default_to_four_grey_frames_of_84_pixels():
-    assert make().observation_space == Box(0, 255, (4, 84, 84), np.uint8)
+    assert make().observation_space == FrameStackSpace(4, (4, 84, 84))
     assert PixelSettings.parse(False) is None
     assert RegisteredEnv("Lamp-v0", {"pixels": False})().observation_space.shape == (1,)
+
+
+def test_the_space_tells_how_many_frames_are_stacked_and_how_large_one_is():
+    grey, colour = make({"frame_stack": 3}), make({"frame_stack": 2, "grayscale": False, "size": 40})
+    assert grey.observation_space == FrameStackSpace(3, (3, 84, 84))
+    assert colour.observation_space == FrameStackSpace(2, (6, 40, 40))
+    assert colour.observation_space.frame_shape == (3, 40, 40)
+    assert (grey.observation_space.low.max(), grey.observation_space.high.min()) == (0, 255)
+
+
+@pytest.mark.parametrize("backend", ["local_sync", "local_async"])
+def test_a_group_has_the_space_of_its_envs(backend: Any):
+    envs = make_envs(CARTPOLE, 2, backend=backend)
+    envs.close()
+    assert envs.observation_space == FrameStackSpace(2, (2, 48, 48))
+
+
+class Grey(gym.ObservationWrapper[np.ndarray, Any, Any]):
+    """Observes one grey picture of `shape`, all of its number of steps; `high` as in the space."""
+
+    def __init__(self, env: Any, shape: tuple[int, ...] = (40, 40), low: int = 0, high: int = 255) -> None:
+        super().__init__(env)
+        self.observation_space = Box(low, high, shape, np.uint8)
+
+    def observation(self, observation: Any) -> np.ndarray:
+        return np.full(self.observation_space.shape, self.unwrapped._num_steps, np.uint8)  # type: ignore[attr-defined]
+
+
+class Brighter(gym.ObservationWrapper[np.ndarray, Any, Any]):
+    """Another space around a stack, although of the same shape."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.observation_space = Box(0, 255, env.observation_space.shape, np.uint8)
+
+    def observation(self, observation: Any) -> np.ndarray:
+        return np.asarray(observation + 1)
+
+
+def test_a_stack_of_gymnasiums_own_wrapper_is_recognised():
+    def make_stack() -> Any:
+        return TimeLimit(TransformReward(FrameStackObservation(Grey(Lamp(), high=9), 3), lambda reward: 2 * reward), 4)
+
+    env = make_stack()
+    assert check_env(env) is env
+    assert env.observation_space == FrameStackSpace(3, (3, 40, 40), high=9)
+    sync, workers = make_envs(make_stack), make_envs(make_stack, backend="local_async")
+    for envs in (sync, workers):
+        assert envs.observation_space == env.observation_space
+        assert envs.reset([0], [0])[0][0, :, 0, 0].tolist() == [0, 0, 0]
+        assert [envs.step(np.array([0])).obs[0, :, 0, 0].tolist() for _ in range(2)] == [[0, 0, 1], [0, 1, 2]]
+        envs.close()
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        FrameStackObservation(Grey(Lamp(), (40, 40, 1)), 3),  # four axes are no image
+        FrameStackObservation(Grey(Lamp(), low=1), 3),
+        FrameStackObservation(Lamp(), 3),  # of one number, and a float
+        Brighter(FrameStackObservation(Grey(Lamp()), 3)),  # what is around it may change what it stacked
+        Grey(Lamp(), (3, 40, 40)),
+    ],
+)
+def test_what_is_no_stack_of_pictures_keeps_its_space(env: Any):
+    space = env.observation_space
+    assert check_env(env).observation_space is space
+    assert type(space) is Box
 
 
 def test_pictures_are_shrunk_by_area():

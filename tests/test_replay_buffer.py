@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from conftest import make_setup
 from rl_training.data import replay_buffer
 from rl_training.data.replay_buffer import ReplayBuffer, available_memory, build_replay_buffer, check_memory
+from rl_training.data.row_storage import RowStorage
 from rl_training.data.schema import Field, Spaces, transition_fields
 from rl_training.errors import CheckpointError, ConfigError
 
@@ -21,7 +22,7 @@ VECTOR = transition_fields(Spaces(Box(-np.inf, np.inf, (3,), np.float32), Discre
 
 
 def make_buffer(capacity: int, fields: dict[str, Field] = VECTOR, seed: int = 0) -> ReplayBuffer:
-    return ReplayBuffer(capacity, fields, generator=np.random.default_rng(seed))
+    return ReplayBuffer(RowStorage(capacity, fields), generator=np.random.default_rng(seed))
 
 
 def rows_from(first: int, count: int) -> dict[str, np.ndarray]:
@@ -76,12 +77,13 @@ def test_every_sampled_row_is_a_stored_one_with_its_own_fields(seed: int, batch_
     assert set(numbers) <= set(range(13, 33))
 
 
-def test_a_sample_is_a_copy_that_later_adds_do_not_change() -> None:
+def test_a_sample_is_a_copy_that_later_adds_and_draws_do_not_change() -> None:
     buffer = make_buffer(4)
     buffer.add(rows_from(0, 4))
     batch = buffer.sample(8)
     before = numbers_of(batch)
     buffer.add(rows_from(4, 4))
+    assert numbers_of(buffer.sample(8)) != before
     assert numbers_of(batch) == before
 
 

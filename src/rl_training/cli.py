@@ -366,13 +366,15 @@ def list_algorithms(as_json: AsJson = False, debug: Debug = False) -> None:
     if as_json:
         typer.echo(json.dumps({"algorithms": rows, "configs": configs}))
         return
-    titles = list(rows[0])
+    titles = ["algo", "class", "summary", "actions"]  # what a terminal has room for; --json tells all
     widths = [max(len(title), *(len(row[title]) for row in rows)) for title in titles]
-    for cells in [titles, *(list(row.values()) for row in rows)]:
+    for cells in [titles, *([row[title] for title in titles] for row in rows)]:
         typer.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip())
     typer.echo("\nshipped configs")
-    for name in configs:
-        typer.echo(f"  {name}")
+    folders: dict[str, list[str]] = {}
+    for folder, name in (name.rsplit("/", 1) for name in configs):
+        folders.setdefault(f"  {folder}/", []).append(name)
+    _show([(folder, " ".join(names)) for folder, names in folders.items()])
 
 
 def _algorithm_row(spec: AlgorithmSpec) -> dict[str, str]:

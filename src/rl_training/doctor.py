@@ -14,7 +14,14 @@ from typing import Literal
 
 _PACKAGES = ("rl-training", "torch", "gymnasium", "numpy", "pydantic", "safetensors", "tensorboard", "typer", "rich")
 # Extra -> a module that it brings.
-_EXTRAS = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "envpool": "envpool", "offline": "minari"}
+_EXTRAS = {
+    "box2d": "Box2D",
+    "mujoco": "mujoco",
+    "atari": "ale_py",
+    "minatar": "minatar",
+    "envpool": "envpool",
+    "offline": "minari",
+}
 _LITTLE_MEMORY = _LITTLE_DISK = 2 * 2**30  # bytes
 
 

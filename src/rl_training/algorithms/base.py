@@ -18,7 +18,7 @@ Metrics = dict[str, Tensor]
 State = dict[str, Tensor]
 StateDict = dict[str, Any]  # nested; leaves are tensors, arrays, numbers, texts
 
-H = TypeVar("H", bound=HParams)
+H = TypeVar("H", bound=HParams, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +111,10 @@ class Replay(Memory, Protocol):
 
     def sampler(self, batch_size: int) -> Callable[[], Batch]:
         """Give a function that samples into the same batch at every call."""
+        ...
+
+    def update_priorities(self, td_errors: Tensor) -> None:
+        """Learn how wrong the values of the rows of the last batch were: (batch,), not negative."""
         ...
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -46,48 +48,76 @@ def adam(
     return params, mean, square, count
 
 
+def rmsprop(
+    params: Tensor, gradient: Tensor, square: Tensor, *, learning_rate: float, alpha: float, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return the new `(params, square)` after one step of RMSprop; `square`: running mean of g^2, zero at first."""
+    square = alpha * square + (1.0 - alpha) * gradient * gradient
+    return params - learning_rate * gradient / (square.sqrt() + eps), square
+
+
 def clip_by_global_norm(gradient: Tensor, max_norm: float) -> tuple[Tensor, Tensor]:
     """Scale `gradient` down to the Euclidean norm `max_norm`; return it and the norm before clipping."""
     norm = torch.linalg.vector_norm(gradient)
     return gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0), norm  # 1e-6 as in torch.nn.utils.clip_grad_norm_
 
 
-def learning_state(params: Tensor, learning_rate: float) -> State:
-    """Give what `descend` changes: parameters, Adam's moments and count, and the learning rate, which callers set."""
-    return {
-        "params": params,
-        "adam_mean": torch.zeros_like(params),
-        "adam_square": torch.zeros_like(params),
-        "adam_count": torch.zeros((), dtype=torch.int64, device=params.device),
-        "learning_rate": torch.tensor(learning_rate, device=params.device),
-    }
+class Optimizer(Protocol):
+    """What `descend` asks: the state that it keeps, and a step that changes it."""
+
+    def state(self, params: Tensor) -> State:
+        """Give the entries of the state at first: `params`, `learning_rate`, which callers set, and its own."""
+        ...
+
+    def step(self, gradient: Tensor, state: State) -> tuple[State, Metrics]:
+        """Give the entries that change, and what to watch."""
+        ...
 
 
-def descend(
-    loss: Callable[[Tensor], Metrics], state: State, *, max_grad_norm: float, adam_eps: float
-) -> tuple[State, Metrics]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClippedAdam:
+    """Adam on a gradient whose global norm is clipped."""
+
+    learning_rate: float
+    eps: float
+    max_grad_norm: float
+
+    def state(self, params: Tensor) -> State:
+        return {
+            "params": params,
+            "adam_mean": torch.zeros_like(params),
+            "adam_square": torch.zeros_like(params),
+            "adam_count": torch.zeros((), dtype=torch.int64, device=params.device),
+            "learning_rate": torch.tensor(self.learning_rate, device=params.device),
+        }
+
+    def step(self, gradient: Tensor, state: State) -> tuple[State, Metrics]:
+        gradient, norm = clip_by_global_norm(gradient, self.max_grad_norm)
+        params, mean, square, count = adam(
+            state["params"],
+            gradient,
+            state["adam_mean"],
+            state["adam_square"],
+            state["adam_count"],
+            learning_rate=state["learning_rate"],
+            eps=self.eps,
+        )
+        new_state = {"params": params, "adam_mean": mean, "adam_square": square, "adam_count": count}
+        return new_state, {"grad_norm": norm}
+
+
+def descend(loss: Callable[[Tensor], Metrics], state: State, optimizer: Optimizer) -> tuple[State, Metrics]:
     """Take one step down the gradient of `loss(params)["loss"]`: pure, so that it runs eagerly, compiled or captured.
 
-    Gives the entries of `state` that change, and the metrics with the gradient's norm.
+    Gives the entries of `state` that change, and the metrics with those of the optimizer.
     """
-
     # Not torch.func.grad: run eagerly, its wrappers cost a third more; traced, both become the same operations.
     params = state["params"].detach().requires_grad_()
     with torch.enable_grad():
         metrics = loss(params)
     (gradient,) = torch.autograd.grad(metrics["loss"], params)
-    gradient, norm = clip_by_global_norm(gradient, max_grad_norm)
-    new_params, mean, square, count = adam(
-        state["params"],
-        gradient,
-        state["adam_mean"],
-        state["adam_square"],
-        state["adam_count"],
-        learning_rate=state["learning_rate"],
-        eps=adam_eps,
-    )
-    new_state = {"params": new_params, "adam_mean": mean, "adam_square": square, "adam_count": count}
-    return new_state, {**{name: value.detach() for name, value in metrics.items()}, "grad_norm": norm}
+    new_state, more = optimizer.step(gradient, state)
+    return new_state, {**{name: value.detach() for name, value in metrics.items()}, **more}
 
 
 def polyak(target: Tensor, params: Tensor, tau: float) -> Tensor:
@@ -115,10 +145,9 @@ class FlatModule:
             parameter.requires_grad_(False)  # the gradient is taken of the vector, so acting records no graph
             parameter.data = view
 
-    def apply(self, params: Tensor, *inputs: Tensor) -> Tensor:
-        """Return `module(*inputs)` with the parameters in the flat vector `params`."""
-        output: Tensor = torch.func.functional_call(self.module, self.named(params), inputs)
-        return output
+    def apply(self, params: Tensor, *inputs: Any, buffers: Mapping[str, Tensor] | None = None) -> Any:
+        """Return `module(*inputs)` with the parameters in the flat vector `params`, and these buffers if given."""
+        return torch.func.functional_call(self.module, {**self.named(params), **(buffers or {})}, inputs)
 
     def named(self, params: Tensor) -> dict[str, Tensor]:
         """Return views on the flat vector under the module's own names, as `module.state_dict()` has them."""

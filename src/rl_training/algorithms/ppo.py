@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
 from rl_training.algorithms.normalization import ObsNormalizer, RewardScaler
-from rl_training.algorithms.optim import FlatModule, descend, learning_state
+from rl_training.algorithms.optim import ClippedAdam, FlatModule, descend
 from rl_training.algorithms.targets import gae
 from rl_training.data.schema import observation_field, observation_kind
 from rl_training.errors import CheckpointError, SpaceError
@@ -90,7 +90,10 @@ class PPO:
         if hparams.normalize in ("returns", "both"):
             self._reward_scaler = RewardScaler(setup.num_envs, hparams.gamma)
         self._network = FlatModule(network.to(setup.device))
-        self._state = learning_state(self._network.params, hparams.learning_rate)
+        self._optimizer = ClippedAdam(
+            learning_rate=hparams.learning_rate, eps=hparams.adam_eps, max_grad_norm=hparams.max_grad_norm
+        )
+        self._state = self._optimizer.state(self._network.params)
         self._state["clip_coef"] = torch.tensor(hparams.clip_coef, device=setup.device)
         self._indices = torch.zeros(hparams.minibatch_size, dtype=torch.int64, device=setup.device)
         policy = network.policy if isinstance(network, MLPActorCritic) else network
@@ -232,7 +235,7 @@ class PPO:
                 params, rows, self.hparams, self._network.apply, self._distribution, clip_coef=state["clip_coef"]
             )
 
-        return descend(loss, state, max_grad_norm=self.hparams.max_grad_norm, adam_eps=self.hparams.adam_eps)
+        return descend(loss, state, self._optimizer)
 
 
 def _taken(state: dict[str, Any], name: str) -> Any:

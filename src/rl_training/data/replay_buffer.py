@@ -1,11 +1,9 @@
-"""A ring of transitions in one block of memory.
+"""Replay memory: stored transitions, drawn uniformly, and the builder that composes a run's memory."""
 
-A row holds every field of one transition side by side, so that a batch is one gather and, for a GPU, one transfer,
-whatever the number and the dtypes of the fields.
-"""
-
+import logging
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,165 +11,124 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Batch, Setup
-from rl_training.data.schema import Field, transition_fields
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.algorithms.base import Batch, Replay, Setup, StateDict
+from rl_training.data.frame_space import FrameStackSpace
+from rl_training.data.frame_storage import FrameStorage
+from rl_training.data.mapped_memory import check_disk, describe_bytes, mapped_folder, mapped_zeros
+from rl_training.data.n_step import NStepWindows
+from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
+from rl_training.data.row_storage import Reader, RowStorage, Storage
+from rl_training.data.schema import replay_fields
+from rl_training.data.sum_tree import SumTree
+from rl_training.errors import ConfigError
 from rl_training.experiment.seeding import generator_state, set_generator_state
 from rl_training.hparams.base import OffPolicyHParams
 
-_WORD = 8  # bytes; every field starts at a multiple, so that any dtype can be viewed in place
-
-
-class RowLayout:
-    """Where each field lies inside a row of 8-byte words."""
-
-    def __init__(self, fields: Mapping[str, Field]) -> None:
-        self.fields = dict(fields)
-        self.offsets: dict[str, int] = {}
-        end = 0
-        # Widest items first: then every field is aligned without padding in between.
-        for name, field in sorted(fields.items(), key=lambda item: -item[1].dtype.itemsize):
-            self.offsets[name] = end
-            end += int(np.prod(field.shape, dtype=np.int64)) * field.dtype.itemsize
-        self.words = -(-end // _WORD)
-        self._torch_dtypes = {name: torch.from_numpy(np.empty(0, field.dtype)).dtype for name, field in fields.items()}
-        self._strides = {name: _contiguous_strides(field.shape) for name, field in fields.items()}
-
-    def arrays(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """View each field of int64 `rows` as a numpy array of its own shape and dtype."""
-        views = {}
-        for name, field in self.fields.items():
-            inner = [stride * field.dtype.itemsize for stride in self._strides[name]]
-            views[name] = np.ndarray(
-                (len(rows), *field.shape), field.dtype, rows.data, self.offsets[name], (self.words * _WORD, *inner)
-            )
-        return views
-
-    def tensors(self, rows: Tensor) -> Batch:
-        """View each field of int64 `rows` as a tensor; no copy."""
-        typed: dict[torch.dtype, Tensor] = {}
-        batch = {}
-        for name, field in self.fields.items():
-            dtype, itemsize = self._torch_dtypes[name], field.dtype.itemsize
-            if dtype not in typed:
-                typed[dtype] = rows.view(dtype)
-            batch[name] = typed[dtype].as_strided(
-                (len(rows), *field.shape),
-                (self.words * _WORD // itemsize, *self._strides[name]),
-                self.offsets[name] // itemsize,
-            )
-        return batch
-
-    def describe(self) -> str:
-        return "; ".join(f"{name} {field.dtype}{list(field.shape)}" for name, field in self.fields.items())
-
-
-def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, in items, of a dense array: (3, 4, 5) -> (20, 5, 1)."""
-    return tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
+log = logging.getLogger("rl_training")
 
 
 class ReplayBuffer:
-    """Holds the last `capacity` transitions; samples uniformly, with replacement."""
+    """Draws stored transitions uniformly, with replacement."""
 
-    def __init__(
-        self,
-        capacity: int,
-        fields: Mapping[str, Field],
-        *,
-        generator: np.random.Generator,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        if capacity < 1:
-            raise ConfigError(f"buffer_capacity must be >= 1, got {capacity}")
-        self.capacity = capacity
+    def __init__(self, storage: Storage, *, generator: np.random.Generator, device: torch.device | str = "cpu") -> None:
+        self.storage = storage
         self.device = torch.device(device)
-        self._layout = RowLayout(fields)
-        self._rows = torch.from_numpy(np.zeros((capacity, self._layout.words), np.int64))
-        self._arrays = self._layout.arrays(self._rows.numpy())
         self._generator = generator
-        self._position = 0
-        self._size = 0
+        self._reader: Reader | None = None  # of the last `sample`
+
+    @property
+    def capacity(self) -> int:
+        return self.storage.capacity
 
     def __len__(self) -> int:
-        return self._size
+        return self.storage.end - self.storage.first
 
     def add(self, transitions: Mapping[str, Any]) -> None:
         """Store N transitions: for each field an array of N rows. Other entries are ignored; the oldest rows go."""
-        rows = len(transitions["rewards"])
-        if rows > self.capacity:
-            transitions = {name: values[-self.capacity :] for name, values in transitions.items()}
-            rows = self.capacity
-        start, end = self._position, self._position + rows
-        for name, array in self._arrays.items():
-            values = transitions[name]
-            if end <= self.capacity:
-                array[start:end] = values
-            else:
-                head = self.capacity - start
-                array[start:] = values[:head]
-                array[: end - self.capacity] = values[head:]
-        self._position = end % self.capacity
-        self._size = min(self._size + rows, self.capacity)
+        self.storage.add(transitions)
 
     def sample(self, batch_size: int) -> Batch:
         """Draw transitions uniformly: each field (batch, *shape), on the buffer's device."""
-        return self.sampler(batch_size)()
+        if self._reader is None or self._reader.batch_size != batch_size:
+            self._reader = self.storage.reader(batch_size, self.device)
+        self._draw(self._reader)
+        return self._reader.give()
 
     def sampler(self, batch_size: int) -> Callable[[], Batch]:
         """Give a function that samples into one batch, the same tensors at every call: what a training loop uses.
 
         Making five tensors anew costs as much as filling them, and a compiled step knows tensors it has seen before.
         """
-        rows = torch.empty((batch_size, self._layout.words), dtype=torch.int64)
-        rows_on_device = rows.to(self.device)  # `rows` itself on the CPU
-        batch = self._layout.tensors(rows_on_device)
-        stored, filled = self._rows.numpy(), rows.numpy()
+        return partial(self._draw, self.storage.reader(batch_size, self.device))
 
-        def draw() -> Batch:
-            if self._size == 0:
-                raise RuntimeError("the replay buffer is empty: add transitions before sampling")
-            # Half the time of Generator.integers; below 2**53 rows the product stays below the size.
-            indices = (self._generator.random(batch_size) * self._size).astype(np.int64)
-            stored.take(indices, 0, filled, "clip")  # "raise" would copy through a buffer
-            if rows_on_device is not rows:
-                rows_on_device.copy_(rows)
-            return batch
+    def _draw(self, reader: Reader) -> Batch:
+        first, capacity = self.storage.first, self.storage.capacity
+        size = self.storage.end - first
+        if size == 0:
+            raise RuntimeError("the replay buffer is empty: add transitions before sampling")
+        # Half the time of Generator.integers; below 2**53 rows the product stays below the size.
+        places = (self._generator.random(reader.batch_size) * size).astype(np.int64)
+        if first and size < capacity:  # else the rows lie in the first places
+            places = (places + first) % capacity
+        reader.fill(places)
+        return reader.batch
 
-        return draw
+    def update_priorities(self, td_errors: Tensor) -> None:
+        """Ignore them: all transitions are drawn alike."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Only the filled part; rows as stored."""
-        return {
-            "rows": self._rows[: self._size],
-            "position": self._position,
-            "layout": self._layout.describe(),
-            "generator": generator_state(self._generator),
-        }
+    def state_dict(self) -> StateDict:
+        return {**self.storage.state_dict(), "generator": generator_state(self._generator)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        rows = torch.as_tensor(state["rows"])
-        if state["layout"] != self._layout.describe():
-            raise CheckpointError(
-                f"the stored transitions do not fit: they hold {state['layout']}, expected {self._layout.describe()}"
-            )
-        if len(rows) > self.capacity:
-            raise CheckpointError(f"{len(rows)} transitions are stored, but buffer_capacity is {self.capacity}")
-        position = int(state["position"])
-        if position < len(rows) < self.capacity:  # a full ring goes on in a larger one: its oldest row comes first
-            rows, position = torch.roll(rows, -position, dims=0), len(rows)
-        self._rows[: len(rows)] = rows
-        self._size = len(rows)
-        self._position = position % self.capacity
+        self.storage.load_state_dict(state)
         set_generator_state(self._generator, state["generator"])
 
 
-def build_replay_buffer(setup: Setup[OffPolicyHParams]) -> ReplayBuffer:
-    fields = transition_fields(setup.spaces)
-    capacity = setup.hparams.buffer_capacity
-    needed = capacity * RowLayout(fields).words * _WORD
-    check_memory(needed, f"a replay buffer of {capacity:,} transitions", "algo_kwargs.buffer_capacity")
-    return ReplayBuffer(capacity, fields, generator=setup.streams.numpy("buffer"), device=setup.device)
+def build_replay_buffer(setup: Setup[OffPolicyHParams]) -> Replay:
+    """Compose the memory that the settings ask for: where rows lie, n-step windows before them, how they are drawn."""
+    hparams = setup.hparams
+    storage = _build_storage(setup)
+    generator = setup.streams.numpy("buffer")
+    if not hparams.prioritized:
+        return ReplayBuffer(storage, generator=generator, device=setup.device)
+    return PrioritizedReplayBuffer(
+        storage,
+        generator=generator,
+        alpha=hparams.prioritized_alpha,
+        beta_start=hparams.prioritized_beta_start,
+        beta_end=hparams.prioritized_beta_end,
+        total_draws=hparams.updates_until(setup.total_timesteps),
+        device=setup.device,
+    )
+
+
+def _build_storage(setup: Setup[OffPolicyHParams]) -> Storage:
+    """Make the storage; refuse one that does not fit, and say what it will take, before anything is stored."""
+    hparams, space, num_envs = setup.hparams, setup.spaces.observation, setup.num_envs
+    capacity, n_step = hparams.buffer_capacity, hparams.n_step
+    fields = replay_fields(setup.spaces, n_step=n_step)
+    if isinstance(space, FrameStackSpace):
+        needed = FrameStorage.num_bytes(capacity, fields, space, num_envs=num_envs, n_step=n_step)
+    else:
+        needed = RowStorage.num_bytes(capacity, fields)
+    if hparams.prioritized:
+        needed += SumTree.num_bytes(capacity)
+    what, setting = f"a replay buffer of {capacity:,} transitions", "algo_kwargs.buffer_capacity"
+    where = ""
+    if hparams.memory == "mmap":
+        folder = mapped_folder()
+        check_disk(needed, folder, what, setting)
+        where = f" in a file in {folder}"
+    else:
+        check_memory(needed, what, f"{setting}, or let the buffer lie in a file: algo_kwargs.memory: mmap")
+    log.info("replay buffer: %s transitions, %s%s", f"{capacity:,}", describe_bytes(needed), where)
+    allocate = mapped_zeros if hparams.memory == "mmap" else np.zeros
+    if isinstance(space, FrameStackSpace):
+        return FrameStorage(
+            capacity, fields, space, num_envs=num_envs, n_step=n_step, gamma=hparams.gamma, allocate=allocate
+        )
+    windows = NStepWindows(n_step, hparams.gamma, num_envs, fields) if n_step > 1 else None
+    return RowStorage(capacity, fields, windows=windows, allocate=allocate)
 
 
 def check_memory(needed: int, what: str, setting: str) -> None:
@@ -179,7 +136,7 @@ def check_memory(needed: int, what: str, setting: str) -> None:
     available = available_memory()
     if available is not None and needed > available:
         raise ConfigError(
-            f"{what} needs {needed / 2**30:.1f} GiB, but only {available / 2**30:.1f} GiB of memory are available; "
+            f"{what} needs {describe_bytes(needed)}, but only {describe_bytes(available)} of memory are available; "
             f"lower {setting}"
         )
 

@@ -113,6 +113,6 @@ def rollout_fields(setup: Setup[PPOHParams]) -> dict[str, Field]:
 def build_rollout_buffer(setup: Setup[PPOHParams]) -> RolloutBuffer:
     fields = rollout_fields(setup)
     rows = setup.hparams.num_steps * setup.num_envs
-    row_bytes = sum(int(np.prod(field.shape, dtype=np.int64)) * field.dtype.itemsize for field in fields.values())
+    row_bytes = sum(field.num_bytes for field in fields.values())
     check_memory(rows * row_bytes, f"a rollout of {rows:,} rows", "algo_kwargs.num_steps or num_envs")
     return RolloutBuffer(setup.hparams.num_steps, setup.num_envs, fields, device=setup.device)

@@ -1,5 +1,6 @@
 """From Gymnasium spaces to stored fields: the only place that decides kinds, shapes and dtypes."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,10 @@ class Field:
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,16 @@ def transition_fields(spaces: Spaces) -> dict[str, Field]:
         "rewards": Field((), np.dtype(np.float32)),
         "terminated": Field((), np.dtype(np.bool_)),
     }
+
+
+def replay_fields(spaces: Spaces, *, n_step: int = 1) -> dict[str, Field]:
+    """The fields of one transition that is stored to be replayed, in order."""
+    fields = transition_fields(spaces)
+    if spaces.action_mask:  # of the next observation: the target picks among valid actions only
+        fields["next_action_mask"] = Field((mask_size(spaces.action),), np.dtype(np.bool_))
+    if n_step > 1:
+        fields["discounts"] = Field((), np.dtype(np.float32))
+    return fields
 
 
 def to_env_actions(space: gym.Space[Any]) -> Callable[[np.ndarray], np.ndarray]:

@@ -1,6 +1,6 @@
 """From an env id to environments: `gym.make` with errors that say what to do, and the backends.
 
-Importing this module registers the tiny environments with gymnasium.
+Importing this module registers the tiny environments and MinAtar's games with gymnasium.
 """
 
 import copy
@@ -21,6 +21,7 @@ from rl_training.envs.atari import SETTINGS as ATARI_SETTINGS
 from rl_training.envs.atari import make_atari
 from rl_training.envs.dict_obs import sample_action
 from rl_training.envs.envpool_envs import EnvPoolEnvs, refuse
+from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.vector import Env, EnvGroup, EnvSlot, SyncEnvs, check_env, describe
 from rl_training.envs.workers import AsyncEnvs
@@ -33,6 +34,7 @@ TINY_ENVS = {
     "rl_training/Chain-v0": ("Chain", 100),
     "rl_training/Identity-v0": ("Identity", None),
     "rl_training/TwoArmedBandit-v0": ("TwoArmedBandit", None),
+    "rl_training/Lottery-v0": ("Lottery", None),
     "rl_training/TinyImage-v0": ("TinyImage", None),
     "rl_training/TinyDict-v0": ("TinyDict", None),
     "rl_training/Masked-v0": ("Masked", None),
@@ -48,12 +50,14 @@ def register_tiny_envs() -> None:
 
 
 register_tiny_envs()
+register_minatar_envs()
 
 # Python module that an extra of ours brings -> the extra, and how the envs that need it are recognised.
 EXTRAS = {
     "Box2D": ("box2d", re.compile(r"^gymnasium\.envs\.box2d")),
     "mujoco": ("mujoco", re.compile(r"^gymnasium\.envs\.mujoco")),
     "ale_py": ("atari", re.compile(r"^ale_py")),
+    "minatar": ("minatar", re.compile(r"^rl_training\.envs\.minatar")),
 }
 ATARI_ID = re.compile(r"^ALE/|(NoFrameskip|Deterministic)-v\d+$")
 
@@ -74,10 +78,12 @@ class RegisteredEnv:
         if ATARI_ID.search(_env_name(self.env_id)):
             _register_atari()
             return make_atari(self.env_id, kwargs)
+        # By its id, gymnasium would call v0 out of date; MinAtar's v1 is no newer, it only has fewer actions.
+        env_id = gym.registry[self.env_id] if self.env_id in MINATAR_IDS else self.env_id
         pixels = PixelSettings.parse(kwargs.pop("pixels", False))
         if pixels is not None:
-            return make_pixels(self.env_id, kwargs, pixels)
-        return gym.make(self.env_id, **kwargs)
+            return make_pixels(env_id, kwargs, pixels)
+        return gym.make(env_id, **kwargs)
 
 
 def make_env_factory(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvFactory:

@@ -10,8 +10,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.envs.registration import EnvSpec
 
+from rl_training.data.frame_space import FrameStackSpace
 from rl_training.envs.vector import Env
 from rl_training.errors import ConfigError, EnvError
 
@@ -47,7 +48,7 @@ class FrameStack:
                 f"env_kwargs: frame_stack {num_frames} times {colours} colour(s) makes {layers} layers, which must be "
                 f"fewer than the {size} pixels of a side"
             )
-        self.space = Box(0, 255, (layers, size, size), np.uint8)
+        self.space = FrameStackSpace(num_frames, (layers, size, size))
         self._frames: np.ndarray = np.zeros((num_frames, colours, size, size), np.uint8)
 
     def restart(self, picture: np.ndarray) -> np.ndarray:
@@ -138,7 +139,7 @@ class PixelObservation(gym.Wrapper[np.ndarray, Any, Any, Any]):
         return np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY))
 
 
-def make_pixels(env_id: str, env_kwargs: Mapping[str, Any], settings: PixelSettings) -> Env:
+def make_pixels(env_id: str | EnvSpec, env_kwargs: Mapping[str, Any], settings: PixelSettings) -> Env:
     """Make an environment by its id and observe it as pixels; `env_kwargs` go to `gym.make`."""
     render_mode = env_kwargs.get("render_mode", "rgb_array")
     if render_mode != "rgb_array":

@@ -1,7 +1,7 @@
 """Environments that are learnt in seconds and whose optimal values are known, for tests and documentation.
 
 Registered as `rl_training/<name>-v0` when `rl_training.envs.factory` is imported: Chain, Identity, TwoArmedBandit,
-TinyImage, TinyDict, Masked and Misbehaving.
+Lottery, TinyImage, TinyDict, Masked and Misbehaving.
 """
 
 import os
@@ -145,6 +145,48 @@ class TwoArmedBandit(gym.Env[np.ndarray, np.int64]):
     def step(self, action: np.int64) -> StepTuple:
         reward = self._means[action] + self._noise * self.np_random.standard_normal()
         return np.ones(1, np.float32), float(reward), True, False, {}
+
+
+class Lottery(gym.Env[np.ndarray, np.int64]):
+    """Draw a ticket twice, then terminate: what is known here is not only the mean of a return but its distribution.
+
+    Observation: which draw comes, one-hot. Action a draws a reward uniform in [0, prizes[a]); with `coins` it is 0 or
+    prizes[a], each half of the time. The best action is that of the highest prize, at both draws.
+    Returns: at the second draw the reward itself; at the first, with action a, uniform in [0, prizes[a]) plus an
+    independent one in [0, gamma * max(prizes)), see `quantiles`. Best mean return: max(prizes).
+    """
+
+    def __init__(self, prizes: Sequence[float] = (1.0, 2.0), coins: bool = False) -> None:
+        self.observation_space = Box(0.0, 1.0, (2,), np.float32)
+        self.action_space = Discrete(len(prizes))
+        self._prizes, self._coins = tuple(prizes), coins
+        self._draw = 0
+
+    @staticmethod
+    def quantiles(
+        taus: np.ndarray, draw: int, action: int, gamma: float, prizes: Sequence[float] = (1.0, 2.0)
+    ) -> np.ndarray:
+        """Give the quantiles of the optimal policy's return after `action` at a draw, 0 or 1, without `coins`."""
+        taus = np.asarray(taus, np.float64)
+        if draw == 1:
+            return taus * prizes[action]
+        short, long = sorted((prizes[action], gamma * max(prizes)))
+        # The density of the sum is a trapezium: it rises over `short`, stays, and falls over `short`.
+        edge = short / (2.0 * long)  # the mass below `short`
+        rising = np.sqrt(2.0 * short * long * taus)
+        falling = short + long - np.sqrt(2.0 * short * long * (1.0 - taus))
+        return np.where(taus < edge, rising, np.where(taus > 1.0 - edge, falling, long * taus + short / 2.0))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> ResetTuple:
+        super().reset(seed=seed)
+        self._draw = 0
+        return np.eye(2, dtype=np.float32)[0], {}
+
+    def step(self, action: np.int64) -> StepTuple:
+        share = float(self.np_random.integers(2)) if self._coins else self.np_random.random()
+        self._draw += 1
+        ended = self._draw == 2
+        return np.eye(2, dtype=np.float32)[1], share * self._prizes[action], ended, False, {}
 
 
 class TinyImage(gym.Env[np.ndarray, np.int64]):

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+from gymnasium.wrappers import FrameStackObservation, OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from rl_training.data.frame_space import FrameStackSpace
 from rl_training.envs.dict_obs import PackedDictObs
 from rl_training.errors import EnvError, SpaceError
 
@@ -127,7 +128,7 @@ class ArraySpace:
 
 
 def check_env(env: object) -> Env:
-    """Refuse what a factory must not return; make one array of a Dict observation."""
+    """Refuse what a factory must not return; make one array of a Dict observation; recognise stacked frames."""
     if isinstance(env, gym.vector.VectorEnv):
         raise EnvError(
             f"came from a factory that returned the vector environment {env!r}; it must return a single "
@@ -136,12 +137,27 @@ def check_env(env: object) -> Env:
     if not isinstance(env, gym.Env):
         raise EnvError(f"came from a factory that returned {type(env).__name__} {env!r}, not a gymnasium.Env,")
     if not isinstance(env.observation_space, gym.spaces.Dict):
+        _declare_stacked_frames(env)
         return env
     try:
         return PackedDictObs(env)
     except SpaceError:
         env.close()
         raise
+
+
+def _declare_stacked_frames(env: Env) -> None:
+    """Say of grey frames that Gymnasium's own wrapper stacks that they are a stack."""
+    space, wrapper = env.observation_space, env
+    if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3 or space.low.any():
+        return
+    shape, high = space.shape, int(space.high.max())
+    # Wrappers around it that keep its space keep its observations, too; if one does not, nothing but memory is lost.
+    while isinstance(wrapper, gym.Wrapper) and wrapper.observation_space is space:
+        if isinstance(wrapper, FrameStackObservation):
+            env.observation_space = FrameStackSpace(wrapper.stack_size, shape, high=high)
+            return
+        wrapper = wrapper.env
 
 
 # ---------------------------------------------------------------------------------------------- one environment

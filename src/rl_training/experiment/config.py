@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Hashable, Iterable, Mapping
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from rl_training.experiment.registry import AlgorithmSpec, find_spec
 from rl_training.hparams.base import Count, CountOrZero, HParams, Positive, Real, Settings, Switch, explain
 
 PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
+_MAX_CLOSE_CONFIGS = 6  # a message that names more is no help
 
 
 class TrainConfig(Settings):
@@ -145,8 +147,12 @@ def find_config_file(path: str | Path) -> Path:
     for candidate in (packaged, packaged.with_suffix(".yaml")):
         if not path.is_absolute() and candidate.is_file() and candidate.is_relative_to(PACKAGED_CONFIGS):
             return candidate
-    shipped = ", ".join(f"configs/{name}" for name in packaged_configs())
-    raise ConfigError(f"there is no config file {str(path)!r}; shipped with the package: {shipped}")
+    shipped, wanted = packaged_configs(), "/".join(parts)
+    close = [name for name in shipped if wanted and name.startswith(wanted)] or get_close_matches(wanted, shipped)
+    hint = "`rl-training list` shows those that come with the package"
+    if 0 < len(close) <= _MAX_CLOSE_CONFIGS:
+        hint = f"did you mean {' or '.join(f'configs/{name}' for name in close)}?"
+    raise ConfigError(f"there is no config file {str(path)!r}; {hint}")
 
 
 def packaged_configs() -> list[str]:

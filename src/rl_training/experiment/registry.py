@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rl_training.errors import ConfigError
 from rl_training.hparams.base import HParams
-from rl_training.hparams.dqn import DQNHParams
+from rl_training.hparams.dqn import (
+    C51HParams,
+    DoubleDQNHParams,
+    DQNHParams,
+    DuelingDQNHParams,
+    FQFHParams,
+    IQNHParams,
+    NoisyDQNHParams,
+    NStepDQNHParams,
+    PrioritizedDQNHParams,
+    QRDQNHParams,
+    RainbowDQNHParams,
+)
 from rl_training.hparams.ppo import PPOHParams
 
 if TYPE_CHECKING:
@@ -58,19 +70,115 @@ def _resolve(reference: str) -> Callable[..., Any]:
 
 _ALL_OBSERVATIONS: frozenset[ObservationKind] = frozenset({"vector", "image", "discrete", "dict"})
 
-_ROWS = (
-    AlgorithmSpec(
-        name="dqn",
-        class_name="DQN",
-        summary="deep Q-learning with replay and a target network",
-        paper="Mnih et al. 2015, Human-level control through deep reinforcement learning",
+
+def _q_learning(
+    name: str, class_name: str, summary: str, paper: str, hparams: type[HParams], build: str
+) -> AlgorithmSpec:
+    """Give a row of the DQN family."""
+    return AlgorithmSpec(
+        name=name,
+        class_name=class_name,
+        summary=summary,
+        paper=paper,
         loop="off_policy",
         actions=frozenset({"discrete"}),
         observations=_ALL_OBSERVATIONS,
-        hparams=DQNHParams,
-        build="rl_training.algorithms.dqn:build_dqn",
+        hparams=hparams,
+        action_masks=True,
+        build=f"rl_training.algorithms.{build}",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
-        reference_config="dqn/cartpole.yaml",
+        reference_config=f"{name}/cartpole.yaml",
+    )
+
+
+_ROWS = (
+    _q_learning(
+        "dqn",
+        "DQN",
+        "deep Q-learning with replay and a target network",
+        "Mnih et al. 2015, Human-level control through deep reinforcement learning",
+        DQNHParams,
+        "dqn:build_dqn",
+    ),
+    _q_learning(
+        "double_dqn",
+        "DoubleDQN",
+        "DQN whose online network picks the target's action",
+        "van Hasselt et al. 2016, Deep reinforcement learning with double Q-learning",
+        DoubleDQNHParams,
+        "dqn:build_dqn",
+    ),
+    _q_learning(
+        "dueling_dqn",
+        "DuelingDQN",
+        "double DQN with streams for the state's value and the actions' advantages",
+        "Wang et al. 2016, Dueling network architectures for deep reinforcement learning",
+        DuelingDQNHParams,
+        "dqn:build_dqn",
+    ),
+    _q_learning(
+        "noisy_dqn",
+        "NoisyDQN",
+        "DQN that explores by noise on its weights",
+        "Fortunato et al. 2018, Noisy networks for exploration",
+        NoisyDQNHParams,
+        "dqn:build_dqn",
+    ),
+    _q_learning(
+        "prioritized_dqn",
+        "PrioritizedDQN",
+        "DQN that replays transitions by their TD error",
+        "Schaul et al. 2016, Prioritized experience replay",
+        PrioritizedDQNHParams,
+        "dqn:build_dqn",
+    ),
+    _q_learning(
+        "n_step_dqn",
+        "NStepDQN",
+        "DQN with returns over three steps",
+        "Sutton 1988, Learning to predict by the methods of temporal differences",
+        NStepDQNHParams,
+        "dqn:build_dqn",
+    ),
+    _q_learning(
+        "c51_dqn",
+        "C51DQN",
+        "the return's distribution as probabilities of fixed atoms",
+        "Bellemare et al. 2017, A distributional perspective on reinforcement learning",
+        C51HParams,
+        "c51_dqn:build_c51_dqn",
+    ),
+    _q_learning(
+        "rainbow_dqn",
+        "RainbowDQN",
+        "C51 with double, dueling, noisy, prioritized and three-step learning",
+        "Hessel et al. 2018, Rainbow: combining improvements in deep reinforcement learning",
+        RainbowDQNHParams,
+        "c51_dqn:build_c51_dqn",
+    ),
+    _q_learning(
+        "qr_dqn",
+        "QRDQN",
+        "the return's distribution as quantiles, learnt by quantile regression",
+        "Dabney et al. 2018, Distributional reinforcement learning with quantile regression",
+        QRDQNHParams,
+        "qr_dqn:build_qr_dqn",
+    ),
+    _q_learning(
+        "iqn",
+        "IQN",
+        "the return's quantile function, learnt at random fractions",
+        "Dabney et al. 2018, Implicit quantile networks for distributional reinforcement learning",
+        IQNHParams,
+        "iqn:build_iqn",
+    ),
+    _q_learning(
+        "fqf",
+        "FQF",
+        "IQN whose fractions are proposed by a network",
+        "Yang et al. 2019, Fully parameterized quantile function for distributional reinforcement learning",
+        FQFHParams,
+        "fqf:build_fqf",
     ),
     AlgorithmSpec(
         name="ppo",

@@ -100,6 +100,7 @@ def _chunks(head: list[bytes], arrays: list[Tensor]) -> Iterator[bytes | memoryv
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Give the tensors as private views on the file: of a buffer, only what is looked at is read."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

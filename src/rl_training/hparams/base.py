@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError, model_validator
@@ -65,6 +65,9 @@ class OffPolicyHParams(HParams):
     """What the off-policy loop asks of an algorithm's settings: how much it keeps, and how often it learns."""
 
     buffer_capacity: Count = Field(100_000, description="transitions the replay buffer holds")
+    memory: Literal["ram", "mmap"] = Field(
+        "ram", description="where transitions lie; mmap: in a file, of which the system keeps in memory what fits"
+    )
     batch_size: Count = Field(128, description="transitions per gradient step")
     learning_starts: CountOrZero = Field(
         1_000, description="env steps of random actions before updates begin to be owed"
@@ -73,11 +76,21 @@ class OffPolicyHParams(HParams):
     gradient_steps: Annotated[int, Ge(-1), WHOLE] = Field(
         -1, description="updates per round; -1 = as many as env steps since the last round"
     )
+    gamma: Fraction = Field(0.99, description="discount per env step")
+    n_step: Count = Field(1, description="rewards summed before the target bootstraps; fewer at an episode's end")
+    prioritized: Switch = Field(False, description="draw transitions by their TD error (prioritized replay)")
+    prioritized_alpha: NonNegative = Field(0.6, description="exponent of the priorities; 0 draws all transitions alike")
+    prioritized_beta_start: Fraction = Field(0.4, description="exponent of the importance weights at the first update")
+    prioritized_beta_end: Fraction = Field(
+        1.0, description="the same at the run's end; 1 corrects the drawing by priority wholly"
+    )
 
     @model_validator(mode="after")
-    def _check_gradient_steps(self) -> "OffPolicyHParams":
+    def _check_replay(self) -> "OffPolicyHParams":
         if self.gradient_steps == 0:
             raise ValueError("gradient_steps must be -1 or >= 1, got 0")
+        if self.buffer_capacity < self.n_step:
+            raise ValueError(f"buffer_capacity must be at least n_step, {self.n_step}, got {self.buffer_capacity}")
         return self
 
     def updates_until(self, step: int) -> int:

@@ -1,9 +1,16 @@
 """Building blocks shared by the networks."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+Dense = Callable[[int, int], nn.Module]  # (inputs, outputs) -> a layer
 
 
 def mlp(
@@ -13,13 +20,150 @@ def mlp(
     *,
     layer_norm: bool = False,
     activation: type[nn.Module] = nn.ReLU,
+    dense: Dense = nn.Linear,
 ) -> list[nn.Module]:
     """Give the layers of a network: (batch, in_features) -> (batch, out_features), or None: -> the last hidden ones."""
     layers: list[nn.Module] = []
     for size in hidden_sizes:
-        layers += [nn.Linear(in_features, size), *([nn.LayerNorm(size)] if layer_norm else []), activation()]
+        layers += [dense(in_features, size), *([nn.LayerNorm(size)] if layer_norm else []), activation()]
         in_features = size
-    return layers if out_features is None else [*layers, nn.Linear(in_features, out_features)]
+    return layers if out_features is None else [*layers, dense(in_features, out_features)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadStyle:
+    """How the dense layers of a Q-network are made, whatever it says about an action."""
+
+    layer_norm: bool = False
+    dueling: bool = False  # the last hidden layer exists twice: for the state's value and the actions' advantages
+    noisy_sigma: float | None = None  # with a number, all dense layers but those of IQN's trunk have noisy weights
+
+
+PLAIN = HeadStyle()
+
+
+def action_layers(
+    in_features: int, hidden_sizes: Sequence[int], action_dim: int, per_action: int = 1, *, style: HeadStyle = PLAIN
+) -> list[nn.Module]:
+    """Give the layers from features to some numbers for each action: (..., in) -> (..., actions * per_action)."""
+    dense: Dense = nn.Linear if style.noisy_sigma is None else partial(NoisyLinear, sigma=style.noisy_sigma)
+    layers = partial(mlp, layer_norm=style.layer_norm, dense=dense)
+    if not style.dueling:
+        return layers(in_features, hidden_sizes, action_dim * per_action)
+    shared, stream = hidden_sizes[:-1], hidden_sizes[-1:]
+    size = shared[-1] if shared else in_features
+    value = nn.Sequential(*layers(size, stream, per_action))
+    advantages = nn.Sequential(*layers(size, stream, action_dim * per_action))
+    return [*layers(in_features, shared, None), Dueling(value, advantages, action_dim)]
+
+
+class Dueling(nn.Module):
+    """Q = V + A - mean of A over the actions, for each of the numbers per action (Wang et al. 2016, equation 9)."""
+
+    def __init__(self, value: nn.Module, advantages: nn.Module, action_dim: int) -> None:
+        super().__init__()
+        self.value, self.advantages, self.action_dim = value, advantages, action_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Two streams send their gradients down: the paper scales the sum by 1 / sqrt(2).
+        x = x.detach() + (x - x.detach()) * math.sqrt(0.5)
+        advantages = self.advantages(x).unflatten(-1, (self.action_dim, -1))
+        q_values: Tensor = self.value(x).unsqueeze(-2) + advantages - advantages.mean(-2, keepdim=True)
+        return q_values.flatten(-2)
+
+
+class NoisyLinear(nn.Module):
+    """Linear layer whose weights are mu + sigma * f(e_out) f(e_in)^T, f(e) = sign(e) sqrt(|e|): factorised noise.
+
+    The factors f(e) stand in the buffer `noise`, (inputs + outputs), or one row of them per row of the input; zeros, as
+    they are at first, leave mu alone. Who trains or acts sets them (`NoisyLayers`). Fortunato et al. 2018, section 3.
+    """
+
+    noise: Tensor
+
+    def __init__(self, in_features: int, out_features: int, *, sigma: float = 0.5) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        bound = 1.0 / math.sqrt(in_features)
+        self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(out_features).uniform_(-bound, bound))
+        self.weight_sigma = nn.Parameter(torch.full((out_features, in_features), sigma * bound))
+        self.bias_sigma = nn.Parameter(torch.full((out_features,), sigma * bound))
+        self.register_buffer("noise", torch.zeros(in_features + out_features), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise_in, noise_out = self.noise[..., : self.in_features], self.noise[..., self.in_features :]
+        if self.noise.ndim == 1:  # the same for all rows: one product with the noisy weights
+            weight = self.weight + self.weight_sigma * (noise_out[:, None] * noise_in)
+            return F.linear(x, weight, self.bias + self.bias_sigma * noise_out)
+        # Per row, which may have several parts: (rows, parts, inputs). No weights are ever made for each row, because
+        # (f_out f_in^T * sigma) x = f_out * (sigma (f_in * x)).
+        parts = (1,) * (x.ndim - 2)
+        noise_in, noise_out = (noise.view(len(noise), *parts, -1) for noise in (noise_in, noise_out))
+        noisy = noise_out * F.linear(x * noise_in, self.weight_sigma, self.bias_sigma)
+        return F.linear(x, self.weight, self.bias) + noisy
+
+
+def noise_factors(normal: np.ndarray) -> np.ndarray:
+    """f(e) = sign(e) sqrt(|e|) of standard normal numbers."""
+    factors: np.ndarray = np.copysign(np.sqrt(np.abs(normal)), normal)
+    return factors
+
+
+class NoisyLayers:
+    """The noisy layers of a network, their noise side by side in one vector of `size` numbers."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._layers = {name: part for name, part in module.named_modules() if isinstance(part, NoisyLinear)}
+        self._sizes = [layer.in_features + layer.out_features for layer in self._layers.values()]
+        self.size = sum(self._sizes)
+
+    def buffers(self, noise: Tensor) -> dict[str, Tensor]:
+        """Name the parts of `noise`, (size,), as the module names its buffers."""
+        parts = torch.split(noise, self._sizes, -1)
+        return {f"{name}.noise": part for name, part in zip(self._layers, parts, strict=True)}
+
+    def set(self, noise: Tensor) -> None:
+        """Let the module run with this noise from now on: (size,), or (rows, size), one for each row of its input."""
+        for layer, part in zip(self._layers.values(), torch.split(noise, self._sizes, -1), strict=True):
+            layer.noise = part
+
+
+class CosineEmbedding(nn.Module):
+    """phi_j(tau) = ReLU(sum over i of cos(pi i tau) w_ij + b_j), i from 0: (...) -> (..., features).
+
+    Dabney et al. 2018, Implicit quantile networks, equation 4.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, num_cosines: int, features: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_cosines, features)
+        self.register_buffer("frequencies", torch.pi * torch.arange(num_cosines), persistent=False)
+
+    def forward(self, taus: Tensor) -> Tensor:
+        return F.relu(self.linear(torch.cos(taus.unsqueeze(-1) * self.frequencies)))
+
+
+class MeanOfLast(nn.Module):
+    """(..., n) -> (...): Q-values from quantiles."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(-1)
+
+
+class Expectation(nn.Module):
+    """(..., atoms) logits -> (...): the mean of the distribution over fixed atoms."""
+
+    atoms: Tensor
+
+    def __init__(self, atoms: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("atoms", atoms, persistent=False)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return (logits.softmax(-1) * self.atoms).sum(-1)
 
 
 class Parallel(nn.ModuleList):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from rl_training.models.layers import mlp
+from rl_training.models.layers import PLAIN, HeadStyle, action_layers
 
 
 class MLPQNetwork(nn.Sequential):
@@ -17,6 +17,7 @@ class MLPQNetwork(nn.Sequential):
         hidden_sizes: Sequence[int] = (256, 256),
         encoder: nn.Module | None = None,
         *,
-        layer_norm: bool = False,
+        style: HeadStyle = PLAIN,
     ) -> None:
-        super().__init__(encoder or nn.Identity(), *mlp(obs_dim, hidden_sizes, action_dim, layer_norm=layer_norm))
+        layers = action_layers(obs_dim, hidden_sizes, action_dim, style=style)
+        super().__init__(encoder or nn.Identity(), *layers)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rl_training.models.layers import LearnedRow, Parallel
+from rl_training.models.layers import Dueling, Expectation, LearnedRow, MeanOfLast, NoisyLinear, Parallel
 
 Forward = Callable[[np.ndarray], np.ndarray]
 
@@ -78,6 +78,7 @@ _NUMPY_ACTIVATIONS: dict[type[nn.Module], Forward] = {
     nn.SiLU: lambda x: x * (_HALF + _HALF * np.tanh(_HALF * x)),  # x * sigmoid(x), without overflow
     nn.Identity: lambda x: x,
     nn.Flatten: lambda x: x.reshape(len(x), -1),
+    MeanOfLast: lambda x: x.mean(-1),
 }
 
 
@@ -89,7 +90,7 @@ def fast_forward(module: nn.Module, device: torch.device | str) -> Forward | Non
     For one row it is four times as fast as the module, whose time is then mostly overhead.
     """
     layers = _layers(module)
-    weights = [layer.weight for layer in module.modules() if isinstance(layer, nn.Linear)]
+    weights = [layer.weight for layer in module.modules() if isinstance(layer, nn.Linear | NoisyLinear)]
     parameters_fit = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
     if layers is None or not weights or not parameters_fit or torch.device(device).type != "cpu":
         return None
@@ -110,13 +111,15 @@ def _layers(module: nn.Module) -> list[nn.Module] | None:
     if type(module).forward is nn.Sequential.forward:
         parts = [_layers(part) for part in module.children()]
         return None if None in parts else [layer for part in parts for layer in part or ()]
-    if type(module) is Parallel:
-        return None if None in [_layers(part) for part in module] else [module]
-    known = type(module) in (nn.Linear, LearnedRow, *_NUMPY_ACTIVATIONS) or (
+    if type(module) in (Parallel, Dueling):
+        return None if None in [_layers(part) for part in module.children()] else [module]
+    known = type(module) in (nn.Linear, NoisyLinear, LearnedRow, Expectation, nn.Unflatten, *_NUMPY_ACTIVATIONS) or (
         type(module) is nn.LayerNorm and len(module.normalized_shape) == 1 and module.bias is not None
     )
-    flat = type(module) is not nn.Flatten or (module.start_dim, module.end_dim) == (1, -1)
-    return [module] if known and flat else None
+    per_row = (type(module) is not nn.Flatten or (module.start_dim, module.end_dim) == (1, -1)) and (
+        type(module) is not nn.Unflatten or module.dim == 1
+    )
+    return [module] if known and per_row else None
 
 
 def _numpy_layer_norm(layer: nn.LayerNorm) -> Forward:
@@ -128,6 +131,42 @@ def _numpy_layer_norm(layer: nn.LayerNorm) -> Forward:
         variance = np.add.reduce(centred * centred, 1, keepdims=True) * share
         output: np.ndarray = centred / np.sqrt(variance + eps) * scale + shift
         return output
+
+    return forward
+
+
+def _numpy_dueling(layer: Dueling) -> Forward:
+    value, advantages = (_numpy_layers(_layers(part) or ()) for part in (layer.value, layer.advantages))
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        per_action = advantages(x).reshape(len(x), layer.action_dim, -1)
+        centred = per_action - np.add.reduce(per_action, 1, keepdims=True) * np.float32(1.0 / layer.action_dim)
+        output: np.ndarray = (centred + value(x)[:, None]).reshape(len(x), -1)
+        return output
+
+    return forward
+
+
+def _numpy_noisy_linear(layer: NoisyLinear) -> Forward:
+    weight, bias, weight_sigma, bias_sigma = (parameter.detach().numpy() for parameter in layer.parameters())
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        noise = layer.noise.numpy()  # set anew for each step
+        noise_in, noise_out = noise[..., : layer.in_features], noise[..., layer.in_features :]
+        noisy = noise_out * ((x * noise_in).dot(weight_sigma.T) + bias_sigma)
+        output: np.ndarray = x.dot(weight.T) + bias + noisy
+        return output
+
+    return forward
+
+
+def _numpy_expectation(layer: Expectation) -> Forward:
+    atoms = layer.atoms.numpy()
+
+    def forward(logits: np.ndarray) -> np.ndarray:
+        shares = np.exp(logits - np.maximum.reduce(logits, -1, keepdims=True))
+        means: np.ndarray = shares.dot(atoms) / np.add.reduce(shares, -1)
+        return means
 
     return forward
 
@@ -147,6 +186,15 @@ def _numpy_layer(layer: nn.Module) -> Forward:
     if isinstance(layer, Parallel):
         parts = [_numpy_layers(_layers(part) or ()) for part in layer]
         return parts[0] if len(parts) == 1 else lambda x: np.concatenate([part(x) for part in parts], 1)
+    if isinstance(layer, Dueling):
+        return _numpy_dueling(layer)
+    if isinstance(layer, NoisyLinear):
+        return _numpy_noisy_linear(layer)
+    if isinstance(layer, Expectation):
+        return _numpy_expectation(layer)
+    if isinstance(layer, nn.Unflatten):
+        shape: tuple[int, ...] = tuple(layer.unflattened_size)
+        return lambda x: x.reshape(len(x), *shape)
     if isinstance(layer, LearnedRow):
         row = layer.row.detach().numpy()
         return lambda x: np.broadcast_to(row, (len(x), row.size))

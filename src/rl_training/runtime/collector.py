@@ -3,6 +3,7 @@
 It owns what an episode is: seeds, resets, returns, and the recipe from which a resumed run brings every env back.
 """
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -94,14 +95,15 @@ class Collector:
         self._refuse_non_finite(result.obs, result.rewards)
         ended = result.ended
         next_masks = self._masks_of(result.infos, range(self.envs.num_envs), ended)
-        obs_after = result.obs
+        obs_after, masks_after = result.obs, next_masks
         begun: list[_OpenEpisode] = []
         if ended:
             obs_after = result.obs.copy()  # `next_obs` keeps the true final observations
             numbers = [self._open[index].number + 1 for index in ended]
             begun, obs_after[ended], first_masks = self._begin(ended, numbers)
             if next_masks is not None:
-                next_masks[ended] = first_masks
+                masks_after = next_masks.copy()
+                masks_after[ended] = first_masks
         # No env can fail from here on.
         for index, episode in enumerate(self._open):
             episode.actions.append(env_actions[index])
@@ -109,7 +111,7 @@ class Collector:
         for index, episode in zip(ended, begun, strict=True):
             self._finish(index, step + self.envs.num_envs)
             self._open[index] = episode
-        self._obs, self._masks, self._drawn = obs_after, next_masks, None
+        self._obs, self._masks, self._drawn = obs_after, masks_after, None
         transitions = {
             "obs": obs,
             "actions": actions,
@@ -118,7 +120,9 @@ class Collector:
             "terminated": self._ended_for_learning(result),
             "truncated": result.truncated,
         }
-        return transitions if masks is None else {**transitions, "action_mask": masks}
+        if masks is None or next_masks is None:
+            return transitions
+        return {**transitions, "action_mask": masks, "next_action_mask": next_masks}
 
     def state_dict(self) -> StateDict:
         """Per env: the recipe of its open episode and the observation it must lead to."""
@@ -198,20 +202,24 @@ class Collector:
     ) -> np.ndarray | None:
         """Give the action masks in the infos, (envs, choices), if the envs give any; refuse those that will not do.
 
-        The mask of an episode's last observation is never used, so that it may be anything. `begun`: episodes at their
-        reset; else the open ones, at a step.
+        No action follows on the last observation of an `ended` episode: its mask may be anything, and where it will not
+        do, all are valid. It tells which values a target at a time limit looks at. `begun`: episodes at their reset;
+        else the open ones, at a step.
         """
         reader = self._mask_reader
         if reader is None:
             return None
         masks = np.ones((len(infos), reader.size), np.bool_)
         for row, (index, info) in enumerate(zip(indices, infos, strict=True)):
-            if index not in ended:
-                try:
+            if index in ended:
+                with contextlib.suppress(Exception):
                     masks[row] = reader.read(info)
-                except ValueError as problem:
-                    where = _reset_place(begun[row]) if begun else _step_place(self._open[index])
-                    raise EnvError(f"env {index} gave {problem} at {where}") from None
+                continue
+            try:
+                masks[row] = reader.read(info)
+            except ValueError as problem:
+                where = _reset_place(begun[row]) if begun else _step_place(self._open[index])
+                raise EnvError(f"env {index} gave {problem} at {where}") from None
         return masks
 
     @staticmethod

@@ -20,8 +20,12 @@ def run_off_policy(run: Run, hparams: OffPolicyHParams, callbacks: Sequence[Call
         run.mid_step = True
         memory.add(transitions)
         run.previous_step, run.step = run.step, run.step + num_envs
-        for _ in range(owed(run.step) - owed(run.previous_step)):
-            _note(run, algorithm.update(sample()))
+        # Until the first n-step return is whole there is nothing to learn from.
+        for _ in range(owed(run.step) - owed(run.previous_step) if len(memory) else 0):
+            result = algorithm.update(sample())
+            if result.td_errors is not None:
+                memory.update_priorities(result.td_errors)
+            _note(run, result)
         run.mid_step = False
         for callback in callbacks:
             callback.on_step(run)

@@ -1,0 +1,138 @@
+"""FQF: IQN whose fractions 0 = tau_0 < ... < tau_N = 1 are proposed by a network, where the quantile function bends.
+
+    Q(s, a) = sum over i of (tau_i+1 - tau_i) * Z(tau_hat_i),  tau_hat_i = (tau_i + tau_i+1) / 2
+    quantile network: the quantile regression loss at tau_hat; it does not reach the fractions
+    fraction network: the 1-Wasserstein distance between the quantile function and its steps; it reaches nothing else
+        d W1 / d tau_i = |Z(tau_i) - Z(tau_hat_i-1)| - |Z(tau_i) - Z(tau_hat_i)|
+
+Yang et al. 2019, Fully parameterized quantile function for distributional reinforcement learning.
+Deviation: the paper's 2 Z(tau_i) - Z(tau_hat_i) - Z(tau_hat_i-1) is the same wherever Z rises, but a learnt Z may fall.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import Batch, Metrics, Setup, State
+from rl_training.algorithms.optim import ClippedAdam, rmsprop
+from rl_training.algorithms.q_learning import (
+    Apply,
+    QLearner,
+    adam_of,
+    build_network,
+    greedy_actions,
+    noisy_copies,
+    of_actions,
+    weighted_mean,
+)
+from rl_training.algorithms.qr_dqn import quantile_metrics
+from rl_training.errors import ConfigError
+from rl_training.hparams.dqn import FQFHParams
+from rl_training.models.mlp_fqf_network import MLPFQFNetwork
+
+
+def fqf_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: FQFHParams, apply_fqf: Apply) -> Metrics:
+    """Both losses of one batch in one sum, whose parts have no parameter in common; `apply_fqf` gives `FQFOutput`s."""
+    online, target, selection = noisy_copies(apply_fqf, batch)
+    actions, next_obs = batch["actions"], batch["next_obs"]
+    output = online(params, batch["obs"], None, True)  # fractions of its own, and the values at them
+    quantiles = of_actions(output.values, actions)
+    proposal = selection(params.detach(), next_obs)  # the successor's fractions are the online network's, too
+    next_output = target(target_params, next_obs, proposal.taus)
+    best_actions = greedy_actions(proposal.q_values if hparams.double_q else next_output.q_values, batch)
+    metrics = quantile_metrics(
+        quantiles,
+        of_actions(next_output.values, best_actions),
+        output.tau_hats.detach(),
+        batch,
+        hparams.gamma,
+        hparams.kappa,
+        widths=output.widths,
+        next_widths=next_output.widths,
+    )
+    values, edge_values = quantiles.detach(), of_actions(output.edge_values, actions)
+    slopes = (edge_values - values[:, :-1]).abs() - (edge_values - values[:, 1:]).abs()
+    fraction_loss = weighted_mean((slopes * output.taus[:, 1:-1]).sum(1), batch)
+    entropy_loss = -hparams.entropy_coef * output.entropy.mean()
+    return {
+        **metrics,
+        "loss": metrics["loss"] + fraction_loss + entropy_loss,
+        "quantile_loss": metrics["loss"].detach(),
+        "fraction_loss": fraction_loss.detach(),
+        "entropy_loss": entropy_loss.detach(),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class FQFOptimizer:
+    """Adam for the quantile network, RMSprop for the fractions, which are the last `num_fraction_params` parameters."""
+
+    quantile: ClippedAdam
+    num_fraction_params: int
+    learning_rate: float
+
+    def state(self, params: Tensor) -> State:
+        quantile, fraction = params[: -self.num_fraction_params], params[-self.num_fraction_params :]
+        return {**self.quantile.state(quantile), "params": params, "fraction_square": torch.zeros_like(fraction)}
+
+    def step(self, gradient: Tensor, state: State) -> tuple[State, Metrics]:
+        sizes = [len(gradient) - self.num_fraction_params, self.num_fraction_params]
+        quantile, fraction = torch.split(state["params"], sizes)
+        quantile_gradient, fraction_gradient = torch.split(gradient, sizes)
+        new_state, metrics = self.quantile.step(quantile_gradient, {**state, "params": quantile})
+        fraction, square = rmsprop(
+            fraction,
+            fraction_gradient,
+            state["fraction_square"],
+            learning_rate=self.learning_rate,
+            alpha=0.95,
+            eps=1e-5,
+        )
+        return {**new_state, "params": torch.cat((new_state["params"], fraction)), "fraction_square": square}, metrics
+
+
+class FQF:
+    """The head with values at proposed fractions."""
+
+    draws: ClassVar[Mapping[str, int]] = {}
+
+    def __init__(self, network: nn.Module, hparams: FQFHParams) -> None:
+        self.network = network
+        self.q_values = _WeightedValues(network)
+        self.hparams = hparams
+
+    def loss(self, params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
+        return fqf_loss(params, target_params, batch, self.hparams, apply)
+
+
+class _WeightedValues(nn.Module):
+    """(batch, *obs) -> (batch, actions)."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, obs: Tensor) -> Tensor:
+        q_values: Tensor = self.network(obs).q_values
+        return q_values
+
+
+def build_fqf(setup: Setup[FQFHParams]) -> QLearner:
+    hparams = setup.hparams
+    network = build_network(
+        setup, MLPFQFNetwork, num_quantiles=hparams.num_quantiles, embedding_dim=hparams.embedding_dim
+    )
+    if not isinstance(network, MLPFQFNetwork):
+        raise ConfigError(f"fqf trains an MLPFQFNetwork or a subclass, got {type(network).__name__}")
+    *_, (last, _) = network.named_parameters()
+    if not last.startswith("fraction."):  # the optimizer tells the two parts apart by their place
+        raise ConfigError(
+            f"fqf needs the layer `fraction` to be the network's last, but {last} comes after it; "
+            "layers of your own belong in the encoder"
+        )
+    num_fraction_params = sum(parameter.numel() for parameter in network.fraction.parameters())
+    optimizer = FQFOptimizer(adam_of(hparams), num_fraction_params, hparams.fraction_learning_rate)
+    return QLearner(FQF(network, hparams), setup, optimizer)

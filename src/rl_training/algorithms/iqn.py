@@ -1,0 +1,75 @@
+"""IQN: the return's quantile function Z_tau(s, a), learnt at fractions tau that are drawn anew for every update.
+
+    T_j = r + gamma * Z_target_tau'_j(s', a*),  tau'_j ~ U(0, 1)             (a* by the mean over K fractions)
+    minimise sum over i, mean over j of |tau_i - 1{T_j < Z_i}| * Huber_kappa(T_j - Z_i) / kappa,  tau_i ~ U(0, 1)
+
+Dabney et al. 2018, Implicit quantile networks for distributional reinforcement learning.
+Deviation: a greedy action, acting and in the target, is that of K evenly spaced fractions instead of random ones: their
+mean is nearer to the true one, and the same observation is always answered by the same action.
+"""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import Batch, Metrics, Setup
+from rl_training.algorithms.q_learning import (
+    Apply,
+    QLearner,
+    build_network,
+    greedy_actions,
+    noisy_copies,
+    of_actions,
+)
+from rl_training.algorithms.qr_dqn import quantile_metrics
+from rl_training.hparams.dqn import IQNHParams
+from rl_training.models.mlp_iqn_network import MLPIQNetwork
+
+
+def iqn_loss(
+    params: Tensor, target_params: Tensor, batch: Batch, hparams: IQNHParams, apply_quantiles: Apply
+) -> Metrics:
+    """The quantile regression loss; `apply_quantiles(params, obs, taus)`: values (batch, actions, n), and taus.
+
+    Without taus: at K fixed ones. `batch` also has the fractions drawn: taus (batch, N), target_taus (batch, N').
+    """
+    online, target, selection = noisy_copies(apply_quantiles, batch)
+    next_obs, taus = batch["next_obs"], batch["taus"]
+    quantiles = of_actions(online(params, batch["obs"], taus)[0], batch["actions"])
+    selected, _ = selection(params.detach(), next_obs) if hparams.double_q else target(target_params, next_obs)
+    next_quantiles, _ = target(target_params, next_obs, batch["target_taus"])
+    next_quantiles = of_actions(next_quantiles, greedy_actions(selected.mean(2), batch))
+    return quantile_metrics(quantiles, next_quantiles, taus, batch, hparams.gamma, hparams.kappa)
+
+
+class IQN:
+    """The head with a value for every action and fraction."""
+
+    def __init__(self, network: nn.Module, hparams: IQNHParams) -> None:
+        self.network = network
+        self.q_values = _MeanValues(network)
+        self.hparams = hparams
+        self.draws: Mapping[str, int] = {"taus": hparams.num_tau_samples, "target_taus": hparams.num_tau_samples}
+
+    def loss(self, params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
+        return iqn_loss(params, target_params, batch, self.hparams, apply)
+
+
+class _MeanValues(nn.Module):
+    """(batch, *obs) -> (batch, actions)."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, obs: Tensor) -> Tensor:
+        values: Tensor = self.network(obs)[0]
+        return values.mean(2)
+
+
+def build_iqn(setup: Setup[IQNHParams]) -> QLearner:
+    hparams = setup.hparams
+    network = build_network(
+        setup, MLPIQNetwork, num_quantiles=hparams.num_quantiles, embedding_dim=hparams.embedding_dim
+    )
+    return QLearner(IQN(network, hparams), setup)

@@ -1,0 +1,95 @@
+"""QR-DQN: the distribution of the return as N quantiles, theta_i at the fraction tau_i = (i + 0.5) / N.
+
+    T_j = r + gamma * theta_target_j(s', a*)                                 (a* by the quantiles' mean)
+    minimise sum over i, mean over j of |tau_i - 1{T_j < theta_i}| * Huber_kappa(T_j - theta_i) / kappa
+
+Dabney et al. 2018, Distributional reinforcement learning with quantile regression.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import Batch, Metrics, Setup
+from rl_training.algorithms.q_learning import (
+    Apply,
+    QLearner,
+    build_network,
+    greedy_actions,
+    noisy_copies,
+    of_actions,
+    weighted_mean,
+)
+from rl_training.algorithms.targets import quantile_huber, td_target
+from rl_training.hparams.dqn import QRDQNHParams
+from rl_training.models.layers import MeanOfLast
+from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
+
+
+def qr_dqn_loss(
+    params: Tensor, target_params: Tensor, batch: Batch, hparams: QRDQNHParams, apply_quantiles: Apply
+) -> Metrics:
+    """The quantile regression loss; `apply_quantiles(params, obs)`: (batch, actions, quantiles)."""
+    online, target, selection = noisy_copies(apply_quantiles, batch)
+    quantiles = of_actions(online(params, batch["obs"]), batch["actions"])
+    next_quantiles = target(target_params, batch["next_obs"])
+    selected = selection(params.detach(), batch["next_obs"]) if hparams.double_q else next_quantiles
+    next_quantiles = of_actions(next_quantiles, greedy_actions(selected.mean(2), batch))
+    num_quantiles = quantiles.shape[1]
+    taus = (torch.arange(num_quantiles, device=params.device) + 0.5) / num_quantiles
+    return quantile_metrics(quantiles, next_quantiles, taus, batch, hparams.gamma, hparams.kappa)
+
+
+def quantile_metrics(
+    quantiles: Tensor,
+    next_quantiles: Tensor,
+    taus: Tensor,
+    batch: Batch,
+    gamma: float,
+    kappa: float,
+    *,
+    widths: Tensor | None = None,
+    next_widths: Tensor | None = None,
+) -> Metrics:
+    """The loss of quantiles (batch, n) at fractions taus, given those of the successor, (batch, m).
+
+    A row's TD error is the distance of the means, in which a quantile counts as much as its fraction is wide: all alike
+    unless `widths` are given.
+    """
+    discounts = batch["discounts"][:, None] if "discounts" in batch else gamma
+    targets = td_target(batch["rewards"][:, None], batch["terminated"][:, None], next_quantiles, discounts).detach()
+    q_values = _mean(quantiles.detach(), widths)
+    target_means = _mean(targets, next_widths)
+    td_errors = (target_means - q_values).abs()
+    return {
+        "loss": weighted_mean(quantile_huber(quantiles, targets, taus, kappa), batch),
+        "q_value_mean": q_values.mean(),
+        "target_mean": target_means.mean(),
+        "td_error_mean": td_errors.mean(),
+        "td_errors": td_errors,
+    }
+
+
+def _mean(quantiles: Tensor, widths: Tensor | None) -> Tensor:
+    return quantiles.mean(1) if widths is None else (widths * quantiles).sum(1)
+
+
+class QRDQN:
+    """The head with N quantiles per action."""
+
+    draws: ClassVar[Mapping[str, int]] = {}
+
+    def __init__(self, network: nn.Module, hparams: QRDQNHParams) -> None:
+        self.network = network
+        self.q_values = nn.Sequential(network, MeanOfLast())
+        self.hparams = hparams
+
+    def loss(self, params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
+        return qr_dqn_loss(params, target_params, batch, self.hparams, apply)
+
+
+def build_qr_dqn(setup: Setup[QRDQNHParams]) -> QLearner:
+    network = build_network(setup, MLPQRQNetwork, num_quantiles=setup.hparams.num_quantiles)
+    return QLearner(QRDQN(network, setup.hparams), setup)

@@ -1,0 +1,240 @@
+"""Transitions whose observations are stacks of frames, each frame kept once.
+
+Of the 2 k frames in the two stacks of a transition, all but one are frames of the transition before. Rows hold frame
+numbers; the frames themselves lie in a ring of their own. What is a repetition is seen by comparing pictures, so that
+every stack comes back as it was added, whatever the environment does: one that does not stack stores more frames.
+
+The ring has room for a twentieth more frames than rows: one per row, and one more per episode for its first picture.
+Where episodes are shorter than that on average, the frames run out first, and with them the oldest rows are forgotten.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.algorithms.base import Batch, StateDict
+from rl_training.data.frame_space import FrameStackSpace
+from rl_training.data.n_step import NStepWindows
+from rl_training.data.row_storage import Allocate, Block, Reader, RowStorage, write_ring
+from rl_training.data.schema import Field
+from rl_training.errors import CheckpointError
+
+_ROWS_PER_SPARE_FRAME = 20
+
+
+class FrameStorage:
+    """Holds the last `capacity` transitions; `obs` and `next_obs` are stacks of frames."""
+
+    def __init__(
+        self,
+        capacity: int,
+        fields: Mapping[str, Field],
+        space: FrameStackSpace,
+        *,
+        num_envs: int = 1,
+        n_step: int = 1,
+        gamma: float = 1.0,
+        allocate: Allocate = np.zeros,
+    ) -> None:
+        self.capacity = capacity
+        self.num_frames, self.num_envs = space.num_frames, num_envs
+        self._fields = dict(fields)
+        row_fields = _row_fields(fields, space)
+        windows = NStepWindows(n_step, gamma, num_envs, row_fields) if n_step > 1 else None
+        self.rows = RowStorage(capacity, row_fields, windows=windows, allocate=allocate)
+        self.ring_size = _ring_size(capacity, space, num_envs, n_step)
+        self._spare = _spare_frames(space, num_envs, n_step)
+        self._frame_shape = space.frame_shape
+        self._frame_bytes = math.prod(space.frame_shape)
+        self._frames = allocate((self.ring_size, self._frame_bytes), np.dtype(np.uint8))
+        self._frame_memory = self._frames.data.cast("B")
+        self._end = 0  # frames stored; frame n lies in place n % ring_size
+        self._numbers = np.zeros((num_envs, self.num_frames), np.int64)  # the frames of each env's last `next_obs`
+        self._pixels = [b""] * num_envs  # and what they look like
+        self._shares_frames = n_step == 1  # whether obs and next_obs of every row are k + 1 frames in a row
+
+    @property
+    def first(self) -> int:
+        return self.rows.first
+
+    @property
+    def end(self) -> int:
+        return self.rows.end
+
+    @staticmethod
+    def num_bytes(
+        capacity: int, fields: Mapping[str, Field], space: FrameStackSpace, *, num_envs: int = 1, n_step: int = 1
+    ) -> int:
+        """What a storage of this kind takes."""
+        frames = _ring_size(capacity, space, num_envs, n_step) * math.prod(space.frame_shape)
+        return frames + RowStorage.num_bytes(capacity, _row_fields(fields, space))
+
+    def add(self, transitions: Mapping[str, Any]) -> None:
+        obs = np.ascontiguousarray(transitions["obs"], np.uint8)
+        next_obs = np.ascontiguousarray(transitions["next_obs"], np.uint8)
+        numbers, next_numbers = self._keep(obs, next_obs)
+        self.rows.add({**transitions, "obs_frames": numbers, "next_obs_frames": next_numbers})
+        self._forget_overwritten()
+
+    def _keep(self, obs: np.ndarray, next_obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Store the frames of a step that are new; give the numbers of all, (envs, frames) each."""
+        numbers, next_numbers = self._numbers, np.empty_like(self._numbers)
+        next_numbers[:, :-1] = numbers[:, 1:]
+        for env in range(self.num_envs):
+            # Bytes compare quicker than arrays; `startswith` needs no copy of what it looks for.
+            pixels, next_pixels = obs[env], next_obs[env].tobytes()
+            if not self._pixels[env].startswith(pixels):  # an episode begins
+                numbers = numbers.copy()
+                numbers[env] = self._store_stack(pixels.tobytes())
+                next_numbers[env, :-1] = numbers[env, 1:]
+            if next_pixels.startswith(pixels[self._frame_shape[0] :]):
+                next_numbers[env, -1] = self._store(next_pixels, self.num_frames - 1)
+            else:  # no stack, or another one
+                next_numbers[env] = self._store_stack(next_pixels)
+                self._shares_frames = False
+            self._pixels[env] = next_pixels
+        self._numbers = next_numbers
+        return numbers, next_numbers
+
+    def _store(self, pixels: bytes, layer: int) -> int:
+        """Store one frame of a stack; give its number."""
+        number, size = self._end, self._frame_bytes
+        place = number % self.ring_size * size
+        self._frame_memory[place : place + size] = pixels[layer * size : layer * size + size]
+        self._end = number + 1
+        return number
+
+    def _store_stack(self, pixels: bytes) -> list[int]:
+        """Store a stack that goes on from no other: the first of an episode repeats its picture, which is kept once."""
+        size = self._frame_bytes
+        numbers: list[int] = []
+        for layer in range(self.num_frames):
+            start = layer * size
+            repeats = layer > 0 and pixels[start : start + size] == pixels[start - size : start]
+            numbers.append(numbers[-1] if repeats else self._store(pixels, layer))
+        return numbers
+
+    def _forget_overwritten(self) -> None:
+        """Forget the rows whose frames are gone, or soon will be: later rows need none that is `_spare` older."""
+        rows, oldest = self.rows, self._end - self.ring_size + self._spare
+        if oldest <= 0:
+            return
+        first, frames = rows.first, rows.arrays["obs_frames"]
+        while first < rows.end and frames[first % rows.capacity, 0] < oldest:
+            first += 1
+        rows.forget(first)
+
+    def reader(self, batch_size: int, device: torch.device, columns: tuple[str, ...] = ()) -> Reader:
+        rows = self.rows.reader(batch_size, device, columns)
+        numbers, next_numbers = rows.host["obs_frames"].numpy(), rows.host["next_obs_frames"].numpy()
+        stacks = _StackReader(self, batch_size, device)
+        parts = {**rows.batch, **stacks.batch}
+        batch = {name: parts[name] for name in (*self._fields, *columns)}
+
+        def renew() -> None:
+            nonlocal stacks
+            stacks = _StackReader(self, batch_size, device)
+            batch.update(stacks.batch)
+
+        def fill(places: np.ndarray) -> None:
+            rows.fill(places)
+            if stacks.shares_frames and not self._shares_frames:  # rows that do not stack have come since
+                renew()
+            stacks.fill(numbers, next_numbers)
+
+        def give() -> Batch:
+            given = {**batch, **{name: values for name, values in rows.give().items() if name in batch}}
+            renew()  # not a copy: it would take as long as the gathering
+            return given
+
+        return Reader(batch_size, batch, rows.host, fill, give)
+
+    def state_dict(self) -> StateDict:
+        """Only what is filled, and of the frames only those that are needed."""
+        return {
+            **self.rows.state_dict(),
+            "frame_shape": list(self._frame_shape),
+            "frames": self._live_frames(),
+            "frames_end": self._end,
+            "numbers": self._numbers,
+            "shares_frames": self._shares_frames,
+        }
+
+    def _live_frames(self) -> dict[str, np.ndarray]:
+        """View the frames that are needed, oldest first, in two parts: to the ring's end, and from its beginning."""
+        places = np.arange(self.rows.first, self.rows.end) % self.capacity
+        oldest = [self.rows.arrays[name][places].min(initial=self._end) for name in ("obs_frames", "next_obs_frames")]
+        pending = self._end - self._spare if self.rows.windows is not None else self._numbers.min()
+        first = max(0, int(min(*oldest, pending)))
+        start, count = first % self.ring_size, self._end - first
+        older = self._frames[start : start + count]
+        return {"older": older, "newer": self._frames[: count - len(older)]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if list(state.get("frame_shape", [])) != list(self._frame_shape):
+            raise CheckpointError(
+                f"the stored frames do not fit: they have shape {state.get('frame_shape')}, "
+                f"expected {list(self._frame_shape)}"
+            )
+        self.rows.load_state_dict(state)
+        self._end = int(state["frames_end"])
+        parts = [torch.as_tensor(state["frames"][name]) for name in ("older", "newer")]
+        number = self._end - sum(map(len, parts))
+        for part in parts:
+            skipped = min(len(part), max(0, self._end - self.ring_size - number))  # a smaller ring keeps the newest
+            write_ring(torch.from_numpy(self._frames), number + skipped, part[skipped:])
+            number += len(part)
+        self._numbers = np.asarray(state["numbers"]).copy()
+        self._pixels = [b""] * self.num_envs
+        if self._end > 0:
+            self._pixels = [self._frames[numbers % self.ring_size].tobytes() for numbers in self._numbers]
+        self._shares_frames = bool(state["shares_frames"])
+        self._forget_overwritten()
+
+
+class _StackReader:
+    """Gathers the stacks of a batch: as views on one block of k + 1 frames per row where all rows share frames."""
+
+    def __init__(self, storage: FrameStorage, batch_size: int, device: torch.device) -> None:
+        self.shares_frames = storage._shares_frames
+        self._frames, self._num_frames = storage._frames, storage.num_frames
+        k, (layers, height, width) = storage.num_frames, storage._frame_shape
+        frames_per_row = k + 1 if self.shares_frames else 2 * k
+        num_bytes = batch_size * frames_per_row * storage._frame_bytes
+        self._block = Block(num_bytes, device)
+        self._filled = self._block.host.numpy().view(np.uint8)[:num_bytes].reshape(-1, storage._frame_bytes)
+        pixels = self._block.on_device.view(torch.uint8)[:num_bytes]
+        frames = pixels.view(batch_size, frames_per_row * layers, height, width)
+        next_start = layers if self.shares_frames else k * layers
+        self.batch: Batch = {"obs": frames[:, : k * layers], "next_obs": frames[:, next_start:]}
+        self._numbers = np.empty((batch_size, frames_per_row), np.int64)
+
+    def fill(self, obs_frames: np.ndarray, next_obs_frames: np.ndarray) -> None:
+        """Take the frames of these numbers, (batch, k) each."""
+        numbers, k = self._numbers, self._num_frames
+        numbers[:, :k] = obs_frames
+        numbers[:, k:] = next_obs_frames[:, -1:] if self.shares_frames else next_obs_frames
+        np.remainder(numbers, len(self._frames), out=numbers)
+        self._frames.take(numbers.reshape(-1), 0, self._filled, "clip")
+        self._block.transfer()
+
+
+def _row_fields(fields: Mapping[str, Field], space: FrameStackSpace) -> dict[str, Field]:
+    """The fields of a row that holds frame numbers in place of its two stacks."""
+    number = np.dtype(np.int64)
+    rest = {name: field for name, field in fields.items() if name not in ("obs", "next_obs")}
+    numbers = Field((space.num_frames,), number)
+    return {"obs_frames": numbers, "next_obs_frames": numbers, **rest}
+
+
+def _spare_frames(space: FrameStackSpace, num_envs: int, n_step: int) -> int:
+    """Bound the frames stored while a step is on its way to a row: 2 k per step, for n_step steps and a stack's age."""
+    return 2 * space.num_frames * num_envs * (n_step + space.num_frames)
+
+
+def _ring_size(capacity: int, space: FrameStackSpace, num_envs: int, n_step: int) -> int:
+    """Count the frames to hold: those of the rows, of the steps that are not rows yet, and of rows about to go."""
+    return capacity + capacity // _ROWS_PER_SPARE_FRAME + 2 * _spare_frames(space, num_envs, n_step)

@@ -1,0 +1,163 @@
+"""Prioritized replay: transitions are drawn by their TD error, and importance weights correct what that biases.
+
+    p_i = (|td_i| + 1e-6)^alpha      P(i) = p_i / sum_j p_j      w_i = (N P(i))^-beta / max of the batch
+
+beta rises linearly over the updates of the run. New transitions get the largest priority so far, so that each is
+soon seen. A batch of B is drawn one from each of B equal slices of the sum.
+
+Schaul et al. 2016, Prioritized experience replay (the proportional variant).
+Deviation: weights are normalised by the largest of the batch, not of the whole memory.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Batch, StateDict
+from rl_training.data.row_storage import Reader, Storage
+from rl_training.data.sum_tree import SumTree
+from rl_training.errors import CheckpointError, TrainingError
+from rl_training.experiment.seeding import generator_state, set_generator_state
+
+_PRIORITY_FLOOR = 1e-6  # added to the TD error: whatever was learnt perfectly is still drawn now and then
+_PRIORITY_RANGE = 1e-100, 1e100  # a huge alpha must make neither a row that is never drawn nor an infinite sum
+
+
+class PrioritizedReplayBuffer:
+    """Draws stored transitions by priority; `update_priorities` tells it about the last draw."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        generator: np.random.Generator,
+        alpha: float,
+        beta_start: float,
+        beta_end: float,
+        total_draws: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """`total_draws`: batches until beta has reached its end."""
+        self.storage = storage
+        self.device = torch.device(device)
+        self._alpha, self._beta_start, self._beta_end = alpha, beta_start, beta_end
+        with np.errstate(over="ignore"):
+            self._error_range = np.array(_PRIORITY_RANGE) ** (1 / max(alpha, 1e-6))
+        self._total_draws = max(1, total_draws)
+        self._generator = generator
+        self._reader: Reader | None = None  # of the last `sample`
+        self._tree = SumTree(storage.capacity)
+        self._settled_first = self._settled_end = 0  # the rows whose priorities are in the tree
+        self._max_priority = 1.0
+        self._num_draws = 0
+        self._drawn: np.ndarray | None = None  # the places of the last batch, until their TD errors come
+        self._end_at_draw = 0
+
+    @property
+    def capacity(self) -> int:
+        return self.storage.capacity
+
+    @property
+    def beta(self) -> float:
+        """The exponent of the next batch's weights."""
+        progress = min(1.0, self._num_draws / self._total_draws)
+        return self._beta_start + progress * (self._beta_end - self._beta_start)
+
+    def __len__(self) -> int:
+        return self.storage.end - self.storage.first
+
+    def add(self, transitions: Mapping[str, Any]) -> None:
+        """Store transitions as `Storage.add` does, with the largest priority so far."""
+        self.storage.add(transitions)
+
+    def _settle(self) -> None:
+        """Bring the priorities up to the rows that came and went since the last time."""
+        storage = self.storage
+        if storage.end == self._settled_end and storage.first == self._settled_first:
+            return
+        # Overwritten places get the newcomers' priority below; what was forgotten without that gets none.
+        self._tree.set_range(max(self._settled_first, storage.end - self.capacity), storage.first, 0.0)
+        self._tree.set_range(max(self._settled_end, storage.first), storage.end, self._max_priority)
+        self._settled_first, self._settled_end = storage.first, storage.end
+
+    def sample(self, batch_size: int) -> Batch:
+        """Draw transitions by priority: each field (batch, *shape), on the buffer's device, and `weights` (batch,)."""
+        if self._reader is None or self._reader.batch_size != batch_size:
+            self._reader = self._make_reader(batch_size)
+        self._draw(self._reader)
+        return self._reader.give()
+
+    def sampler(self, batch_size: int) -> Callable[[], Batch]:
+        """Give a function that samples into one batch, as `ReplayBuffer.sampler` does."""
+        return partial(self._draw, self._make_reader(batch_size))
+
+    def _make_reader(self, batch_size: int) -> Reader:
+        return self.storage.reader(batch_size, self.device, ("weights",))
+
+    def _draw(self, reader: Reader) -> Batch:
+        if len(self) == 0:
+            raise RuntimeError("the replay buffer is empty: add transitions before sampling")
+        self._settle()
+        places = self._tree.find_strata(self._generator.random(reader.batch_size))
+        priorities = self._tree.priorities.take(places)
+        # (N P(i))^-beta over the largest of them: N and the sum of the priorities cancel.
+        reader.host["weights"].numpy()[:] = (priorities.min() / priorities) ** self.beta
+        reader.fill(places)
+        self._num_draws += 1
+        self._drawn, self._end_at_draw = places, self.storage.end
+        return reader.batch
+
+    def update_priorities(self, td_errors: Tensor) -> None:
+        """Set the priorities of the last batch's rows: (batch,) absolute TD errors, in the order of the rows."""
+        places, self._drawn = self._drawn, None
+        if places is None:
+            raise RuntimeError("no batch was drawn since the last update of priorities")
+        errors = td_errors.detach().cpu().numpy().astype(np.float64)
+        if errors.shape != places.shape:
+            raise ValueError(f"TD errors must have shape {places.shape}, one per row of the batch, got {errors.shape}")
+        if not (errors.min() >= 0.0 and errors.max() < np.inf):
+            wrong = errors[~((errors >= 0.0) & (errors < np.inf))]
+            raise TrainingError(
+                f"{len(wrong)} of {len(errors)} TD errors of a batch are negative or not finite (such as {wrong[0]}): "
+                "they cannot be priorities. If training has diverged, a smaller learning_rate or max_grad_norm usually "
+                "helps"
+            )
+        self._settle()
+        smallest, largest = self._error_range
+        priorities = np.minimum(np.maximum(errors + _PRIORITY_FLOOR, smallest), largest) ** self._alpha
+        self._max_priority = max(self._max_priority, float(priorities.max()))
+        if self.storage.end != self._end_at_draw:
+            last = self._end_at_draw - 1
+            is_there = last - (last - places) % self.capacity >= self.storage.first  # else overwritten or forgotten
+            places, priorities = places[is_there], priorities[is_there]
+        self._tree.set(places, priorities)
+
+    def state_dict(self) -> StateDict:
+        self._settle()
+        return {
+            **self.storage.state_dict(),
+            "priorities": self._tree.priorities[self._places()],
+            "max_priority": self._max_priority,
+            "num_draws": self._num_draws,
+            "generator": generator_state(self._generator),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if "priorities" not in state:
+            raise CheckpointError("the stored transitions have no priorities: they were kept without prioritized")
+        self.storage.load_state_dict(state)
+        self._settled_first, self._settled_end = self.storage.first, self.storage.end
+        self._tree.set_range(0, self.capacity, 0.0)
+        self._tree.set(self._places(), np.asarray(state["priorities"]))
+        self._max_priority = float(state["max_priority"])
+        self._num_draws = int(state["num_draws"])
+        self._drawn = None
+        set_generator_state(self._generator, state["generator"])
+
+    def _places(self) -> np.ndarray:
+        """Where the stored rows lie, oldest first."""
+        return np.arange(self.storage.first, self.storage.end) % self.capacity

@@ -1,0 +1,245 @@
+"""A ring of transitions in one block of memory.
+
+A row holds every field of one transition side by side, so that a batch is one gather and, for a GPU, one transfer,
+whatever the number and the dtypes of the fields.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Batch, StateDict
+from rl_training.data.n_step import NStepWindows
+from rl_training.data.schema import Field
+from rl_training.errors import CheckpointError, ConfigError
+
+# Gives memory of a shape and dtype, all zero.
+Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+
+WORD = 8  # bytes; every field starts at a multiple, so that any dtype can be viewed in place
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Brings rows into one batch, the same tensors at every call."""
+
+    batch_size: int
+    batch: Batch
+    host: Batch  # the same on the CPU; its columns that are not stored are to be set before `fill`
+    fill: Callable[[np.ndarray], None]  # takes the places of the rows, int64
+    give: Callable[[], Batch]  # gives the batch as it is now, which the next `fill` will not change
+
+
+class Storage(Protocol):
+    """Where transitions lie: the rows numbered `first` to `end - 1`, row n in place n % capacity."""
+
+    capacity: int
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    def add(self, transitions: Mapping[str, Any]) -> None:
+        """Store N transitions: for each field an array of N rows. Other entries are ignored; the oldest rows go."""
+        ...
+
+    def reader(self, batch_size: int, device: torch.device, columns: tuple[str, ...] = ()) -> Reader:
+        """Make a batch that has `columns` besides the stored fields: (batch,) float32 each."""
+        ...
+
+    def state_dict(self) -> StateDict:
+        """Only the filled part."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class RowLayout:
+    """Where each field lies inside a row of 8-byte words."""
+
+    def __init__(self, fields: Mapping[str, Field]) -> None:
+        self.fields = dict(fields)
+        self.offsets: dict[str, int] = {}
+        end = 0
+        # Widest items first: then every field is aligned without padding in between.
+        for name, field in sorted(fields.items(), key=lambda item: -item[1].dtype.itemsize):
+            self.offsets[name] = end
+            end += field.num_bytes
+        self.words = -(-end // WORD)
+        self._views = []
+        for name, field in fields.items():
+            itemsize, strides = field.dtype.itemsize, _contiguous_strides(field.shape)
+            row_stride, offset = self.words * WORD // itemsize, self.offsets[name] // itemsize
+            self._views.append((name, torch_dtype(field.dtype), row_stride, field.shape, strides, offset))
+
+    def arrays(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """View each field of int64 `rows` as a numpy array of its own shape and dtype."""
+        views = {}
+        for name, field in self.fields.items():
+            inner = [stride * field.dtype.itemsize for stride in _contiguous_strides(field.shape)]
+            views[name] = np.ndarray(
+                (len(rows), *field.shape), field.dtype, rows.data, self.offsets[name], (self.words * WORD, *inner)
+            )
+        return views
+
+    def tensors(self, words: Tensor, num_rows: int) -> Batch:
+        """View each field of the rows that int64 `words` begin with, as a tensor; no copy."""
+        typed: dict[torch.dtype, Tensor] = {}
+        batch = {}
+        for name, dtype, row_stride, shape, strides, offset in self._views:
+            if dtype not in typed:
+                typed[dtype] = words.view(dtype)
+            batch[name] = typed[dtype].as_strided((num_rows, *shape), (row_stride, *strides), offset)
+        return batch
+
+    def describe(self) -> str:
+        return "; ".join(f"{name} {field.dtype}{list(field.shape)}" for name, field in self.fields.items())
+
+
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in items, of a dense array: (3, 4, 5) -> (20, 5, 1)."""
+    return tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+class Block:
+    """Memory for a batch on the host and on its device, which goes over in one transfer."""
+
+    def __init__(self, num_bytes: int, device: torch.device) -> None:
+        words, is_cuda = -(-num_bytes // WORD), device.type == "cuda"
+        self.host = torch.empty(words, dtype=torch.int64, pin_memory=is_cuda)  # from pinned memory it is quicker
+        self.on_device = self.host if device.type == "cpu" else self.host.to(device)
+
+    def transfer(self) -> None:
+        if self.on_device is not self.host:
+            self.on_device.copy_(self.host)
+
+
+class RowStorage:
+    """Holds the last `capacity` transitions, all fields of each in one row."""
+
+    def __init__(
+        self,
+        capacity: int,
+        fields: Mapping[str, Field],
+        *,
+        windows: NStepWindows | None = None,
+        allocate: Allocate = np.zeros,
+    ) -> None:
+        """`windows`: sum n steps of each env to one transition before it is stored."""
+        if capacity < 1:
+            raise ConfigError(f"buffer_capacity must be >= 1, got {capacity}")
+        self.capacity = capacity
+        self.first = 0
+        self.end = 0
+        self.layout = RowLayout(fields)
+        self.windows = windows
+        self._rows = torch.from_numpy(allocate((capacity, self.layout.words), np.dtype(np.int64)))
+        self.arrays = self.layout.arrays(self._rows.numpy())
+
+    @staticmethod
+    def num_bytes(capacity: int, fields: Mapping[str, Field]) -> int:
+        """What a storage of this kind takes."""
+        return capacity * RowLayout(fields).words * WORD
+
+    def add(self, transitions: Mapping[str, Any]) -> None:
+        if self.windows is not None:
+            transitions = self.windows.push(transitions)
+        rows = len(transitions["rewards"])
+        if rows > self.capacity:
+            transitions = {name: values[-self.capacity :] for name, values in transitions.items()}
+            rows = self.capacity
+        start = self.end % self.capacity
+        end = start + rows
+        if end <= self.capacity:
+            places = slice(start, end)
+            for name, array in self.arrays.items():
+                array[places] = transitions[name]
+        else:
+            head = self.capacity - start
+            for name, array in self.arrays.items():
+                array[start:] = transitions[name][:head]
+                array[: rows - head] = transitions[name][head:]
+        self.end += rows
+        self.first = max(self.first, self.end - self.capacity)
+
+    def forget(self, first: int) -> None:
+        """Let the rows begin with number `first`: older ones are never read again."""
+        self.first = max(self.first, first)
+
+    def reader(self, batch_size: int, device: torch.device, columns: tuple[str, ...] = ()) -> Reader:
+        num_words = batch_size * self.layout.words
+        block = Block(num_words * WORD + batch_size * 4 * len(columns), device)
+        stored, filled = self._rows.numpy(), block.host[:num_words].view(batch_size, self.layout.words).numpy()
+
+        def view(words: Tensor) -> Batch:
+            batch, floats = self.layout.tensors(words, batch_size), words.view(torch.float32)
+            for number, name in enumerate(columns):
+                batch[name] = floats.as_strided((batch_size,), (1,), num_words * 2 + number * batch_size)
+            return batch
+
+        def fill(places: np.ndarray) -> None:
+            stored.take(places, 0, filled, "clip")  # "raise" would copy through a buffer
+            if not on_host:
+                block.transfer()
+
+        def give() -> Batch:
+            return {name: tensor.clone() for name, tensor in batch.items()}  # quicker than the views on another block
+
+        batch, on_host = view(block.on_device), block.on_device is block.host
+        return Reader(batch_size, batch, batch if on_host else view(block.host), fill, give)
+
+    def state_dict(self) -> StateDict:
+        """Only the filled part: the rows as they lie, or, if some were forgotten, oldest first."""
+        size, is_gapless = self.end - self.first, self.first == 0 or self.end - self.first == self.capacity
+        places = np.arange(self.first, self.end) % self.capacity
+        state: StateDict = {
+            "rows": self._rows[:size] if is_gapless else self._rows[torch.from_numpy(places)],
+            "position": self.end % self.capacity,
+            "layout": self.layout.describe(),
+        }
+        if not is_gapless:
+            state |= {"first": self.first % self.capacity, "capacity": self.capacity}
+        if self.windows is not None:
+            state["windows"] = self.windows.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        rows, position = torch.as_tensor(state["rows"]), int(state["position"])
+        if state["layout"] != self.layout.describe():
+            raise CheckpointError(
+                f"the stored transitions do not fit: they hold {state['layout']}, expected {self.layout.describe()}"
+            )
+        if len(rows) > self.capacity:
+            raise CheckpointError(f"{len(rows)} transitions are stored, but buffer_capacity is {self.capacity}")
+        oldest_first = [rows]
+        if "first" in state:
+            first, is_same_ring = int(state["first"]), state["capacity"] == self.capacity
+        else:
+            first, is_same_ring = position, len(rows) == self.capacity
+            if position < len(rows):  # a full ring
+                oldest_first = [rows[position:], rows[:position]]
+        # Every row keeps its place; in a larger ring the oldest comes first.
+        self.first = self.end = first if is_same_ring else 0
+        for piece in oldest_first:
+            write_ring(self._rows, self.end, piece)
+            self.end += len(piece)
+        if self.windows is not None:
+            self.windows.load_state_dict(state["windows"])
+
+
+def write_ring(ring: Tensor, number: int, rows: Tensor) -> None:
+    """Write rows to the places of the numbers from `number` on."""
+    start = number % len(ring)
+    head = min(len(rows), len(ring) - start)
+    ring[start : start + head] = rows[:head]
+    ring[: len(rows) - head] = rows[head:]
