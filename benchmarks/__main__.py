@@ -1,4 +1,4 @@
-"""Entry point: `python -m benchmarks speed dqn ppo`, `scores C1 C8`, `exactness`, `kills`, `gpu`."""
+"""Entry point: `python -m benchmarks speed dqn ppo`, `scores C1 C8`, `replay`, `exactness`, `kills`, `gpu`."""
 
 import argparse
 import os
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.peers import PeerError, peer_names, peer_python
+from benchmarks.replay import CONTENDERS as REPLAY_CONTENDERS
+from benchmarks.replay import run_replay
 from benchmarks.scores import KEPT_RUNS, ROWS, run_scores
 from benchmarks.speed import TASKS, run_speed
 
@@ -55,12 +57,21 @@ def build_parser() -> argparse.ArgumentParser:
         "--core", type=int, default=(os.cpu_count() or 1) - 1, help="core to run on (default: %(default)s)"
     )
 
+    replay = commands.add_parser("replay", help="adding to and drawing from memory, contenders in turn on one core")
+    replay.add_argument("--contenders", type=parse_names, metavar="A,B", help="only these contenders")
+    replay.add_argument("--repeats", type=int, default=5, help="rounds over all contenders (default: %(default)s)")
+    replay.add_argument("--out", type=Path, default=RESULTS, help="folder of the result file (default: %(default)s)")
+    replay.add_argument(
+        "--core", type=int, default=(os.cpu_count() or 1) - 1, help="core to run on (default: %(default)s)"
+    )
+
     scores = commands.add_parser("scores", parents=[shared], help="returns over seeds, ours and the peer's")
     scores.add_argument("names", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)} (default: all)")
     scores.add_argument(
         "--seeds", type=parse_seeds, default=None, help="0-4 or 0,2,5 (default: the row's own, with --quick: 0-1)"
     )
     scores.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each (default: %(default)s)")
+    scores.add_argument("--device", default="cpu", help="where ours learns (default: %(default)s)")
 
     broken = argparse.ArgumentParser(add_help=False)
     broken.add_argument("--seed", type=int, default=0, help="of the random moments (default: %(default)s)")
@@ -72,17 +83,24 @@ def build_parser() -> argparse.ArgumentParser:
         "--kills", type=int, default=40, help="deaths, at least half while saving (default: %(default)s)"
     )
 
-    gpu = commands.add_parser("gpu", help="on a CUDA device: DQN's updates/s in each mode, or PPO on Pong from pixels")
-    gpu.add_argument("name", nargs="?", default="dqn", choices=["dqn", "pong"], help="(default: %(default)s)")
+    gpu = commands.add_parser("gpu", help="on a CUDA device: DQN's updates/s in each mode, or Atari games from pixels")
+    gpu.add_argument(
+        "name", nargs="?", default="dqn", choices=["dqn", "pong", "breakout"], help="(default: %(default)s)"
+    )
     gpu.add_argument("--out", type=Path, default=RESULTS, help="folder of the result file (default: %(default)s)")
-    pong = gpu.add_argument_group("pong")
-    pong.add_argument("--run", type=Path, default=KEPT_RUNS / "pong", help="the run's place; continued if there is one")
-    pong.add_argument("--seconds", type=float, default=float("inf"), help="stop and save after so long")
-    pong.add_argument("--steps", type=int, help="env steps of the whole run, instead of the config's")
-    pong.add_argument("--eval-interval", type=int, default=500_000, help="env steps (default: %(default)s)")
-    pong.add_argument("--eval-episodes", type=int, default=5, help="per evaluation (default: %(default)s)")
-    pong.add_argument("--device", default="cuda", help="(default: %(default)s)")
-    pong.add_argument(
+    atari = gpu.add_argument_group("pong and breakout")
+    atari.add_argument(
+        "--algos", type=parse_names, default=["ppo"], metavar="A,B", help="several run side by side (default: ppo)"
+    )
+    atari.add_argument(
+        "--run", type=Path, help="the runs' place, continued if there are any (default: runs/benchmarks/<game>)"
+    )
+    atari.add_argument("--seconds", type=float, default=float("inf"), help="stop and save after so long")
+    atari.add_argument("--steps", type=int, help="env steps of the whole run, instead of the config's")
+    atari.add_argument("--eval-interval", type=int, default=500_000, help="env steps (default: %(default)s)")
+    atari.add_argument("--eval-episodes", type=int, default=5, help="per evaluation (default: %(default)s)")
+    atari.add_argument("--device", default="cuda", help="(default: %(default)s)")
+    atari.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the config, may be repeated"
     )
 
@@ -115,15 +133,25 @@ def main() -> int:
 
         return 0 if run_kills(kills=args.kills, seed=args.seed, out=args.out / "kills.json") else 1
 
+    if args.command == "replay":
+        names = check_names(args.contenders or [], list(REPLAY_CONTENDERS), "contender", parser)
+        done = run_replay(contenders=names, repeats=args.repeats, core=args.core, out=args.out / "replay.json")
+        return 0 if done else 1
+
     if args.command == "gpu":
         if args.name == "dqn":
             from benchmarks.gpu import run_gpu
 
             return run_gpu(args.out / "gpu_dqn.json")
-        from benchmarks.pong import PongSetting, run_pong
+        from benchmarks.atari import AtariSetting, run_atari, run_side_by_side
 
-        setting = PongSetting(
-            run=args.run,
+        folder = args.run or KEPT_RUNS / args.name
+        if len(args.algos) > 1:
+            return run_side_by_side(args.algos, sys.argv[2:], folder)
+        setting = AtariSetting(
+            run=folder / args.algos[0],
+            algo=args.algos[0],
+            game=args.name,
             seconds=args.seconds,
             steps=args.steps,
             eval_interval=args.eval_interval,
@@ -131,7 +159,7 @@ def main() -> int:
             device=args.device,
             overrides=args.set,
         )
-        return run_pong(setting, args.out / "gpu_pong.json")
+        return run_atari(setting, args.out / setting.result_name)
 
     suffix = "_quick" if args.quick else ""
     steps = args.steps or (QUICK_STEPS if args.quick else None)
@@ -158,6 +186,7 @@ def main() -> int:
                 steps=steps,
                 jobs=args.jobs,
                 out=args.out / f"scores_{name}{suffix}.json",
+                device=args.device,
             )
     return 0 if well else 1
 

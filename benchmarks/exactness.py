@@ -137,6 +137,11 @@ IMAGE = Case(
     settings={"env_id": "rl_training/TinyImage-v0", "num_envs": 2, "total_timesteps": 500, "eval_interval": 115},
     algo_kwargs={"buffer_capacity": 150},
 )
+MINATAR = Case(
+    name="minatar",
+    settings={"env_id": "MinAtar/Asterix-v1", "num_envs": 2, "total_timesteps": 800, "eval_interval": 115},
+    algo_kwargs={"buffer_capacity": 150},
+)
 STATE = Case(
     name="own_state",
     settings={"env_id": "Wandering", "num_envs": 2, "execution_backend": "local_async"},
@@ -174,7 +179,7 @@ PPO_DICT = Case(
     settings={"algo": "ppo", "env_id": "rl_training/TinyDict-v0", "num_envs": 2, "total_timesteps": 500},
     algo_kwargs={"normalize": "returns", "recompute_advantages": True},
 )
-VARIANTS = [IMAGE, STATE, COMPILED, *PPO_COMBINATIONS, PPO_MASKS, PPO_DICT]
+VARIANTS = [IMAGE, MINATAR, STATE, COMPILED, *PPO_COMBINATIONS, PPO_MASKS, PPO_DICT]
 
 
 class StopAt(Callback):

@@ -25,7 +25,7 @@ class ContenderError(RuntimeError):
 class Contender:
     """A script, and the environment it runs in: a peer's, or (None) the one this benchmark runs in.
 
-    `setting`: what it changes in the benchmark's setting.
+    `setting`: what it changes in the benchmark's setting; `hparams`: in the hyperparameters there.
     """
 
     name: str
@@ -33,6 +33,12 @@ class Contender:
     peer: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     setting: Mapping[str, Any] = field(default_factory=dict)
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+
+    def apply(self, setting: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the benchmark's setting as this contender runs it."""
+        changed = {**setting, **self.setting}
+        return {**changed, "hparams": {**changed["hparams"], **self.hparams}} if self.hparams else changed
 
     def python(self) -> str:
         return str(peer_python(self.peer)) if self.peer else sys.executable
@@ -53,22 +59,41 @@ def _with_two_threads(*contenders: Contender) -> dict[str, Contender]:
 
 # "ours" starts with a warm cache of compiled steps, "ours-cold" with an empty one.
 _OURS_COLD = Contender(name="ours-cold", script="ours.py")
-_OURS = Contender(name="ours", script="ours.py")
+OURS = Contender(name="ours", script="ours.py")
 _OURS_ENVPOOL = Contender(name="ours-envpool", script="ours.py", setting={"execution_backend": "envpool"})
 _ON_CPU = {"JAX_PLATFORMS": "cpu"}
+SB3_CONTRIB = Contender(name="sb3_contrib", script="sb3_qr_dqn.py", peer="sb3")
+TIANSHOU = Contender(name="tianshou", script="tianshou_dqn.py", peer="tianshou")  # any head: the setting's `algo`
+FLOOR = Contender(name="floor", script="floor.py")  # no learner: the time of an update's matrix products alone
 
 DQN_CONTENDERS = _by_name(
     _OURS_COLD,
-    _OURS,
+    OURS,
     Contender(name="sb3", script="sb3_dqn.py", peer="sb3"),
     Contender(name="sbx", script="sbx_dqn.py", peer="sbx", environ=_ON_CPU),
-    Contender(name="tianshou", script="tianshou_dqn.py", peer="tianshou"),
+    TIANSHOU,
     Contender(name="plain", script="plain_dqn.py"),
+)
+# Tianshou's heads always select by the online network; so does "ours", where the task says double_q.
+HEAD_CONTENDERS = _by_name(_OURS_COLD, OURS, TIANSHOU)
+IQN_CONTENDERS = _by_name(
+    _OURS_COLD,
+    OURS,
+    # Tianshou takes 8 fractions to select in the update and 32 to act; ours has one number for both.
+    Contender(name="ours-select8", script="ours.py", hparams={"num_quantiles": 8}),
+    TIANSHOU,
+)
+QR_DQN_CONTENDERS = _by_name(
+    _OURS_COLD,
+    OURS,
+    Contender(name="ours-double", script="ours.py", hparams={"double_q": True}),
+    SB3_CONTRIB,
+    TIANSHOU,
 )
 PPO_CONTENDERS = {
     **_by_name(_OURS_COLD),
     **_with_two_threads(
-        _OURS,
+        OURS,
         _OURS_ENVPOOL,
         Contender(name="sb3", script="sb3_ppo.py", peer="sb3"),
         Contender(name="sbx", script="sbx_ppo.py", peer="sbx", environ=_ON_CPU),
@@ -85,7 +110,7 @@ def run_contender(
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run a contender to its end and give what it printed; `cores` pins it to them (where `taskset` exists)."""
-    setting = {**setting, **contender.setting}
+    setting = contender.apply(setting)
     threads = setting["threads"]
     pin = ["taskset", "-c", ",".join(map(str, cores))] if cores and shutil.which("taskset") else []
     command = [*pin, contender.python(), str(SCRIPTS / contender.script), json.dumps(setting)]

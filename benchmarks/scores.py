@@ -11,12 +11,21 @@ import os
 import queue
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
-from benchmarks.launch import DQN_CONTENDERS, PPO_CONTENDERS, Contender, ContenderError, run_contender
+from benchmarks.launch import (
+    DQN_CONTENDERS,
+    OURS,
+    PPO_CONTENDERS,
+    SB3_CONTRIB,
+    TIANSHOU,
+    Contender,
+    ContenderError,
+    run_contender,
+)
 from benchmarks.machine import describe_run, source_digest
 from benchmarks.peers import REQUIREMENTS, ROOT
 from benchmarks.speed import write_json
@@ -98,64 +107,236 @@ ZOO_PPO_PENDULUM = {
 }
 
 
+# rl-zoo3's QR-DQN on CartPole: DQN's values. Clipping and Adam's epsilon are left to sb3-contrib: none, 0.01 / batch.
+ZOO_QR_DQN_CARTPOLE = {
+    **{name: value for name, value in ZOO_CARTPOLE.items() if name != "max_grad_norm"},
+    "num_quantiles": 10,
+}
+
+# The values of Tianshou's CartPole examples (its test/discrete scripts), in our names, without their early stop at 195.
+# They collect as many steps at a time as there are envs, and the first ones by the policy itself.
+TIANSHOU_CARTPOLE = {
+    "learning_starts": 640,
+    "random_start": False,
+    "train_frequency": 10,
+    "gradient_steps": 1,
+    "batch_size": 64,
+    "buffer_capacity": 20_000,
+    "target_update_interval": 320,
+    "gamma": 0.9,
+    "n_step": 3,
+    "epsilon_start": 0.1,
+    "epsilon_end": 0.01,
+    "schedule_steps": [10_000, 50_000],  # of epsilon, and of beta with priorities
+}
+TIANSHOU_QR_DQN = {
+    **TIANSHOU_CARTPOLE,
+    "learning_rate": 1e-3,
+    "hidden_sizes": [128, 128, 128, 128],
+    "num_quantiles": 200,
+}
+TIANSHOU_IQN = {
+    **TIANSHOU_CARTPOLE,
+    "learning_rate": 3e-3,
+    "trunk_sizes": [64, 64],
+    "linear_features": 64,
+    "head_sizes": [],
+    "num_quantiles": 32,
+    "num_tau_samples": 8,
+    "embedding_dim": 64,
+}
+TIANSHOU_FQF = {
+    **TIANSHOU_CARTPOLE,
+    "learning_rate": 3e-3,
+    "trunk_sizes": [64, 64],
+    "linear_features": 64,
+    "head_sizes": [64, 64, 64],
+    "num_quantiles": 32,
+    "embedding_dim": 64,
+    "entropy_coef": 10.0,
+    "fraction_learning_rate": 2.5e-9,
+}
+TIANSHOU_C51 = {  # the examples of C51 and Rainbow have 8 envs
+    **TIANSHOU_CARTPOLE,
+    "learning_starts": 512,
+    "train_frequency": 8,
+    "learning_rate": 1e-3,
+    "hidden_sizes": [128, 128, 128, 128],
+    "num_atoms": 51,
+    "v_min": -10.0,
+    "v_max": 10.0,
+}
+TIANSHOU_RAINBOW = {
+    **{name: value for name, value in TIANSHOU_C51.items() if name != "hidden_sizes"},
+    "trunk_sizes": [128, 128, 128, 128],
+    "head_sizes": [],
+    "noisy_trunk": False,
+    "noisy_sigma": 0.1,
+}
+TIANSHOU_PRIORITIZED_RAINBOW = {
+    **TIANSHOU_RAINBOW,
+    "gamma": 0.95,
+    "prioritized": True,
+    "prioritized_alpha": 0.6,
+    "prioritized_beta_start": 0.4,
+    "prioritized_beta_end": 1.0,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """A peer in a row, with its values. `algo`: which one, where its script holds several."""
+
+    contender: Contender
+    hparams: dict[str, Any]
+    num_envs: int = 1
+    algo: str | None = None
+
+
+def tianshou(algo: str, hparams: dict[str, Any], *, name: str = "tianshou") -> Peer:
+    envs = hparams["train_frequency"]  # in all of the examples
+    return Peer(contender=replace(TIANSHOU, name=name), hparams=hparams, num_envs=envs, algo=algo)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One row of the score table.
 
-    `threshold`: the return whose first holding over 3 evaluations is reported. `by`: the step at which the target wants
-    to see the training evaluation, too. `quoted`: scores of peers that are not run, with their source.
+    `ours`: our contenders, each with its config. `threshold`: the return whose first holding over 3 evaluations is
+    reported. `goal`: what the target wants of each seed, where that is another number. `by`: the step at which the
+    target wants to see the training evaluation, too. `quoted`: scores of peers that are not run, with their source.
     """
 
     env_id: str
     steps: int
     target: str
-    config: str
-    peer_hparams: dict[str, Any] = field(default_factory=dict)
-    peer_num_envs: int = 1
+    ours: Mapping[str, str]
+    peers: Sequence[Peer] = ()
     threshold: float
+    goal: float | None = None
     by: int | None = None
     track_every: int
     eval_episodes: int = 20
     track_episodes: int = 10
     seeds: int = 5
-    contenders: Sequence[str] = ("ours", "sb3")
-    table: dict[str, Contender] = field(default_factory=lambda: DQN_CONTENDERS)
     quoted: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def contenders(self) -> dict[str, Contender]:
+        ours = {name: replace(OURS, name=name) for name in self.ours}
+        return ours | {peer.contender.name: peer.contender for peer in self.peers}
+
     def setting(self, contender: str, seed: int, *, steps: int) -> dict[str, Any]:
-        ours = contender == "ours"
-        vector = {} if ours or self.peer_num_envs == 1 else {"num_envs": self.peer_num_envs}
+        peer = next((peer for peer in self.peers if peer.contender.name == contender), None)
+        # Only what differs from the default: kept runs are found by their setting.
+        vector = {} if peer is None or peer.num_envs == 1 else {"num_envs": peer.num_envs}
+        algo = {} if peer is None or peer.algo is None else {"algo": peer.algo}
         return {
             **vector,
+            **algo,
             "mode": "score",
             "env_id": self.env_id,
             "steps": steps,
             "seed": seed,
             "threads": 1,
-            "hparams": {} if ours else self.peer_hparams,
-            "config": self.config if ours else None,
+            "hparams": {} if peer is None else peer.hparams,
+            "config": self.ours[contender] if peer is None else None,
             "eval_seeds": list(range(1_000_000, 1_000_000 + self.eval_episodes)),
             "track_every": self.track_every,
             "track_seeds": list(range(2_000_000, 2_000_000 + self.track_episodes)),
         }
 
 
+def cartpole(
+    target: str, goal: float, algos: Sequence[str], *peers: Peer, quoted: Mapping[str, str] | None = None
+) -> Row:
+    """Give a row of the DQN family: 50,000 steps of CartPole, by each algorithm with its own config."""
+    return Row(
+        env_id="CartPole-v1",
+        steps=50_000,
+        target=target,
+        ours={f"ours-{algo}": f"{algo}/cartpole.yaml" for algo in algos},
+        peers=peers,
+        threshold=475.0,
+        goal=goal,
+        track_every=1_000,
+        quoted=quoted or {},
+    )
+
+
+def minatar(game: str, target: str, algos: Sequence[str], *, threshold: float, quoted: str = "") -> Row:
+    """Give a row of a million frames, each an env step; the other games are trained with Breakout's config, too."""
+    return Row(
+        env_id=f"MinAtar/{game}-v{MINATAR_VERSION}",
+        steps=1_000_000,
+        target=target,
+        ours={f"ours-{algo}": f"{algo}/minatar_breakout.yaml" for algo in algos},
+        threshold=threshold,
+        track_every=50_000,
+        eval_episodes=100,
+        track_episodes=20,
+        seeds=3,
+        quoted={"minatar": quoted} if quoted else {},
+    )
+
+
+MINATAR_FIGURE = "(DQN in the MinAtar paper's learning curves, read off at a million frames)"
+MINATAR_VERSION = 0  # all six actions, as in the published scores
+DISTRIBUTIONAL = ("qr_dqn", "iqn", "fqf", "rainbow_dqn")
+BEYOND_DQN = "each >= our dqn (M13) on the mean; iqn, fqf >= qr_dqn"
+
 ROWS = {
     "C1": Row(
         env_id="CartPole-v1",
         steps=50_000,
         target="500 on 5/5 seeds; first held at 475+ by 20k",
-        config="dqn/cartpole.yaml",
-        peer_hparams=ZOO_CARTPOLE,
+        ours={"ours": "dqn/cartpole.yaml"},
+        peers=[Peer(contender=DQN_CONTENDERS["sb3"], hparams=ZOO_CARTPOLE)],
         threshold=475.0,
         track_every=1_000,
+    ),
+    # dqn itself is here to be compared with: the same code, at the same time.
+    "C2": cartpole(
+        "500 on 5/5 seeds, 475 first held no later than by dqn",
+        500.0,
+        ("dqn", "double_dqn", "dueling_dqn", "n_step_dqn", "prioritized_dqn"),
+    ),
+    "C3": cartpole(">= 475 on 5/5 seeds without epsilon", 475.0, ("noisy_dqn",)),
+    "C4": cartpole(
+        ">= 495",
+        495.0,
+        ("c51_dqn",),
+        tianshou("c51_dqn", TIANSHOU_C51),
+        quoted={"cleanrl": "481.2 ± 20.5 after 500k steps (CleanRL's documentation: training episodes, 3 seeds)"},
+    ),
+    "C5": cartpole(
+        ">= 495 on 5/5 seeds",
+        495.0,
+        ("rainbow_dqn",),
+        tianshou("rainbow_dqn", TIANSHOU_RAINBOW),
+        tianshou("rainbow_dqn", TIANSHOU_PRIORITIZED_RAINBOW, name="tianshou-prioritized"),
+    ),
+    "C6": cartpole(
+        ">= 495 on 5/5 seeds",
+        495.0,
+        ("qr_dqn",),
+        Peer(contender=SB3_CONTRIB, hparams=ZOO_QR_DQN_CARTPOLE),
+        tianshou("qr_dqn", TIANSHOU_QR_DQN),
+        quoted={"sb3_contrib": "386 ± 64 (the table of its pull request: 5 seeds)"},
+    ),
+    "C7": cartpole(
+        ">= 495 on 5/5 seeds",
+        495.0,
+        ("iqn", "fqf"),
+        tianshou("iqn", TIANSHOU_IQN, name="tianshou-iqn"),
+        tianshou("fqf", TIANSHOU_FQF, name="tianshou-fqf"),
     ),
     "C13": Row(
         env_id="LunarLander-v3",
         steps=100_000,
         target=">= 215",
-        config="dqn/lunarlander.yaml",
-        peer_hparams=ZOO_LUNAR_LANDER,
+        ours={"ours": "dqn/lunarlander.yaml"},
+        peers=[Peer(contender=DQN_CONTENDERS["sb3"], hparams=ZOO_LUNAR_LANDER)],
         threshold=200.0,
         track_every=5_000,
     ),
@@ -163,63 +344,71 @@ ROWS = {
         env_id="CartPole-v1",
         steps=100_000,
         target="500 on 5/5 seeds by 50k",
-        config="ppo/cartpole.yaml",
-        peer_hparams=ZOO_PPO_CARTPOLE,
-        peer_num_envs=8,
+        ours={"ours": "ppo/cartpole.yaml"},
+        peers=[Peer(contender=PPO_CONTENDERS["sb3"], hparams=ZOO_PPO_CARTPOLE, num_envs=8)],
         threshold=475.0,
         by=50_000,
         track_every=1_000,
-        table=PPO_CONTENDERS,
     ),
     "C16": Row(
         env_id="LunarLander-v3",
         steps=1_000_000,
         target=">= 250, or >= 200 by 300k",
-        config="ppo/lunarlander.yaml",
-        peer_hparams=ZOO_PPO_LUNAR_LANDER,
-        peer_num_envs=16,
+        ours={"ours": "ppo/lunarlander.yaml"},
+        peers=[Peer(contender=PPO_CONTENDERS["sb3"], hparams=ZOO_PPO_LUNAR_LANDER, num_envs=16)],
         threshold=200.0,
         by=300_000,
         track_every=20_000,
-        table=PPO_CONTENDERS,
     ),
     "C21": Row(
         env_id="Pendulum-v1",
         steps=100_000,
         target=">= -165",
-        config="ppo/pendulum.yaml",
-        peer_hparams=ZOO_PPO_PENDULUM,
-        peer_num_envs=4,
+        ours={"ours": "ppo/pendulum.yaml"},
+        peers=[Peer(contender=PPO_CONTENDERS["sb3"], hparams=ZOO_PPO_PENDULUM, num_envs=4)],
         threshold=-165.0,
         track_every=5_000,
         eval_episodes=100,
         track_episodes=100,
-        table=PPO_CONTENDERS,
     ),
     "M6": Row(
         env_id="HalfCheetah-v5",
         steps=1_000_000,
         target=">= 5900",
-        config="ppo/halfcheetah.yaml",
+        ours={"ours": "ppo/halfcheetah.yaml"},
         threshold=5_900.0,
         track_every=50_000,
         eval_episodes=10,
         seeds=3,
-        contenders=("ours",),
-        table=PPO_CONTENDERS,
         quoted={
             "tianshou": "5783.9 ± 1244 (Tianshou's benchmark page: best point of the evaluation curve, 10 seeds)",
             "sb3": "5819 ± 664 (rl-zoo3's table: HalfCheetah-v3, one run, deviation over episodes)",
             "cleanrl": "1442.6 ± 46 (CleanRL's documentation: HalfCheetah-v4, training episodes, 3 seeds)",
         },
     ),
+    "M13_breakout": minatar("Breakout", ">= 10", ("dqn",), threshold=10.0, quoted=f"9 {MINATAR_FIGURE}"),
+    "M13_asterix": minatar("Asterix", ">= 10", ("dqn",), threshold=10.0, quoted=f"6 to 7 {MINATAR_FIGURE}"),
+    "M13_space_invaders": minatar("SpaceInvaders", ">= 40", ("dqn",), threshold=40.0, quoted=f"33 {MINATAR_FIGURE}"),
+    "M14_breakout": minatar("Breakout", BEYOND_DQN, DISTRIBUTIONAL, threshold=10.0),
+    "M14_asterix": minatar("Asterix", BEYOND_DQN, DISTRIBUTIONAL, threshold=10.0),
+    "M14_space_invaders": minatar("SpaceInvaders", BEYOND_DQN, DISTRIBUTIONAL, threshold=40.0),
 }
 
 
 def run_scores(
-    name: str, *, contenders: Sequence[str], seeds: Sequence[int], steps: int | None, jobs: int, out: Path
+    name: str,
+    *,
+    contenders: Sequence[str],
+    seeds: Sequence[int],
+    steps: int | None,
+    jobs: int,
+    out: Path,
+    device: str = "cpu",
 ) -> bool:
-    """Run what is missing of a row, print, and write `out`. Give whether every run ended well."""
+    """Run what is missing of a row, print, and write `out`. Give whether every run ended well.
+
+    `device`: where ours learns; the peers stay on the CPU.
+    """
     row = ROWS[name]
     steps = steps or row.steps
     header = {
@@ -229,6 +418,7 @@ def run_scores(
         "steps": steps,
         "target": row.target,
         "threshold": row.threshold,
+        "goal": row.goal,
         "seeds": list(seeds),
         "quoted": dict(row.quoted),
     }
@@ -238,13 +428,12 @@ def run_scores(
     failures: list[str] = []
     pool = ThreadPoolExecutor(jobs)
     cores = FreeCores(jobs)
-    pending = {
-        pool.submit(run_or_recall, row.table[contender], row.setting(contender, seed, steps=steps), name, cores): (
-            contender,
-            seed,
-        )
-        for contender, seed in cells
-    }
+    pending = {}
+    for contender, seed in cells:
+        setting = row.setting(contender, seed, steps=steps)
+        if device != "cpu" and row.contenders[contender].peer is None:
+            setting = {**setting, "device": device}
+        pending[pool.submit(run_or_recall, row.contenders[contender], setting, name, cores)] = (contender, seed)
     try:
         for future in as_completed(pending):
             contender, seed = pending[future]
@@ -252,10 +441,10 @@ def run_scores(
                 result = future.result()
             except ContenderError as error:
                 failures.append(str(error))
-                print(f"  {contender:9} seed {seed}: FAILED: {error}", flush=True)
+                print(f"  {contender:20} seed {seed}: FAILED: {error}", flush=True)
                 continue
             finished[contender, seed] = result
-            print(f"  {contender:9} seed {seed}: {fmean(result['returns']):8.1f} {result['kept']}", flush=True)
+            print(f"  {contender:20} seed {seed}: {fmean(result['returns']):8.1f} {result['kept']}", flush=True)
             write_json(out, {**header, "failures": failures, **collect(finished, contenders, row)})
     finally:
         pool.shutdown(cancel_futures=True)  # on Ctrl-C, do not start the runs that still wait
@@ -287,6 +476,7 @@ def run_or_recall(
     contender: Contender, setting: Mapping[str, Any], row_name: str, free_cores: FreeCores
 ) -> dict[str, Any]:
     """Give the kept result of this very run, or run it and keep the result."""
+    setting = contender.apply(setting)
     code = (REQUIREMENTS / f"{contender.peer}.txt").read_text() if contender.peer else source_digest()
     identity = hashlib.sha256(json.dumps([setting, code], sort_keys=True).encode()).hexdigest()[:12]
     path = KEPT_RUNS / row_name / contender.name / f"seed{setting['seed']}_{identity}.json"
@@ -307,6 +497,12 @@ def first_held(tracked: Sequence[dict[str, Any]], threshold: float) -> int | Non
     return None
 
 
+def median_step(steps: Sequence[int | None]) -> float | None:
+    """Give the median of steps of which some were never reached; None if the median is one of those."""
+    middle = median(float("inf") if step is None else step for step in steps)
+    return None if middle == float("inf") else middle
+
+
 def return_at(tracked: Sequence[dict[str, Any]], step: int) -> float | None:
     """Give the mean return of the evaluation during training at `step`."""
     return next((fmean(evaluation["returns"]) for evaluation in tracked if evaluation["step"] == step), None)
@@ -323,7 +519,9 @@ def collect(finished: dict[tuple[str, int], dict[str, Any]], contenders: Sequenc
         per_contender[contender] = {
             **asdict(summarize(means)),
             "seeds_at_threshold": sum(mean >= row.threshold for mean in means),
-            "first_held_steps": [first_held(run["tracked"], row.threshold) for run in runs],
+            **({"seeds_at_goal": sum(mean >= row.goal for mean in means)} if row.goal is not None else {}),
+            "first_held_steps": (held := [first_held(run["tracked"], row.threshold) for run in runs]),
+            "first_held_median": median_step(held),
             **({f"mean_returns_at_{row.by}": [return_at(run["tracked"], row.by) for run in runs]} if row.by else {}),
             "versions": runs[0]["versions"],
             "hparams": runs[0].get("resolved_config")
@@ -354,11 +552,11 @@ def print_table(results: dict[str, Any]) -> None:
     threshold = results["threshold"]
     print(f"\ntarget: {results['target']}")
     held_title = f"first held at {threshold:g}+ (per seed)"
-    print(f"{'contender':9} {'mean':>8} {'std':>7} {'IQM':>8} {'95 % interval':>18}  {held_title}")
+    print(f"{'contender':20} {'mean':>8} {'std':>7} {'IQM':>8} {'95 % interval':>18}  {held_title}")
     for name, row in results["contenders"].items():
         low, high = row["interval"]
         held = " ".join("-" if step is None else f"{step / 1000:g}k" for step in row["first_held_steps"])
         interval = f"{low:.1f}..{high:.1f}"
-        print(f"{name:9} {row['mean']:8.1f} {row['std']:7.1f} {row['iqm']:8.1f} {interval:>18}  {held}")
+        print(f"{name:20} {row['mean']:8.1f} {row['std']:7.1f} {row['iqm']:8.1f} {interval:>18}  {held}")
     for name, score in results["quoted"].items():
-        print(f"{name:9} quoted: {score}")
+        print(f"{name:20} quoted: {score}")

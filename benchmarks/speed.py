@@ -16,7 +16,11 @@ from typing import Any
 
 from benchmarks.launch import (
     DQN_CONTENDERS,
+    FLOOR,
+    HEAD_CONTENDERS,
+    IQN_CONTENDERS,
     PPO_CONTENDERS,
+    QR_DQN_CONTENDERS,
     TWO_THREADS,
     Contender,
     ContenderError,
@@ -25,49 +29,83 @@ from benchmarks.launch import (
 from benchmarks.machine import describe_run
 from benchmarks.spread import Spread, spread
 
-REFERENCE = "sb3"
 PROFILED = {"ours": "time_per_step_us", "ours-envpool": "time_per_step_us_envpool"}  # and its key in the results
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedTask:
+    """One setting for all contenders.
+
+    `reference`: the contender that the others are divided by. `floor`: whether the matrix products of our update are
+    timed alone, too. `note`: what a reader of the result must know.
+    """
+
+    algo: str
     env_id: str
     steps: int
     num_envs: int = 1
     hparams: dict[str, Any]
     contenders: dict[str, Contender]
+    reference: str
+    floor: bool = False
+    note: str = ""
 
     def whole(self, steps: int) -> int:
         """Round up to whole rollouts, where there are any: only then have all contenders done the same work."""
-        rollout = self.hparams.get("num_steps", 1) * self.num_envs
+        rollout: int = self.hparams.get("num_steps", 1) * self.num_envs
         return -(-steps // rollout) * rollout
+
+
+# One update per env step, as CleanRL's DQN has its sizes.
+Q_LEARNING = {
+    "learning_starts": 1_000,
+    "train_frequency": 1,
+    "gradient_steps": 1,
+    "batch_size": 128,
+    "buffer_capacity": 10_000,
+    "hidden_sizes": [120, 84],
+    "target_update_interval": 500,
+    "learning_rate": 2.5e-4,
+    "max_grad_norm": 10.0,
+    "gamma": 0.99,
+    "epsilon_start": 1.0,
+    "epsilon_end": 0.05,
+    "exploration_fraction": 0.5,
+    # What ours has by default and the peers have not.
+    "layer_norm": False,
+    "learning_rate_schedule": "constant",
+}
+CARTPOLE_ATOMS = {"num_atoms": 51, "v_min": 0.0, "v_max": 100.0}
+
+
+def head_task(
+    algo: str, hparams: dict[str, Any], contenders: dict[str, Contender], *, steps: int = 10_000, reference: str
+) -> SpeedTask:
+    """Give DQN's setting with another head: fewer steps, since the peers take minutes for 10,000."""
+    return SpeedTask(
+        algo=algo,
+        env_id="CartPole-v1",
+        steps=steps,
+        hparams={**Q_LEARNING, "adam_eps": 1e-8, **hparams},
+        contenders=contenders,
+        reference=reference,
+        floor=True,
+        note=f"{steps} steps instead of DQN's 50000, for all contenders: the steady figures are the ones to compare",
+    )
 
 
 TASKS = {
     "dqn": SpeedTask(
+        algo="dqn",
         env_id="CartPole-v1",
         steps=50_000,
-        hparams={
-            "learning_starts": 1_000,
-            "train_frequency": 1,
-            "gradient_steps": 1,
-            "batch_size": 128,
-            "buffer_capacity": 10_000,
-            "hidden_sizes": [120, 84],
-            "target_update_interval": 500,
-            "learning_rate": 2.5e-4,
-            "max_grad_norm": 10.0,
-            "gamma": 0.99,
-            "epsilon_start": 1.0,
-            "epsilon_end": 0.05,
-            "exploration_fraction": 0.5,
-            # What ours has by default and the peers have not.
-            "layer_norm": False,
-            "learning_rate_schedule": "constant",
-        },
+        hparams=Q_LEARNING,
         contenders=DQN_CONTENDERS,
+        reference="sb3",
+        floor=True,
     ),
     "ppo": SpeedTask(
+        algo="ppo",
         env_id="CartPole-v1",
         steps=100_000,
         num_envs=8,
@@ -87,6 +125,49 @@ TASKS = {
             "vf_coef": 0.5,
         },
         contenders=PPO_CONTENDERS,
+        reference="sb3",
+    ),
+    "qr_dqn": head_task("qr_dqn", {"num_quantiles": 51}, QR_DQN_CONTENDERS, reference="sb3_contrib"),
+    # The peers' default number of quantiles; they take 40 to 90 ms for an update.
+    "qr_dqn_200": head_task("qr_dqn", {"num_quantiles": 200}, QR_DQN_CONTENDERS, steps=3_000, reference="sb3_contrib"),
+    "c51_dqn": head_task("c51_dqn", {**CARTPOLE_ATOMS, "double_q": True}, HEAD_CONTENDERS, reference="tianshou"),
+    "iqn": head_task(
+        "iqn",
+        {"num_quantiles": 32, "num_tau_samples": 8, "embedding_dim": 64, "double_q": True},
+        IQN_CONTENDERS,
+        reference="tianshou",
+    ),
+    "fqf": head_task(
+        "fqf",
+        {
+            "num_quantiles": 32,
+            "embedding_dim": 64,
+            "entropy_coef": 1e-3,
+            "fraction_learning_rate": 2.5e-9,
+            "double_q": True,
+        },
+        HEAD_CONTENDERS,
+        reference="tianshou",
+    ),
+    "rainbow_dqn": head_task(
+        "rainbow_dqn",
+        {
+            **CARTPOLE_ATOMS,
+            "double_q": True,
+            "dueling": True,
+            "noisy": True,
+            "noisy_sigma": 0.5,
+            "n_step": 3,
+            "prioritized": True,
+            "prioritized_alpha": 0.5,
+            "prioritized_beta_start": 0.4,
+            "prioritized_beta_end": 1.0,
+            # Ours has no random actions with noise; neither shall the peer.
+            "epsilon_start": 0.0,
+            "epsilon_end": 0.0,
+        },
+        HEAD_CONTENDERS,
+        reference="tianshou",
     ),
 }
 
@@ -146,7 +227,7 @@ def run_speed(
     task = TASKS[task_name]
     setting = {
         "mode": "speed",
-        "algo": task_name,
+        "algo": task.algo,
         "env_id": task.env_id,
         "num_envs": task.num_envs,
         "steps": task.whole(steps or task.steps),
@@ -159,12 +240,16 @@ def run_speed(
     results: dict[str, Any] = {
         "benchmark": f"speed {task_name}",
         **describe_run(),
+        "note": task.note,
         "setting": setting,
+        "changed_hparams": {name: dict(task.contenders[name].hparams) for name in contenders},
+        "reference": task.reference,
         "core": core,
         "repeats": repeats,
         "summary": {},
         "failures": {},
         **dict.fromkeys((key for name, key in PROFILED.items() if name in task.contenders), None),
+        **({"floor": None} if task.floor else {}),
         "measurements": [],
     }
     print(f"speed {task_name}: {task.env_id}, {setting['steps']} steps, {repeats} repeats, core {core}", flush=True)
@@ -184,7 +269,7 @@ def run_speed(
                 threads = result.pop("setting")["threads"]
                 results["measurements"].append({"contender": name, "repeat": repeat, "threads": threads, **result})
                 print(f"  {name:15} {_one_line(result)}", flush=True)
-                results["summary"] = summarize_speed(results["measurements"])
+                results["summary"] = summarize_speed(results["measurements"], task.reference)
                 write_json(out, results)
         for name in PROFILED:
             if name in contenders and name not in results["failures"]:
@@ -193,10 +278,25 @@ def run_speed(
                     ours, {**setting, "mode": "profile"}, cores=cores_for(ours, core), environ=compiled.environ(ours)
                 )
                 results[PROFILED[name]] = profile["time_per_step_us"]
+        if task.floor and results["time_per_step_us"]:
+            floor = run_contender(FLOOR, {**setting, "mode": "floor"}, cores=cores_for(FLOOR, core))
+            results["floor"] = share_of_floor(floor, results["time_per_step_us"]["update"])
     write_json(out, results)
     print_tables(results)
     print(f"written: {out}")
     return not results["failures"]
+
+
+def share_of_floor(floor: dict[str, Any], update_us: float) -> dict[str, Any]:
+    """Put the bare products beside the time of our whole update, of which there is one per env step here."""
+    bare_us = floor["us_per_update"]
+    return {
+        "us_per_update": bare_us,
+        "our_update_us": update_us,
+        "share_of_our_update": bare_us / update_us,
+        "products": floor["products"],
+        "versions": floor["versions"],
+    }
 
 
 def _one_line(result: dict[str, Any]) -> str:
@@ -210,36 +310,37 @@ def _one_line(result: dict[str, Any]) -> str:
 FIGURES = ("steps_per_s", "steady_steps_per_s", "learn_s", "compile_s", "share_of_core")
 
 
-def summarize_speed(measurements: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summarize_speed(measurements: Sequence[dict[str, Any]], reference: str) -> dict[str, Any]:
     """Per contender: median and spread of each figure, and the ratios to the reference of that repeat and threads."""
     summary: dict[str, Any] = {}
-    reference = {
+    others = {
         (row["repeat"], row["threads"]): row
         for row in measurements
-        if row["contender"].removesuffix(TWO_THREADS) == REFERENCE
+        if row["contender"].removesuffix(TWO_THREADS) == reference
     }
     for name in dict.fromkeys(row["contender"] for row in measurements):
         rows = [row for row in measurements if row["contender"] == name]
         figures = {figure: asdict(spread([row[figure] for row in rows])) for figure in FIGURES}
-        pairs = [(row, reference.get((row["repeat"], row["threads"]))) for row in rows]
+        pairs = [(row, others.get((row["repeat"], row["threads"]))) for row in rows]
         for figure in ("steps_per_s", "steady_steps_per_s"):
             ratios = [row[figure] / other[figure] for row, other in pairs if other]
             if ratios:
-                figures[f"{figure}_over_{REFERENCE}"] = asdict(spread(ratios))
+                figures[f"{figure}_over_{reference}"] = asdict(spread(ratios))
         summary[name] = {"versions": rows[0]["versions"], "threads": rows[0]["threads"], **figures}
     return summary
 
 
 def print_tables(results: dict[str, Any]) -> None:
-    titles = ("steps/s, whole learn()", f"whole / {REFERENCE}", "steps/s, steady", f"steady / {REFERENCE}", "compile s")
+    reference = results["reference"]
+    titles = ("steps/s, whole learn()", f"whole / {reference}", "steps/s, steady", f"steady / {reference}", "compile s")
     print("\n" + f"{'contender':15}" + "".join(f"{title:>24}" for title in titles))
     ranked = sorted(results["summary"].items(), key=lambda item: -item[1]["steady_steps_per_s"]["median"])
     for name, figures in ranked:
         columns = (
             ("steps_per_s", ".0f"),
-            (f"steps_per_s_over_{REFERENCE}", ".2f"),
+            (f"steps_per_s_over_{reference}", ".2f"),
             ("steady_steps_per_s", ".0f"),
-            (f"steady_steps_per_s_over_{REFERENCE}", ".2f"),
+            (f"steady_steps_per_s_over_{reference}", ".2f"),
             ("compile_s", ".1f"),
         )
         cells = (format(Spread(**figures[key]), spec) if key in figures else "-" for key, spec in columns)
@@ -251,6 +352,9 @@ def print_tables(results: dict[str, Any]) -> None:
             for part, microseconds in parts.items():
                 print(f"  {part:10} {microseconds:8.1f} us {100 * microseconds / total:5.1f} %")
             print(f"  {'all':10} {total:8.1f} us")
+    if floor := results.get("floor"):
+        share = f"{100 * floor['share_of_our_update']:.0f} % of our update's {floor['our_update_us']:.1f} us"
+        print(f"\nbare matrix products of an update: {floor['us_per_update']:.1f} us, {share}")
 
 
 def write_json(path: Path, value: Any) -> None:

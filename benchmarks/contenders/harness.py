@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
@@ -29,13 +29,14 @@ class Setting:
     mode: str  # "speed", "score", or (ours only) "profile"
     env_id: str
     steps: int
-    algo: str | None = None  # for ours without a config; each script of a peer holds one algorithm
+    algo: str | None = None  # for ours without a config, and for scripts that hold several algorithms
     num_envs: int = 1  # a config file has its own
     seed: int = 0
     threads: int = 1
     hparams: dict[str, Any] = field(default_factory=dict)
     config: str | None = None  # a config file shipped with rl_training, instead of `hparams`
     acceleration: str = "auto"  # ours only
+    device: str = "cpu"  # ours only
     execution_backend: str = "local_sync"  # ours only
     eval_seeds: Sequence[int] = ()  # one reset seed per evaluation episode
     track_every: int = 0  # env steps between evaluations during training; 0 = none
@@ -68,6 +69,10 @@ class Learner(ABC):
 
     @abstractmethod
     def num_updates(self) -> int: ...
+
+    def make_env(self, env_id: str) -> gym.Env:
+        """Make an env to be evaluated in."""
+        return make_env(env_id)
 
     def details(self) -> dict[str, Any]:
         """What else the result should say."""
@@ -114,7 +119,6 @@ class TrainingEnvs:
         return [lambda env=env: env for env in self.envs]
 
 
-Act = Callable[[np.ndarray], np.ndarray]
 Build = Callable[[Setting, TrainingEnvs], Learner]
 Mode = Callable[[Build, Setting, "Stopwatch"], dict[str, Any]]
 
@@ -124,14 +128,14 @@ def make_env(env_id: str) -> gym.Env:
     return gym.make(env_id, disable_env_checker=True)
 
 
-def play(act: Act, env_id: str, seeds: Sequence[int]) -> list[float]:
+def play(learner: Learner, env_id: str, seeds: Sequence[int]) -> list[float]:
     """Play one episode per reset seed, side by side; give the returns in the order of the seeds."""
-    envs = [make_env(env_id) for _ in seeds]
+    envs = [learner.make_env(env_id) for _ in seeds]
     observations = [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds, strict=True)]
     returns = [0.0] * len(envs)
     playing = list(range(len(envs)))
     while playing:
-        actions = act(np.stack([observations[i] for i in playing]))
+        actions = learner.act(np.stack([observations[i] for i in playing]))
         still_playing = []
         for i, action in zip(playing, actions, strict=True):
             observations[i], reward, terminated, truncated, _ = envs[i].step(action)
@@ -202,7 +206,7 @@ def run_speed(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any
         "env_steps": counter.count,
         "updates": learner.num_updates(),
         **learner.details(),
-        "final_returns": play(learner.act, setting.env_id, setting.eval_seeds),
+        "final_returns": play(learner, setting.env_id, setting.eval_seeds),
     }
 
 
@@ -213,7 +217,7 @@ def run_score(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any
     if setting.track_every:
         for step in range(setting.track_every, setting.steps + 1, setting.track_every):
             training.counter.at[step] = lambda step=step: tracked.append(
-                {"step": step, "returns": play(learner.act, setting.env_id, setting.track_seeds)}
+                {"step": step, "returns": play(learner, setting.env_id, setting.track_seeds)}
             )
     watch.note("built")
     learner.learn()
@@ -224,8 +228,16 @@ def run_score(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any
         "updates": learner.num_updates(),
         **learner.details(),
         "tracked": tracked,
-        "returns": play(learner.act, setting.env_id, setting.eval_seeds),
+        "returns": play(learner, setting.env_id, setting.eval_seeds),
     }
+
+
+def version_of(package: str) -> str | None:
+    """Give a package's version; None if it runs from a folder and was never installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def report(result: dict[str, Any], setting: Setting, packages: Sequence[str]) -> None:
@@ -233,7 +245,7 @@ def report(result: dict[str, Any], setting: Setting, packages: Sequence[str]) ->
     line = {
         **result,
         "setting": asdict(setting),
-        "versions": {name: version(name) for name in packages},
+        "versions": {name: version_of(name) for name in packages},
         "python": sys.version.split()[0],
         "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from harness import Build, Learner, Setting, StepCounter, Stopwatch, TrainingEnvs, main
@@ -19,19 +20,23 @@ from rl_training import Callback, TrainConfig, load_config
 from rl_training.data.schema import observation_field, to_env_actions
 from rl_training.runtime.run import Run
 
-# Where the time of a step goes: a part, and the methods that are it. Time inside a method that another one calls counts
-# for the inner one's part.
+# Where the time of a step goes: a part, and the methods that are it; `name()` stands for the functions that the method
+# gives. Time inside a method that another one calls counts for the inner one's part.
 ENVS = "rl_training.envs.vector:SyncEnvs"
 ENVPOOL_ENVS = "rl_training.envs.envpool_envs:EnvPoolEnvs"
+Q_LEARNING = {
+    "act": ["rl_training.algorithms.q_learning:QLearner.act"],
+    "buffer": [
+        "rl_training.data.replay_buffer:ReplayBuffer.add",
+        "rl_training.data.replay_buffer:ReplayBuffer.sampler()",
+        "rl_training.data.prioritized_replay_buffer:PrioritizedReplayBuffer.add",
+        "rl_training.data.prioritized_replay_buffer:PrioritizedReplayBuffer.sampler()",
+        "rl_training.data.prioritized_replay_buffer:PrioritizedReplayBuffer.update_priorities",
+    ],
+    "update": ["rl_training.algorithms.q_learning:QLearner.update"],
+}
 PARTS = {
-    "dqn": {
-        "act": ["rl_training.algorithms.dqn:DQN.act"],
-        "buffer": [
-            "rl_training.data.replay_buffer:ReplayBuffer.add",
-            "rl_training.data.replay_buffer:ReplayBuffer.sample",
-        ],
-        "update": ["rl_training.algorithms.dqn:DQN.update"],
-    },
+    **dict.fromkeys(("dqn", "c51_dqn", "rainbow_dqn", "qr_dqn", "iqn", "fqf"), Q_LEARNING),
     "ppo": {
         "act": ["rl_training.algorithms.ppo:PPO.act"],
         "buffer": [
@@ -69,7 +74,7 @@ class OurLearner(Learner):
             "env_id": setting.env_id,
             "total_timesteps": setting.steps,
             "seed": setting.seed,
-            "device": "cpu",
+            "device": setting.device,
             "threads": setting.threads,
             "acceleration": setting.acceleration,
             "execution_backend": setting.execution_backend,
@@ -94,6 +99,10 @@ class OurLearner(Learner):
     def learn(self) -> None:
         self.model.learn()
 
+    def make_env(self, env_id: str) -> gym.Env:
+        assert self.counter.run is not None
+        return self.counter.run.env_factory()  # MinAtar's games are registered by the library
+
     def act(self, obs: np.ndarray) -> np.ndarray:
         assert self.counter.run is not None
         actions = self.counter.run.algorithm.act(obs.astype(self.counter.obs_dtype, copy=False)).actions
@@ -104,8 +113,13 @@ class OurLearner(Learner):
         return self.counter.run.gradient_step
 
     def details(self) -> dict[str, Any]:
-        assert self.counter.run is not None
-        return {"resolved_config": self.counter.run.config.model_dump(mode="json", exclude={"output_dir"})}
+        run = self.counter.run
+        assert run is not None
+        parameters = (value for value in run.algorithm.policy_state_dict().values() if isinstance(value, torch.Tensor))
+        return {
+            "parameters": sum(value.numel() for value in parameters),
+            "resolved_config": run.config.model_dump(mode="json", exclude={"output_dir"}),
+        }
 
 
 class Profiler:
@@ -119,7 +133,13 @@ class Profiler:
                 module, _, name = path.partition(":")
                 class_name, _, method = name.partition(".")
                 owner = getattr(importlib.import_module(module), class_name)
-                setattr(owner, method, self._timed(part, getattr(owner, method)))
+                timed = self._giving_timed if method.endswith("()") else self._timed
+                method = method.removesuffix("()")
+                setattr(owner, method, timed(part, getattr(owner, method)))
+
+    def _giving_timed(self, part: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Let the functions that `method` gives be timed."""
+        return lambda *args, **kwargs: self._timed(part, method(*args, **kwargs))
 
     def _timed(self, part: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:

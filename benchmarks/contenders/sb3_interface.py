@@ -33,6 +33,26 @@ class OnPolicyModelLearner(ModelLearner):
         return self.model._n_updates * self.setting.rollout // self.setting.hparams["minibatch_size"]
 
 
+def dqn_arguments(setting: Setting) -> dict[str, Any]:
+    """Translate the hyperparameters of DQN and QR-DQN but for those of the network and the clipping."""
+    hparams = setting.hparams
+    return {
+        "learning_rate": hparams["learning_rate"],
+        "buffer_size": hparams["buffer_capacity"],
+        "learning_starts": hparams["learning_starts"],
+        "batch_size": hparams["batch_size"],
+        "gamma": hparams["gamma"],
+        "train_freq": hparams["train_frequency"],
+        "gradient_steps": hparams["gradient_steps"],
+        "target_update_interval": hparams["target_update_interval"],  # counted in env steps here
+        "exploration_initial_eps": hparams["epsilon_start"],
+        "exploration_final_eps": hparams["epsilon_end"],
+        "exploration_fraction": hparams["exploration_fraction"],
+        "seed": setting.seed,
+        "device": "cpu",
+    }
+
+
 def ppo_arguments(setting: Setting) -> dict[str, Any]:
     """Translate the hyperparameters of PPO; `use_sde` and `sde_sample_freq` are these libraries' own."""
     hparams = setting.hparams

@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import optax
 from harness import Setting, TrainingEnvs, main
-from sb3_interface import ModelLearner
+from sb3_interface import ModelLearner, dqn_arguments
 from sbx import DQN
 from sbx.dqn import policies
 
@@ -35,24 +35,12 @@ class SBXLearner(ModelLearner):
         self.model = DQN(
             "MlpPolicy",
             training.envs[0],
-            learning_rate=hparams["learning_rate"],
-            buffer_size=hparams["buffer_capacity"],
-            learning_starts=hparams["learning_starts"],
-            batch_size=hparams["batch_size"],
-            gamma=hparams["gamma"],
-            train_freq=hparams["train_frequency"],
-            gradient_steps=hparams["gradient_steps"],
-            target_update_interval=hparams["target_update_interval"],
-            exploration_initial_eps=hparams["epsilon_start"],
-            exploration_final_eps=hparams["epsilon_end"],
-            exploration_fraction=hparams["exploration_fraction"],
             policy_kwargs={
                 "optimizer_class": lambda learning_rate: optax.chain(
                     optax.clip_by_global_norm(hparams["max_grad_norm"]), optax.adam(learning_rate)
                 )
             },
-            seed=setting.seed,
-            device="cpu",
+            **dqn_arguments(setting),
         )
 
 

@@ -1,28 +1,136 @@
-"""DQN of Tianshou."""
+"""The DQN family of Tianshou: DQN, C51, Rainbow, QR-DQN, IQN and FQF; `Setting.algo` says which.
+
+`hidden_sizes` are laid out as our networks for vectors have them: with IQN and FQF all come before the fractions, with
+Rainbow the last one is that of each stream. `trunk_sizes`, `linear_features`, `head_sizes` and `noisy_trunk` say it
+otherwise, as Tianshou's own examples do. Its distributional heads always pick the next action by the online network, as
+our `double_q` does.
+"""
 
 from typing import Any
 
 import numpy as np
 import torch
 from harness import Learner, Setting, TrainingEnvs, main
-from tianshou.algorithm import DQN
+from tianshou.algorithm import C51, DQN, FQF, IQN, QRDQN, Algorithm, RainbowDQN
+from tianshou.algorithm.modelfree.c51 import C51Policy
 from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
-from tianshou.algorithm.optim import AdamOptimizerFactory, OptimizerFactory
-from tianshou.data import Batch, Collector, VectorReplayBuffer
+from tianshou.algorithm.modelfree.fqf import FQFPolicy
+from tianshou.algorithm.modelfree.iqn import IQNPolicy
+from tianshou.algorithm.modelfree.qrdqn import QRDQNPolicy
+from tianshou.algorithm.optim import AdamOptimizerFactory, OptimizerFactory, RMSpropOptimizerFactory
+from tianshou.data import Batch, Collector, PrioritizedVectorReplayBuffer, VectorReplayBuffer
 from tianshou.env import DummyVectorEnv
 from tianshou.trainer import OffPolicyTrainerParams
 from tianshou.utils.net.common import Net
+from tianshou.utils.net.discrete import (
+    FractionProposalNetwork,
+    FullQuantileFunction,
+    ImplicitQuantileNetwork,
+    NoisyLinear,
+)
+from tianshou.utils.torch_utils import policy_within_training_step, torch_train_mode
 
 
-class ClippedDQN(DQN):
-    """DQN with gradient clipping, which Tianshou's optimizer knows but its DQN does not pass on."""
+class Family:
+    """Builds the policy and the algorithm of one head: a method per `Setting.algo`."""
 
-    def __init__(self, max_grad_norm: float, **kwargs: Any) -> None:
-        self.max_grad_norm = max_grad_norm
-        super().__init__(**kwargs)
+    def __init__(self, setting: Setting, training: TrainingEnvs) -> None:
+        env, self.hparams = training.envs[0], setting.hparams
+        self.spaces = {"action_space": env.action_space, "observation_space": env.observation_space}
+        self.obs_shape, self.num_actions = env.observation_space.shape, int(env.action_space.n)
+        self.hidden_sizes = self.hparams.get("hidden_sizes", ())
+        self.shared = {
+            "optim": AdamOptimizerFactory(lr=self.hparams["learning_rate"]),
+            "gamma": self.hparams["gamma"],
+            "n_step_return_horizon": self.hparams.get("n_step", 1),
+            "target_update_freq": self.hparams["target_update_interval"],  # counted in updates here
+        }
 
-    def _create_policy_optimizer(self, optim: OptimizerFactory) -> DQN.Optimizer:
-        return self._create_optimizer(self.policy, optim, max_grad_norm=self.max_grad_norm)
+    def dqn(self) -> Algorithm:
+        policy = DiscreteQLearningPolicy(model=self._net(), **self.spaces)
+        return self._clipped(DQN, policy=policy, is_double=False, huber_loss_delta=1.0)
+
+    def c51_dqn(self) -> Algorithm:
+        return self._clipped(C51, policy=self._c51_policy(self._net(num_atoms=self.hparams["num_atoms"], softmax=True)))
+
+    def rainbow_dqn(self) -> Algorithm:
+        noisy_sigma = self.hparams["noisy_sigma"]
+
+        def noisy(width_in: int, width_out: int) -> NoisyLinear:
+            return NoisyLinear(width_in, width_out, noisy_sigma)
+
+        stream = {"hidden_sizes": self.hparams.get("head_sizes", self.hidden_sizes[-1:]), "linear_layer": noisy}
+        noisy_trunk = {"linear_layer": noisy} if self.hparams.get("noisy_trunk", True) else {}  # ours is, for vectors
+        model = Net(
+            state_shape=self.obs_shape,
+            action_shape=self.num_actions,
+            hidden_sizes=self.hparams.get("trunk_sizes", self.hidden_sizes[:-1]),
+            **noisy_trunk,
+            num_atoms=self.hparams["num_atoms"],
+            softmax=True,
+            dueling_param=(stream, stream),
+        )
+        return self._clipped(RainbowDQN, policy=self._c51_policy(model))
+
+    def qr_dqn(self) -> Algorithm:
+        num_quantiles = self.hparams["num_quantiles"]
+        policy = QRDQNPolicy(model=self._net(num_atoms=num_quantiles), **self.spaces)
+        return self._clipped(QRDQN, policy=policy, num_quantiles=num_quantiles)
+
+    def iqn(self) -> Algorithm:
+        policy = IQNPolicy(
+            model=self._fraction_network(ImplicitQuantileNetwork),
+            sample_size=self.hparams["num_quantiles"],
+            online_sample_size=self.hparams["num_tau_samples"],
+            target_sample_size=self.hparams["num_tau_samples"],
+            **self.spaces,
+        )
+        return self._clipped(IQN, policy=policy)
+
+    def fqf(self) -> Algorithm:
+        model, num_quantiles = self._fraction_network(FullQuantileFunction), self.hparams["num_quantiles"]
+        policy = FQFPolicy(
+            model=model, fraction_model=FractionProposalNetwork(num_quantiles, model.input_dim), **self.spaces
+        )
+        return self._clipped(
+            FQF,
+            policy=policy,
+            fraction_optim=RMSpropOptimizerFactory(lr=self.hparams["fraction_learning_rate"]),
+            num_fractions=num_quantiles,
+            ent_coef=self.hparams["entropy_coef"],
+        )
+
+    def _net(self, **kwargs: Any) -> Net:
+        sizes = {"state_shape": self.obs_shape, "action_shape": self.num_actions, "hidden_sizes": self.hidden_sizes}
+        return Net(**sizes, **kwargs)
+
+    def _c51_policy(self, model: Net) -> C51Policy:
+        support = {name: self.hparams[name] for name in ("num_atoms", "v_min", "v_max")}
+        return C51Policy(model=model, **support, **self.spaces)
+
+    def _fraction_network(self, network: type[ImplicitQuantileNetwork]) -> ImplicitQuantileNetwork:
+        # A size of linear features is that of a layer after the trunk, without an activation.
+        trunk = Net(
+            state_shape=self.obs_shape,
+            action_shape=self.hparams.get("linear_features", 0),
+            hidden_sizes=self.hparams.get("trunk_sizes", self.hidden_sizes),
+        )
+        return network(
+            preprocess_net=trunk,
+            action_shape=self.num_actions,
+            hidden_sizes=self.hparams.get("head_sizes", ()),
+            num_cosines=self.hparams["embedding_dim"],
+        )
+
+    def _clipped(self, algorithm: type[Algorithm], **kwargs: Any) -> Algorithm:
+        """Build the algorithm with gradient clipping, which Tianshou's optimizer knows but these do not pass on."""
+        max_grad_norm = self.hparams.get("max_grad_norm")  # None: no clipping
+
+        class Clipped(algorithm):
+            def _create_policy_optimizer(self, optim: OptimizerFactory) -> Algorithm.Optimizer:
+                return self._create_optimizer(self.policy.model, optim, max_grad_norm=max_grad_norm)
+
+        return Clipped(**kwargs, **self.shared)
 
 
 class TianshouLearner(Learner):
@@ -30,35 +138,30 @@ class TianshouLearner(Learner):
         torch.set_num_threads(setting.threads)
         np.random.seed(setting.seed)
         torch.manual_seed(setting.seed)
-        self.setting = setting
-        hparams, env = setting.hparams, training.envs[0]
-        self.policy = DiscreteQLearningPolicy(
-            model=Net(
-                state_shape=env.observation_space.shape,
-                action_shape=int(env.action_space.n),
-                hidden_sizes=hparams["hidden_sizes"],
-            ),
-            action_space=env.action_space,
-            observation_space=env.observation_space,
-        )
-        self.algorithm = ClippedDQN(
-            hparams["max_grad_norm"],
-            policy=self.policy,
-            optim=AdamOptimizerFactory(lr=hparams["learning_rate"]),
-            gamma=hparams["gamma"],
-            target_update_freq=hparams["target_update_interval"],  # counted in updates here
-            is_double=False,
-            huber_loss_delta=1.0,
-        )
+        self.setting, hparams = setting, setting.hparams
+        self.algorithm = getattr(Family(setting, training), setting.algo)()
+        self.policy = self.algorithm.policy
         envs = DummyVectorEnv(training.factories())
         envs.seed(setting.seed)
-        buffer = VectorReplayBuffer(hparams["buffer_capacity"], 1)
-        self.collector = Collector(self.policy, envs, buffer, exploration_noise=True)
+        self.prioritized = hparams.get("prioritized", False)
+        if self.prioritized:
+            self.buffer = PrioritizedVectorReplayBuffer(
+                hparams["buffer_capacity"],
+                setting.num_envs,
+                alpha=hparams["prioritized_alpha"],
+                beta=hparams["prioritized_beta_start"],
+                weight_norm=True,
+            )
+        else:
+            self.buffer = VectorReplayBuffer(hparams["buffer_capacity"], setting.num_envs)
+        self.collector = Collector(self.policy, envs, self.buffer, exploration_noise=True)
 
     def learn(self) -> None:
         hparams, steps = self.setting.hparams, self.setting.steps
         self.collector.reset()
-        self.collector.collect(n_step=hparams["learning_starts"], random=True)
+        self._set_schedules(0, 0)
+        with policy_within_training_step(self.policy):
+            self.collector.collect(n_step=hparams["learning_starts"], random=hparams.get("random_start", True))
         self.algorithm.run_training(
             OffPolicyTrainerParams(
                 max_epochs=1,
@@ -67,25 +170,38 @@ class TianshouLearner(Learner):
                 collection_step_num_env_steps=hparams["train_frequency"],
                 update_step_num_gradient_steps_per_sample=hparams["gradient_steps"] / hparams["train_frequency"],
                 batch_size=hparams["batch_size"],
-                training_fn=self._set_epsilon,
+                training_fn=self._set_schedules,
                 show_progress=False,
                 verbose=False,
             )
         )
 
-    def _set_epsilon(self, epoch: int, step_after_random_phase: int) -> None:
-        hparams = self.setting.hparams
-        step = step_after_random_phase + hparams["learning_starts"]
-        progress = min(1.0, step / (hparams["exploration_fraction"] * self.setting.steps))
-        start, end = hparams["epsilon_start"], hparams["epsilon_end"]
-        self.policy.set_eps_training(start + progress * (end - start))
+    def _set_schedules(self, epoch: int, step_after_start: int) -> None:
+        """Move epsilon, and beta of the priorities, linearly: over the part of the run that `schedule_steps` names."""
+        hparams, steps = self.setting.hparams, self.setting.steps
+        step = step_after_start + hparams["learning_starts"]
+        begin, end = hparams.get("schedule_steps") or (0, hparams["exploration_fraction"] * steps)
+        self.policy.set_eps_training(ramp(step, (begin, end), hparams["epsilon_start"], hparams["epsilon_end"]))
+        if self.prioritized:
+            span = hparams.get("schedule_steps") or (0, steps)
+            first, last = hparams["prioritized_beta_start"], hparams["prioritized_beta_end"]
+            self.buffer.set_beta(ramp(step, span, first, last))
 
     def act(self, obs: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
+        # Out of training mode noisy layers are still, and IQN draws as many fractions as for collecting.
+        with torch.no_grad(), torch_train_mode(self.policy, enabled=False):
             return self.policy(Batch(obs=obs, info=Batch())).act
 
     def num_updates(self) -> int:
         return self.algorithm._iter
+
+    def details(self) -> dict[str, Any]:
+        return {"parameters": sum(value.numel() for value in self.policy.parameters() if value.requires_grad)}
+
+
+def ramp(step: int, span: tuple[float, float], first: float, last: float) -> float:
+    begin, end = span
+    return first + min(1.0, max(0.0, (step - begin) / max(end - begin, 1))) * (last - first)
 
 
 if __name__ == "__main__":
