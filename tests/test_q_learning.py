@@ -21,6 +21,7 @@ from rl_training.algorithms.fqf import fqf_loss
 from rl_training.algorithms.iqn import iqn_loss
 from rl_training.algorithms.q_learning import Apply, QLearner, of_actions
 from rl_training.algorithms.qr_dqn import qr_dqn_loss
+from rl_training.errors import CheckpointError
 from rl_training.experiment.registry import registry
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.models.layers import NoisyLayers, NoisyLinear
@@ -525,3 +526,11 @@ def test_settings_of_the_family_have_the_papers_values() -> None:
         "prioritized_alpha": 0.5,
         "n_step": 3,
     }
+
+
+def test_the_state_of_an_older_version_is_refused_by_its_name() -> None:
+    learner = build("dqn")
+    state = learner.state_dict()
+    state["generator"] = state.pop("generators")["action"]
+    with pytest.raises(CheckpointError, match=r"saved by version 0\.1: it can be evaluated, but not continued"):
+        learner.load_state_dict(state)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
 from rl_training.algorithms.optim import ClippedAdam, FlatModule, Optimizer, descend
-from rl_training.errors import ConfigError
+from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.seeding import generator_state, set_generator_state
 from rl_training.hparams.dqn import QLearningHParams
 from rl_training.models.encoders import build_encoder
@@ -154,6 +154,8 @@ class QLearner:
         return {**learning, "num_updates": self.num_updates, "generators": generators}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if "generators" not in state:
+            raise CheckpointError("the run was saved by version 0.1: it can be evaluated, but not continued")
         for name, value in self._state.items():
             if name != "params":
                 value.copy_(torch.as_tensor(state[name]))
