@@ -23,6 +23,7 @@ from rl_training.data.schema import Field
 from rl_training.errors import CheckpointError
 
 _ROWS_PER_SPARE_FRAME = 20
+_NOTHING = torch.empty(0)
 
 
 class FrameStorage:
@@ -87,7 +88,6 @@ class FrameStorage:
             # Bytes compare quicker than arrays; `startswith` needs no copy of what it looks for.
             pixels, next_pixels = obs[env], next_obs[env].tobytes()
             if not self._pixels[env].startswith(pixels):  # an episode begins
-                numbers = numbers.copy()
                 numbers[env] = self._store_stack(pixels.tobytes())
                 next_numbers[env, :-1] = numbers[env, 1:]
             if next_pixels.startswith(pixels[self._frame_shape[0] :]):
@@ -130,25 +130,24 @@ class FrameStorage:
     def reader(self, batch_size: int, device: torch.device, columns: tuple[str, ...] = ()) -> Reader:
         rows = self.rows.reader(batch_size, device, columns)
         numbers, next_numbers = rows.host["obs_frames"].numpy(), rows.host["next_obs_frames"].numpy()
-        stacks = _StackReader(self, batch_size, device)
-        parts = {**rows.batch, **stacks.batch}
-        batch = {name: parts[name] for name in (*self._fields, *columns)}
-
-        def renew() -> None:
-            nonlocal stacks
-            stacks = _StackReader(self, batch_size, device)
-            batch.update(stacks.batch)
+        names = (*self._fields, *columns)
+        batch = {name: rows.batch.get(name, _NOTHING) for name in names}
+        stacks: _StackReader | None = None
 
         def fill(places: np.ndarray) -> None:
+            nonlocal stacks
             rows.fill(places)
-            if stacks.shares_frames and not self._shares_frames:  # rows that do not stack have come since
-                renew()
+            if stacks is None or stacks.shares_frames != self._shares_frames:  # given away, or other rows have come
+                stacks = _StackReader(self, batch_size, device)
+                batch.update(stacks.batch)
             stacks.fill(numbers, next_numbers)
 
         def give() -> Batch:
-            given = {**batch, **{name: values for name, values in rows.give().items() if name in batch}}
-            renew()  # not a copy: it would take as long as the gathering
-            return given
+            nonlocal stacks
+            parts = {**batch, **rows.give()}
+            batch.update(dict.fromkeys(("obs", "next_obs"), _NOTHING))  # no copy: it would take as long as gathering
+            stacks = None
+            return {name: parts[name] for name in names}
 
         return Reader(batch_size, batch, rows.host, fill, give)
 
