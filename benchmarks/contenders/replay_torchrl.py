@@ -34,8 +34,7 @@ class TorchRLReplay(ReplayContender):
         )
 
     def add(self, prepared: Any) -> None:
-        # A prioritized buffer writes the row's index and priority into what it is given.
-        self.buffer.add(prepared.copy())
+        self.buffer.add(prepared)
 
     def sample(self) -> Any:
         return self.buffer.sample()
