@@ -84,10 +84,12 @@ def kind_of(annotation: Any) -> str:
     if origin is dict:
         return "group of settings"
     if origin is tuple:
-        return "list of whole numbers ≥ 1"
+        return "list of whole numbers ≥ 1" if Ellipsis in parts else f"list of {len(parts)} whole numbers"
     kinds = [kind_of(part) for part in parts if part is not type(None) and isinstance(part, type)]
     # An annotated number beside None, such as `Real | None`, hides its type one level down.
-    kinds += [kind_of(get_args(part)[0]) for part in parts if get_args(part)]
+    inner = [part for part in parts if get_args(part) and get_origin(part) is not Literal]
+    kinds += [kind_of(part if get_origin(part) is tuple else get_args(part)[0]) for part in inner]
+    kinds += [f"`{choice}`" for part in parts if get_origin(part) is Literal for choice in get_args(part)]
     return " or ".join([*kinds, *(["`null`"] if type(None) in parts else [])])
 
 

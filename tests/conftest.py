@@ -51,6 +51,17 @@ SMALL: dict[str, Any] = {
     "num_quantiles": 6,
     "num_tau_samples": 4,
     "embedding_dim": 8,
+    # The critics of REDQ
+    "num_critics": 4,
+    # The models of MBPO
+    "num_ensembles": 3,
+    "num_elites": 2,
+    "model_hidden_sizes": [16],
+    "model_batch_size": 16,
+    "model_max_epochs": 2,
+    "model_train_frequency": 10,
+    "rollout_batch_size": 20,
+    "rollout_refresh_interval": 10,
     # Learning from rollouts
     "num_steps": 10,
     "minibatch_size": 10,
@@ -69,6 +80,7 @@ def make_setup(
     algo: str = "dqn",
     observation: gym.Space[Any] | None = None,
     num_actions: int = 2,
+    action: gym.Space[Any] | None = None,
     action_mask: bool = False,
     seed: int = 0,
     total_timesteps: int = 1_000,
@@ -79,8 +91,9 @@ def make_setup(
 ) -> Setup[QLearningHParams]:
     """What a small DQN, or another of its family, is built from: three observed numbers, no warm-up."""
     small = small_hparams(algo, buffer_capacity=100, learning_starts=0, train_frequency=4)
+    observation, action = observation or Box(-1.0, 1.0, (3,), np.float32), action or Discrete(num_actions)
     return Setup(
-        spaces=Spaces(observation or Box(-1.0, 1.0, (3,), np.float32), Discrete(num_actions), action_mask),
+        spaces=Spaces(observation, action, action_mask),
         hparams=registry()[algo].hparams(**{**small, **hparams}),  # type: ignore[arg-type]
         total_timesteps=total_timesteps,
         streams=Streams(seed),
@@ -99,6 +112,20 @@ def make_batch(seed: int = 0, *, size: int = 8, obs_dim: int = 3, num_actions: i
         "rewards": torch.randn(size, generator=generator),
         "terminated": torch.rand(size, generator=generator) < 0.3,
     }
+
+
+BOX = Box(-1.0, 1.0, (2,), np.float32)
+
+
+def make_box_setup(algo: str = "sac", **setup: Any) -> Setup[Any]:
+    """What a small SAC, or another of its family, is built from: three observed numbers, actions of two numbers."""
+    return make_setup(algo=algo, **{"action": BOX, **small_hparams(algo, learning_starts=0), **setup})
+
+
+def make_box_batch(seed: int = 0, *, size: int = 8) -> Batch:
+    """As `make_batch`, with actions of two numbers."""
+    actions = torch.rand(size, 2, generator=torch.Generator().manual_seed(seed)) * 2.0 - 1.0
+    return make_batch(seed, size=size) | {"actions": actions}
 
 
 def make_ppo_setup(

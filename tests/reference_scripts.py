@@ -13,20 +13,26 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def check_reference_script(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, steps: int = 128
+    name: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    env_id: str = "CartPole-v1",
+    steps: int = 128,
 ) -> None:
-    """Run `examples/<name>_cartpole_reference.py` in this process: to import PyTorch anew takes longer than the rest.
+    """Run `examples/<name>_<env>_reference.py` in this process: to import PyTorch anew takes longer than the rest.
 
     DQN's own script runs as a process of its own, in test_dqn_reference_script.py.
     """
     monkeypatch.chdir(folder)
-    script = EXAMPLES / f"{name}_cartpole_reference.py"
+    script = EXAMPLES / f"{name}_{env_id.partition('-')[0].lower()}_reference.py"
     monkeypatch.setattr(sys, "argv", [str(script), "--total-timesteps", str(steps), "--eval-episodes", "1"])
     runpy.run_path(str(script), run_name="__main__")
     printed = capsys.readouterr().out
-    assert re.search(rf"mean return of 1 episodes after {steps} steps: \d+\.\d", printed), printed
+    assert re.search(rf"mean return of 1 episodes after {steps} steps: -?\d+\.\d", printed), printed
     (run_dir,) = (folder / "runs").iterdir()
-    assert run_dir.name.startswith(f"{name}__CartPole-v1__")
+    assert run_dir.name.startswith(f"{name}__{env_id}__")
     assert (run_dir / "result.json").is_file()
     agent = open_checkpoint(run_dir / "agent")
     assert (agent.config.algo, agent.step) == (name, steps)

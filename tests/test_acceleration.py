@@ -20,7 +20,7 @@ from rl_training.algorithms.optim import FlatModule, adam
 from rl_training.data.schema import Spaces
 from rl_training.errors import ConfigError
 from rl_training.runtime import acceleration, compiled_packages
-from rl_training.runtime.acceleration import accelerate, resolve_acceleration
+from rl_training.runtime.acceleration import accelerate, accelerate_rounds, resolve_acceleration
 
 needs_compiler = pytest.mark.skipif(not compiled_packages.compiler_available(), reason="needs a C++ compiler")
 
@@ -159,6 +159,51 @@ def test_an_unknown_mode_is_refused() -> None:
         accelerate(TinyQLearning().step, "fast")
 
 
+# --- Several steps in a call -----------------------------------------------------------------------------------------
+
+
+def add_rows(state: State, batch: Batch) -> tuple[State, Metrics]:
+    """total = 2 * total + the sum of the rows: the order of the rounds shows."""
+    total = 2.0 * state["total"] + batch["rows"].sum()
+    return {"total": total}, {"total": total, "before": state["total"], "rows": batch["rows"]}
+
+
+def test_rounds_take_their_rows_one_after_the_other_and_stack_the_metrics() -> None:
+    # Rows 1 2 | 3 4 | 5 6 from 1: 2 * 1 + 3 = 5, 2 * 5 + 7 = 17, 2 * 17 + 11 = 45.
+    state = {"total": torch.tensor(1.0)}
+    memory = state["total"].data_ptr()
+    metrics = accelerate_rounds(add_rows, "eager")(state, {"rows": torch.arange(1.0, 7.0)}, 3)
+    assert state["total"].item() == 45.0
+    assert state["total"].data_ptr() == memory
+    assert metrics["total"].tolist() == [5.0, 17.0, 45.0]
+    assert metrics["before"].tolist() == [1.0, 5.0, 17.0]
+    assert metrics["rows"].tolist() == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+
+
+def test_one_round_is_a_plain_step_whose_metrics_are_not_stacked() -> None:
+    state, plain = {"total": torch.tensor(1.0)}, {"total": torch.tensor(1.0)}
+    metrics = accelerate_rounds(add_rows, "eager")(state, {"rows": torch.ones(4)}, 1)
+    expected = accelerate(add_rows, "eager")(plain, {"rows": torch.ones(4)})
+    assert metrics["total"].shape == ()
+    torch.testing.assert_close(metrics, expected, rtol=0, atol=0)
+
+
+def test_parts_of_a_batch_may_have_rows_of_other_numbers() -> None:
+    # Two rounds: of four rows two each, of six numbers three each, as a subset of critics has.
+    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+        return {}, {"rows": batch["rows"].sum(), "numbers": batch["numbers"].sum()}
+
+    batch = {"rows": torch.tensor([1.0, 2.0, 3.0, 4.0]), "numbers": torch.tensor([1, 1, 1, 5, 5, 5])}
+    metrics = accelerate_rounds(step, "eager")({}, batch, 2)
+    assert metrics["rows"].tolist() == [3.0, 7.0]
+    assert metrics["numbers"].tolist() == [3, 15]
+
+
+def test_rounds_in_an_unknown_mode_are_refused() -> None:
+    with pytest.raises(ValueError, match="eager, compile, cuda_graph, got fast"):
+        accelerate_rounds(add_rows, "fast")
+
+
 # --- The cache -------------------------------------------------------------------------------------------------------
 
 
@@ -254,25 +299,25 @@ def test_a_compiler_that_fails_is_a_clear_error(answer: str, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
-    ("requested", "device_type", "updates", "expected"),
+    ("requested", "device_type", "worth", "expected"),
     [
-        ("auto", "cuda", 10, "cuda_graph"),
-        ("auto", "cpu", 1_000, "eager"),
-        ("auto", "cpu", 1_000_000, "compile"),
-        ("eager", "cuda", 1_000_000, "eager"),
-        ("compile", "cpu", 10, "compile"),
+        ("auto", "cuda", False, "cuda_graph"),
+        ("auto", "cpu", False, "eager"),
+        ("auto", "cpu", True, "compile"),
+        ("eager", "cuda", True, "eager"),
+        ("compile", "cpu", False, "compile"),
     ],
 )
 def test_auto_depends_on_the_device_and_the_length_of_the_run(
-    requested: str, device_type: str, updates: int, expected: str, monkeypatch: pytest.MonkeyPatch
+    requested: str, device_type: str, worth: bool, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rl_training.runtime.acceleration.compiler_available", lambda: True)
-    assert resolve_acceleration(requested, device_type=device_type, expected_updates=updates) == expected
+    assert resolve_acceleration(requested, device_type=device_type, worth_compiling=worth) == expected
 
 
 def test_a_cuda_graph_on_the_cpu_is_refused() -> None:
     with pytest.raises(ConfigError, match="cuda_graph needs a CUDA device, but the device is cpu"):
-        resolve_acceleration("cuda_graph", device_type="cpu", expected_updates=10)
+        resolve_acceleration("cuda_graph", device_type="cpu", worth_compiling=False)
 
 
 def test_without_a_compiler_compile_is_refused_and_auto_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +325,7 @@ def test_without_a_compiler_compile_is_refused_and_auto_runs_eagerly(monkeypatch
     assert not compiled_packages.compiler_available()
     with pytest.raises(ConfigError, match=r"/nowhere/c\+\+ was not found; install it, or use acceleration: eager"):
         accelerate(TinyQLearning().step, "compile")
-    assert resolve_acceleration("auto", device_type="cpu", expected_updates=1_000_000) == "eager"
+    assert resolve_acceleration("auto", device_type="cpu", worth_compiling=True) == "eager"
 
 
 # --- Found again without tracing -------------------------------------------------------------------------------------

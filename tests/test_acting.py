@@ -8,7 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.optim import FlatModule
-from rl_training.models.layers import Dueling, Expectation, HeadStyle, MeanOfLast, NoisyLayers, NoisyLinear
+from rl_training.models.layers import (
+    Dueling,
+    Expectation,
+    HeadStyle,
+    MeanOfLast,
+    NoisyLayers,
+    NoisyLinear,
+    Residual,
+    mlp,
+)
 from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
 from rl_training.models.mlp_q_network import MLPQNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
@@ -52,18 +61,27 @@ def test_fast_forward_sees_updates_in_place() -> None:
 
 # --- The heads of the DQN family -------------------------------------------------------------------------------------
 
+
+def sizes_for(style: HeadStyle) -> tuple[int, ...]:
+    return (16, 16) if style.residual else (32, 16)
+
+
 HEADS: dict[str, Callable[[HeadStyle], nn.Module]] = {
-    "dqn": lambda style: MLPQNetwork(6, 3, (32, 16), style=style),
+    "dqn": lambda style: MLPQNetwork(6, 3, sizes_for(style), style=style),
     "c51": lambda style: nn.Sequential(  # Unflatten and Expectation
-        MLPC51QNetwork(6, 3, (32, 16), num_atoms=7, style=style), Expectation(torch.linspace(-3.0, 5.0, 7))
+        MLPC51QNetwork(6, 3, sizes_for(style), num_atoms=7, style=style), Expectation(torch.linspace(-3.0, 5.0, 7))
     ),
-    "qr": lambda style: nn.Sequential(MLPQRQNetwork(6, 3, (32, 16), num_quantiles=5, style=style), MeanOfLast()),
+    "qr": lambda style: nn.Sequential(
+        MLPQRQNetwork(6, 3, sizes_for(style), num_quantiles=5, style=style), MeanOfLast()
+    ),
 }
 STYLES = {
     "plain": HeadStyle(),
     "dueling": HeadStyle(dueling=True, layer_norm=True),
     "noisy": HeadStyle(noisy_sigma=0.5),
     "all": HeadStyle(dueling=True, layer_norm=True, noisy_sigma=0.5),
+    "residual": HeadStyle(residual=True),
+    "all residual": HeadStyle(dueling=True, noisy_sigma=0.5, residual=True),
 }
 
 
@@ -85,6 +103,23 @@ def test_fast_forward_equals_the_module_of_every_head(head: str, style: str, noi
     assert output.shape == expected.shape == (rows, 3)
     assert output.dtype == np.float32
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    assert np.array_equal(obs, given)
+
+
+@pytest.mark.parametrize("rows", [1, 9, 3_000])  # the last is above the limit for numpy
+def test_fast_forward_equals_a_residual_network(rows: int) -> None:
+    torch.manual_seed(0)
+    layers = mlp(6, (16, 16), 4, residual=True)
+    with torch.no_grad():
+        for norm in (part for layer in layers for part in layer.modules() if isinstance(part, nn.LayerNorm)):
+            norm.weight.uniform_(0.5, 2.0)
+            norm.bias.uniform_(-1.0, 1.0)
+    module = nn.Sequential(nn.Flatten(), *layers).requires_grad_(False)
+    forward = fast_forward(module, "cpu")
+    assert forward is not None
+    obs = np.random.default_rng(0).normal(size=(rows, 2, 3)).astype(np.float32)
+    given, output = obs.copy(), forward(obs)
+    np.testing.assert_allclose(output, module(torch.from_numpy(obs)).numpy(), rtol=1e-4, atol=1e-5)
     assert np.array_equal(obs, given)
 
 
@@ -127,6 +162,7 @@ class Doubled(nn.Sequential):
         nn.Sequential(nn.Flatten(0), nn.Linear(2, 2)),
         nn.Sequential(nn.Linear(2, 4), nn.Unflatten(0, (1, -1))),
         Dueling(nn.Linear(2, 1), Doubled(nn.Linear(2, 3)), 3),
+        nn.Sequential(nn.Linear(2, 2), Residual(nn.Linear(2, 2), nn.Dropout())),
         NoisyLinear(2, 2).double(),
         nn.Sequential(nn.Linear(2, 2)).double(),
         nn.Sequential(nn.ReLU()),

@@ -294,7 +294,7 @@ def test_a_bad_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "answer"),
     [
-        ("nowhere.yaml", "`rl-training list` shows those that come with the package"),
+        ("zzz.yaml", "`rl-training list` shows those that come with the package"),
         ("configs/dqn/cartpol.yaml", f"did you mean {SHIPPED}"),
         ("iqn/cart", "did you mean configs/iqn/cartpole.yaml?"),
     ],

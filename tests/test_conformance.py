@@ -41,12 +41,17 @@ NUM_ENVS = 2
 QUICK = {"buffer_capacity": 50, "learning_starts": 0, "target_update_interval": 3, "num_steps": 4, "minibatch_size": 4}
 
 
+def some_actions(spec: AlgorithmSpec) -> str:
+    """A kind of action that the algorithm takes: choices, if it takes those."""
+    return max(spec.actions, key=lambda kind: kind == "discrete")
+
+
 def config_of(spec: AlgorithmSpec, actions: str | None = None, **hparams: Any) -> TrainConfig:
     """A small run on an env of a kind of action that the algorithm takes."""
     return TrainConfig(
         algo=spec.name,
         env_id="rl_training/Identity-v0",
-        env_kwargs={"actions": actions or max(spec.actions, key=lambda kind: kind == "discrete")},
+        env_kwargs={"actions": actions or some_actions(spec)},
         total_timesteps=200,
         num_envs=NUM_ENVS,
         algo_kwargs=small_hparams(spec.name, **QUICK) | hparams,
@@ -98,7 +103,7 @@ def advance(run: Run, steps: int) -> list[dict[str, float]]:
     """Let the algorithm's own loop take some steps of every env."""
     watch = Watch(steps)
     run.stop_reason = ""
-    LOOPS[run.config.spec.loop](run, run.config.hparams, [watch])
+    LOOPS[run.config.spec.loop](run, run.config.hparams, [*run.config.spec.build_callbacks(run), watch])
     return watch.metrics
 
 
@@ -188,8 +193,15 @@ def test_the_policy_alone_acts_like_the_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_its_class_learns_predicts_saves_and_loads(name: str, tmp_path: Path) -> None:
-    config = make_config(tmp_path / "runs", algo=name, env_id="rl_training/Identity-v0", total_timesteps=20)
-    managed = getattr(rl_training, registry()[name].class_name)
+    spec = registry()[name]
+    config = make_config(
+        tmp_path / "runs",
+        algo=name,
+        env_id="rl_training/Identity-v0",
+        env_kwargs={"actions": some_actions(spec)},
+        total_timesteps=20,
+    )
+    managed = getattr(rl_training, spec.class_name)
     agent = managed(config, show_progress=False)
     result = agent.learn()
     assert result.step == 20

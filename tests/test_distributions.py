@@ -12,7 +12,7 @@ from torch import Tensor, distributions
 
 from rl_training.data.schema import action_field, mask_size
 from rl_training.errors import SpaceError
-from rl_training.models.distributions import Distribution, build_distribution
+from rl_training.models.distributions import Distribution, SquashedGaussian, build_distribution
 
 SPACES: dict[str, gym.Space[Any]] = {
     "discrete": Discrete(5),
@@ -291,3 +291,83 @@ def test_modes_by_hand() -> None:
 def test_a_space_without_a_distribution_is_refused_by_name() -> None:
     with pytest.raises(SpaceError, match=r"there is no distribution over actions of Text\(1, 5"):
         build_distribution(Text(5))
+
+
+# --- Squashed numbers ------------------------------------------------------------------------------------------------
+
+SHAPES_OF_DENSITIES = [(0.0, 0.0), (0.7, -1.5), (-2.0, 0.5), (0.0, 1.5), (3.0, -3.0)]  # mean, log-deviation
+
+
+def squashed(mean: float, log_std: float, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions, (n,), and the logs of their densities, (n,), in float64."""
+    outputs = torch.tensor([[mean, log_std]], dtype=torch.float64).expand(len(noise), 2)
+    actions, log_probs = SquashedGaussian((1,)).rsample(outputs, noise[:, None])
+    return actions[:, 0], log_probs
+
+
+@pytest.mark.parametrize(("mean", "log_std"), SHAPES_OF_DENSITIES)
+def test_a_squashed_density_integrates_to_one(mean: float, log_std: float) -> None:
+    actions, log_probs = squashed(mean, log_std, torch.linspace(-8.0, 8.0, 200_001, dtype=torch.float64))
+    assert actions.abs().max() <= 1.0
+    assert torch.trapezoid(log_probs.exp(), actions).item() == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(("mean", "log_std"), SHAPES_OF_DENSITIES)
+def test_a_squashed_density_is_the_slope_of_the_distribution_function(mean: float, log_std: float) -> None:
+    # P(tanh(x) <= a) = Phi((atanh(a) - mean) / deviation), differentiated numerically.
+    std, step = math.exp(log_std), 1e-6
+    places = torch.linspace(-0.95, 0.95, 39, dtype=torch.float64)
+    actions, log_probs = squashed(mean, log_std, (places.atanh() - mean) / std)
+    torch.testing.assert_close(actions, places)
+    normal = distributions.Normal(torch.tensor(mean, dtype=torch.float64), std)
+    slopes = (normal.cdf((places + step).atanh()) - normal.cdf((places - step).atanh())) / (2.0 * step)
+    torch.testing.assert_close(log_probs.exp(), slopes, rtol=1e-5, atol=1e-7)
+
+
+def test_the_log_density_of_several_squashed_numbers_is_that_of_torch() -> None:
+    outputs = 0.5 * outputs_for(build_distribution(SPACES["box"]), extra=0).double()
+    noise = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1)).double()
+    actions, log_probs = SquashedGaussian((3,)).rsample(outputs, noise)
+    base = distributions.Normal(outputs[:, :3], outputs[:, 3:].exp())
+    reference = distributions.TransformedDistribution(base, [distributions.TanhTransform()])
+    assert log_probs.shape == (ROWS,)
+    torch.testing.assert_close(log_probs, reference.log_prob(actions).sum(1))
+
+
+@pytest.mark.parametrize("mean", [-1e4, -20.0, 0.0, 20.0, 1e4])
+@pytest.mark.parametrize("log_std", [-1e4, -20.0, 0.0, 2.0, 1e4])
+def test_squashed_numbers_stay_finite_for_extreme_outputs(mean: float, log_std: float) -> None:
+    policy = SquashedGaussian((1,))
+    outputs = torch.tensor([[mean, log_std]]).repeat(5, 1).requires_grad_()
+    actions, log_probs = policy.rsample(outputs, torch.tensor([[-5.0], [-1.0], [0.0], [1.0], [5.0]]))
+    (gradient,) = torch.autograd.grad(actions.sum() + log_probs.sum(), outputs)
+    drawn = policy.sample(outputs.detach().numpy(), np.random.default_rng(0))
+    assert all(torch.isfinite(values).all() for values in (actions, log_probs, gradient))
+    assert np.isfinite(drawn).all()
+    assert np.abs(drawn).max() <= 1.0
+    assert actions.abs().max() <= 1.0
+
+
+def test_the_log_deviation_is_clamped_in_draws_and_densities_alike() -> None:
+    policy, noise = SquashedGaussian((1,)), torch.tensor([[0.1]])
+    for beyond, limit in ((5.0, 2.0), (-30.0, -20.0)):
+        ours, theirs = (policy.rsample(torch.tensor([[0.2, each]]), noise) for each in (beyond, limit))
+        assert (ours[0].item(), ours[1].item()) == (theirs[0].item(), theirs[1].item())
+        drawn = [
+            policy.sample(np.array([[0.2, each]], np.float32), np.random.default_rng(0)) for each in (beyond, limit)
+        ]
+        assert np.array_equal(*drawn)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_draws_modes_and_differentiable_draws_of_squashed_numbers_agree(shape: tuple[int, ...]) -> None:
+    policy = SquashedGaussian(shape)
+    outputs = torch.randn(ROWS, policy.num_outputs, generator=torch.Generator().manual_seed(0))
+    noise = np.random.default_rng(0).standard_normal((ROWS, policy.size), np.float32)
+    drawn = policy.sample(outputs.numpy(), np.random.default_rng(0))
+    assert drawn.shape == (ROWS, *shape)
+    assert drawn.dtype == np.float32
+    actions, _ = policy.rsample(outputs, torch.from_numpy(noise))
+    np.testing.assert_allclose(drawn.reshape(ROWS, -1), actions.numpy(), rtol=1e-5, atol=1e-6)
+    still, _ = policy.rsample(outputs, torch.zeros(ROWS, policy.size))
+    np.testing.assert_allclose(policy.mode(outputs.numpy()).reshape(ROWS, -1), still.numpy(), rtol=1e-5, atol=1e-6)

@@ -1,12 +1,16 @@
-"""The layers of the DQN family: noisy weights, dueling streams, cosine embeddings and what makes Q-values of them."""
+"""The layers of the networks: noisy weights, dueling streams, cosine embeddings, ensembles, residual blocks."""
 
 import math
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from conftest import make_config
+from rl_training.errors import ConfigError
 from rl_training.models.layers import (
     CosineEmbedding,
     Dueling,
@@ -15,13 +19,18 @@ from rl_training.models.layers import (
     MeanOfLast,
     NoisyLayers,
     NoisyLinear,
+    Residual,
+    StackedLayerNorm,
+    StackedLinear,
     action_layers,
+    mlp,
     noise_factors,
 )
 from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
 from rl_training.models.mlp_q_network import MLPQNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
+from rl_training.runtime.trainer import Extras, train
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -247,3 +256,140 @@ def test_means_of_quantiles_and_expectations_of_logits_by_hand() -> None:
     # Logits 0 and log 3: probabilities 1/4 and 3/4 of the atoms -2 and 2.
     logits = torch.tensor([[[0.0, math.log(3.0)], [1e4, 0.0]]])
     assert Expectation(torch.tensor([-2.0, 2.0]))(logits)[0].tolist() == pytest.approx([1.0, -2.0])
+
+
+# --- Ensembles -------------------------------------------------------------------------------------------------------
+
+
+def members_of(stacked: StackedLinear) -> list[nn.Linear]:
+    """The same layers as a list of PyTorch's, (outputs, inputs) as it has them."""
+    members, inputs, outputs = stacked.weight.shape
+    layers = [nn.Linear(inputs, outputs) for _ in range(members)]
+    for layer, weight, bias in zip(layers, stacked.weight.detach(), stacked.bias.detach(), strict=True):
+        layer.weight.data, layer.bias.data = weight.t().contiguous(), bias[0].clone()
+    return layers
+
+
+@pytest.mark.parametrize("outputs", [5, 1])  # a single column takes another way
+@pytest.mark.parametrize("shared", [True, False])
+def test_stacked_layers_equal_a_list_of_linear_ones_in_values_and_gradients(outputs: int, shared: bool) -> None:
+    torch.manual_seed(0)
+    stacked = StackedLinear(3, 4, outputs)
+    layers = members_of(stacked)
+    x = randn(*(() if shared else (3,)), 6, 4).requires_grad_()
+    same_x = x.detach().clone().requires_grad_()
+    found = stacked(x)
+    expected = torch.stack([layer(same_x if shared else same_x[k]) for k, layer in enumerate(layers)])
+    assert found.shape == (3, 6, outputs)
+    torch.testing.assert_close(found, expected)
+    upstream = randn(3, 6, outputs, seed=1)
+    found.backward(upstream)
+    expected.backward(upstream)
+    assert stacked.weight.grad is not None
+    assert stacked.bias.grad is not None
+    torch.testing.assert_close(x.grad, same_x.grad)
+    for k, layer in enumerate(layers):
+        torch.testing.assert_close(stacked.weight.grad[k].t(), layer.weight.grad)
+        torch.testing.assert_close(stacked.bias.grad[k, 0], layer.bias.grad)
+
+
+def test_stacked_layers_begin_as_linear_ones_and_each_member_elsewhere() -> None:
+    torch.manual_seed(0)
+    layer = StackedLinear(3, 400, 300)
+    for values in (layer.weight, layer.bias):  # uniform within 1 / sqrt(inputs) = 1/20
+        assert values.abs().max() <= 0.05
+        assert float(values.detach().std()) == pytest.approx(0.05 / math.sqrt(3), rel=0.1)
+    assert not torch.equal(layer.weight[0], layer.weight[1])
+
+
+def test_stacked_layer_norm_equals_layer_norm_for_each_member() -> None:
+    stacked, x = StackedLayerNorm(3, 5), randn(3, 6, 5) * 4.0 + 1.0
+    with torch.no_grad():
+        stacked.weight.copy_(randn(3, 1, 5, seed=1))
+        stacked.bias.copy_(randn(3, 1, 5, seed=2))
+    for k in range(3):
+        norm = nn.LayerNorm(5)
+        norm.weight.data, norm.bias.data = stacked.weight.detach()[k, 0], stacked.bias.detach()[k, 0]
+        torch.testing.assert_close(stacked(x)[k], norm(x[k]))
+    fresh = StackedLayerNorm(2, 5)
+    torch.testing.assert_close(fresh(x[:2]), nn.LayerNorm(5)(x[:2]))
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_network_of_stacked_layers_equals_its_members_one_by_one(residual: bool) -> None:
+    torch.manual_seed(0)
+    build = partial(mlp, 4, (8, 8), 2, layer_norm=True, residual=residual)
+    stacked = nn.Sequential(*build(dense=partial(StackedLinear, 3), norm=partial(StackedLayerNorm, 3)))
+    x = randn(6, 4)
+    together = stacked(x)
+    assert together.shape == (3, 6, 2)
+    for k in range(3):
+        member = nn.Sequential(*build())
+        values = zip(member.parameters(), stacked.parameters(), strict=True)
+        for own, all_members in values:
+            own.data = all_members.detach()[k].t() if own.ndim == 2 else all_members.detach()[k, 0]
+        torch.testing.assert_close(together[k], member(x))
+
+
+# --- Residual blocks -------------------------------------------------------------------------------------------------
+
+
+def test_a_residual_block_adds_to_its_input() -> None:
+    # 2 x + 1 added to x = [1, -2]: [1 + 3, -2 - 3].
+    linear = nn.Linear(2, 2)
+    with torch.no_grad():
+        linear.weight.copy_(2.0 * torch.eye(2))
+        linear.bias.fill_(1.0)
+    assert Residual(linear)(torch.tensor([[1.0, -2.0]])).tolist() == [[4.0, -5.0]]
+
+
+def test_residual_networks_are_made_as_in_the_paper() -> None:
+    # Linear; per block norm, four times as many units, ReLU, back, added; a last norm; linear.
+    layers = mlp(3, (8, 8), 2, residual=True)
+    assert [type(layer) for layer in layers] == [nn.Linear, Residual, Residual, nn.LayerNorm, nn.Linear]
+    assert [type(part) for part in layers[1]] == [nn.LayerNorm, nn.Linear, nn.ReLU, nn.Linear]  # type: ignore[arg-type]
+    assert [tuple(p.shape) for p in layers[1].parameters() if p.ndim == 2] == [(32, 8), (8, 32)]
+    x = randn(5, 3)
+    first, block, other, norm, last = layers
+    h = first(x)
+    for part in (block, other):
+        before, inner, _, back = part  # type: ignore[misc]
+        h = h + back(torch.relu(inner(before(h))))
+    torch.testing.assert_close(nn.Sequential(*layers)(x), last(norm(h)))
+    assert nn.Sequential(*mlp(3, (8, 8), None, residual=True))(x).shape == (5, 8)
+    assert [type(layer) for layer in mlp(3, (), 2, residual=True)] == [nn.Linear]
+
+
+RESIDUAL_ALGORITHMS = ["dqn", "rainbow_dqn", "qr_dqn", "iqn", "fqf", "ppo", "sac", "td3", "redq"]
+
+
+@pytest.mark.parametrize("algo", RESIDUAL_ALGORITHMS)
+def test_every_algorithm_trains_residual_networks(algo: str, tmp_path: Path) -> None:
+    box = algo in ("sac", "td3", "redq", "ppo")
+    config = make_config(
+        tmp_path,
+        algo=algo,
+        env_id="rl_training/Identity-v0",
+        env_kwargs={"actions": "box" if box else "discrete"},
+        total_timesteps=20,
+        algo_kwargs={"network": "simba", "hidden_sizes": [8, 8]},
+    )
+    result = train(config, Extras(show_progress=False))
+    assert result.gradient_step > 0
+    assert all(np.isfinite(value) for value in result.metrics.values())
+    shapes = [tuple(value.shape) for value in result.algorithm.policy_state_dict().values() if hasattr(value, "shape")]
+    assert (32, 8) in shapes  # the inside of a block has four times its units
+
+
+@pytest.mark.parametrize("algo", ["dqn", "ppo", "sac"])
+@pytest.mark.parametrize("sizes", [[8, 16], []])
+def test_residual_blocks_of_unequal_sizes_are_refused(algo: str, sizes: list[int], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_config(tmp_path, algo=algo, algo_kwargs={"network": "simba", "hidden_sizes": sizes})
+    expected = f"{algo}.algo_kwargs: network: simba needs hidden_sizes that are all alike, got {sizes}"
+    assert str(caught.value) == expected
+
+
+def test_an_unknown_kind_of_network_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^sac\.algo_kwargs\.network must be 'mlp' or 'simba', got 'resnet'$"):
+        make_config(tmp_path, algo="sac", algo_kwargs={"network": "resnet"})

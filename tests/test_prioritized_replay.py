@@ -135,6 +135,28 @@ def test_a_batch_takes_one_row_from_each_slice_of_the_sum() -> None:
     assert numbers_of(buffer.sample(64)).tolist() == list(range(64))  # all alike: every slice is one row
 
 
+def test_of_several_batches_drawn_at_once_each_takes_one_row_from_each_slice_of_the_sum() -> None:
+    # 64 rows alike, 4 batches of 16: every batch has one of rows 0 to 3, one of 4 to 7, ...; together they have all.
+    buffer = make_buffer(64, batch_size=16)
+    buffer.add(rows_from(0, 64))
+    batches = numbers_of(buffer.sampler(64)()).reshape(4, 16)
+    assert (batches // 4 == np.arange(16)).all()
+    assert sorted(batches.ravel().tolist()) == list(range(64))
+    shares = [(numbers_of(buffer.sampler(64)()).reshape(4, 16) % 4 == 0).sum(1) for _ in range(300)]
+    # A quarter of a batch's rows are the first of their slice, whichever batch it is: 16 / 4 on average.
+    np.testing.assert_allclose(np.mean(shares, 0), 4.0, atol=5 * np.sqrt(16 * 0.25 * 0.75 / 300))
+
+
+def test_the_weights_of_several_batches_drawn_at_once_are_relative_to_the_largest_of_each() -> None:
+    # Priorities 1 and 3, beta 1: weights 1 and 1/3 in a batch that has both, 1 in one that has a single row.
+    buffer = make_buffer(2, batch_size=1)
+    buffer.add(rows_from(0, 2))
+    set_priorities(buffer, {0: 1.0, 1: 3.0})
+    batch = buffer.sampler(8)()
+    assert sorted(numbers_of(batch).tolist()) == [0, 0, 1, 1, 1, 1, 1, 1]
+    assert batch["weights"].tolist() == [1.0] * 8
+
+
 def test_weights_are_exact_by_hand() -> None:
     # p = 1, 2, 5 of 8 in all, N = 3: N P = 3/8, 6/8, 15/8; to the power of -1/2 over the largest, (3/8)^-1/2:
     # 1, (1/2)^(1/2), (1/5)^(1/2).
@@ -164,6 +186,16 @@ def test_beta_rises_linearly_over_the_draws_and_stays() -> None:
         betas.append(buffer.beta)
         buffer.sample(1)
     assert betas == pytest.approx([0.4, 0.55, 0.7, 0.85, 1.0, 1.0])
+
+
+def test_several_batches_drawn_at_once_count_as_so_many_draws() -> None:
+    buffer = make_buffer(2, beta_start=0.4, beta_end=1.0, total_draws=4, batch_size=2)
+    buffer.add(rows_from(0, 2))
+    betas = []
+    for rows in (2, 4, 3, 2):  # three rows are no whole number of batches: one draw
+        betas.append(buffer.beta)
+        buffer.sampler(rows)()
+    assert betas == pytest.approx([0.4, 0.55, 0.85, 1.0])
 
 
 def test_alpha_zero_draws_all_alike_with_weights_of_one() -> None:

@@ -20,6 +20,7 @@ _HOMES = {
     "RolloutBuffer": "rl_training.data.rollout_buffer",
     "train_dqn": "rl_training.runtime.dqn_trainer",
     "train_ppo": "rl_training.runtime.ppo_trainer",
+    "train_sac": "rl_training.runtime.sac_trainer",
 }
 
 

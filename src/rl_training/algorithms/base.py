@@ -33,6 +33,8 @@ class Setup(Generic[H]):
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     acceleration: str = "eager"
     network: nn.Module | None = None  # the user's own, in place of the default one
+    env_id: str = ""  # as gymnasium knows it; empty for an environment that the user's own function makes
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def identity(self) -> str | None:

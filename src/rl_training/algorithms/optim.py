@@ -76,11 +76,11 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedAdam:
-    """Adam on a gradient whose global norm is clipped."""
+    """Adam on a gradient whose global norm is clipped, unless `max_grad_norm` is None."""
 
     learning_rate: float
     eps: float
-    max_grad_norm: float
+    max_grad_norm: float | None
 
     def state(self, params: Tensor) -> State:
         return {
@@ -92,7 +92,9 @@ class ClippedAdam:
         }
 
     def step(self, gradient: Tensor, state: State) -> tuple[State, Metrics]:
-        gradient, norm = clip_by_global_norm(gradient, self.max_grad_norm)
+        metrics: Metrics = {}
+        if self.max_grad_norm is not None:
+            gradient, metrics["grad_norm"] = clip_by_global_norm(gradient, self.max_grad_norm)
         params, mean, square, count = adam(
             state["params"],
             gradient,
@@ -103,7 +105,7 @@ class ClippedAdam:
             eps=self.eps,
         )
         new_state = {"params": params, "adam_mean": mean, "adam_square": square, "adam_count": count}
-        return new_state, {"grad_norm": norm}
+        return new_state, metrics
 
 
 def descend(loss: Callable[[Tensor], Metrics], state: State, optimizer: Optimizer) -> tuple[State, Metrics]:
@@ -118,6 +120,22 @@ def descend(loss: Callable[[Tensor], Metrics], state: State, optimizer: Optimize
     (gradient,) = torch.autograd.grad(metrics["loss"], params)
     new_state, more = optimizer.step(gradient, state)
     return new_state, {**{name: value.detach() for name, value in metrics.items()}, **more}
+
+
+def descend_part(
+    name: str, loss: Callable[[Tensor], Metrics], state: State, optimizer: Optimizer
+) -> tuple[State, Metrics]:
+    """Take a step of one of several parts that learn by turns: its entries of `state` are named `<name>.params` etc."""
+    own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
+    new_state, metrics = descend(loss, own, optimizer)
+    return named_part(name, new_state), {
+        f"{name}_{key}" if key in ("loss", "grad_norm") else key: value for key, value in metrics.items()
+    }
+
+
+def named_part(name: str, entries: State) -> State:
+    """Name the entries of a part as `descend_part` finds them."""
+    return {f"{name}.{key}": value for key, value in entries.items()}
 
 
 def polyak(target: Tensor, params: Tensor, tau: float) -> Tensor:

@@ -276,6 +276,7 @@ def build_ppo(setup: Setup[PPOHParams]) -> PPO:
                 shared=shared,
                 log_std_init=hparams.log_std_init if is_gaussian else None,
                 orthogonal=hparams.orthogonal_init,
+                residual=hparams.network == "simba",
             )
     else:
         _check_outputs(network.to(setup.device), setup, distribution.num_outputs + 1)

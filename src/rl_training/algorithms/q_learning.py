@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
+from rl_training.algorithms.draws import Draw, Draws, uniform
 from rl_training.algorithms.optim import ClippedAdam, FlatModule, Optimizer, descend
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.seeding import generator_state, set_generator_state
@@ -107,7 +108,7 @@ class QLearner:
         self._no_noise = torch.zeros(self._noisy.size, device=setup.device)
         params = self._network.params
         self._state = {**self._optimizer.state(params), "target": params.clone()}
-        self._draws: dict[int, _Draws] = {}  # by the number of rows
+        self._draws: dict[int, Draws] = {}  # by the number of rows
         mode = "eager" if self._noisy.size else setup.acceleration  # a captured graph would keep its first noise
         self._q_values = act_function(head.q_values, setup.device, mode)
         self._step = accelerate(self._learn, setup.acceleration, identity=setup.identity)
@@ -165,9 +166,10 @@ class QLearner:
 
     def _draw(self, rows: int) -> Batch:
         if rows not in self._draws:
-            shapes = {name: (rows, count) for name, count in self.head.draws.items()}
-            noise = {"noise": (3, self._noisy.size)} if self._noisy.size else {}
-            self._draws[rows] = _Draws(shapes, noise, self._device)
+            draws = {name: Draw((rows, count), uniform) for name, count in self.head.draws.items()}
+            if self._noisy.size:
+                draws["noise"] = Draw((3, self._noisy.size), _draw_noise_factors)
+            self._draws[rows] = Draws(draws, self._device)
         return self._draws[rows].fill(self._generators["noise"])
 
     def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
@@ -200,26 +202,8 @@ class QLearner:
         return actions
 
 
-class _Draws:
-    """The random numbers of an update, in the same tensors each time: a compiled step knows those it has seen."""
-
-    def __init__(
-        self, uniform: Mapping[str, tuple[int, int]], noise: Mapping[str, tuple[int, int]], device: torch.device
-    ) -> None:
-        self._uniform = {name: np.empty(shape, np.float32) for name, shape in uniform.items()}
-        self._noise = {name: np.empty(shape, np.float32) for name, shape in noise.items()}
-        self._sources = {name: torch.from_numpy(values) for name, values in (self._uniform | self._noise).items()}
-        self._batch = {name: source.to(device) for name, source in self._sources.items()}  # on the CPU: the same memory
-
-    def fill(self, generator: np.random.Generator) -> Batch:
-        for values in self._uniform.values():
-            generator.random(dtype=np.float32, out=values)
-        for values in self._noise.values():
-            values[:] = noise_factors(generator.standard_normal(values.shape, np.float32))
-        for name, tensor in self._batch.items():
-            if tensor is not self._sources[name]:
-                tensor.copy_(self._sources[name])
-        return self._batch
+def _draw_noise_factors(generator: np.random.Generator, out: np.ndarray) -> None:
+    out[:] = noise_factors(generator.standard_normal(out.shape, np.float32))
 
 
 def adam_of(hparams: QLearningHParams) -> ClippedAdam:
@@ -235,6 +219,7 @@ def build_network(setup: Setup[QLearningHParams], kind: Callable[..., nn.Module]
         layer_norm=hparams.layer_norm,
         dueling=hparams.dueling,
         noisy_sigma=hparams.noisy_sigma if hparams.noisy else None,
+        residual=hparams.network == "simba",
     )
     num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
     with torch.random.fork_rng(devices=[]):

@@ -39,15 +39,16 @@ class PrioritizedReplayBuffer:
         beta_start: float,
         beta_end: float,
         total_draws: int,
+        batch_size: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """`total_draws`: batches until beta has reached its end."""
+        """`total_draws`: batches until beta has reached its end; several of `batch_size` rows may be drawn at once."""
         self.storage = storage
         self.device = torch.device(device)
         self._alpha, self._beta_start, self._beta_end = alpha, beta_start, beta_end
         with np.errstate(over="ignore"):
             self._error_range = np.array(_PRIORITY_RANGE) ** (1 / max(alpha, 1e-6))
-        self._total_draws = max(1, total_draws)
+        self._total_draws, self._batch_size = max(1, total_draws), batch_size
         self._generator = generator
         self._reader: Reader | None = None  # of the last `sample`
         self._tree = SumTree(storage.capacity)
@@ -103,11 +104,16 @@ class PrioritizedReplayBuffer:
             raise RuntimeError("the replay buffer is empty: add transitions before sampling")
         self._settle()
         places = self._tree.find_strata(self._generator.random(reader.batch_size))
-        priorities = self._tree.priorities.take(places)
+        size = self._batch_size or reader.batch_size
+        batches = 1 if reader.batch_size % size else reader.batch_size // size
+        if batches > 1:  # drawn in the order of the slices: of every so many neighbours, each batch gets one
+            places = self._generator.permuted(places.reshape(-1, batches), axis=1).T.reshape(-1)
+        priorities = self._tree.priorities.take(places).reshape(batches, -1)
         # (N P(i))^-beta over the largest of them: N and the sum of the priorities cancel.
-        reader.host["weights"].numpy()[:] = (priorities.min() / priorities) ** self.beta
+        weights = (priorities.min(1, keepdims=True) / priorities) ** self.beta
+        reader.host["weights"].numpy()[:] = weights.reshape(-1)
         reader.fill(places)
-        self._num_draws += 1
+        self._num_draws += batches
         self._drawn, self._end_at_draw = places, self.storage.end
         return reader.batch
 

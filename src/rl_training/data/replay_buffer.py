@@ -61,16 +61,20 @@ class ReplayBuffer:
         """
         return partial(self._draw, self.storage.reader(batch_size, self.device))
 
-    def _draw(self, reader: Reader) -> Batch:
+    def draw_places(self, count: int) -> np.ndarray:
+        """Draw the places of stored rows uniformly, with replacement."""
         first, capacity = self.storage.first, self.storage.capacity
         size = self.storage.end - first
         if size == 0:
             raise RuntimeError("the replay buffer is empty: add transitions before sampling")
         # Half the time of Generator.integers; below 2**53 rows the product stays below the size.
-        places = (self._generator.random(reader.batch_size) * size).astype(np.int64)
+        places = (self._generator.random(count) * size).astype(np.int64)
         if first and size < capacity:  # else the rows lie in the first places
             places = (places + first) % capacity
-        reader.fill(places)
+        return places
+
+    def _draw(self, reader: Reader) -> Batch:
+        reader.fill(self.draw_places(reader.batch_size))
         return reader.batch
 
     def update_priorities(self, td_errors: Tensor) -> None:
@@ -98,6 +102,7 @@ def build_replay_buffer(setup: Setup[OffPolicyHParams]) -> Replay:
         beta_start=hparams.prioritized_beta_start,
         beta_end=hparams.prioritized_beta_end,
         total_draws=hparams.updates_until(setup.total_timesteps),
+        batch_size=hparams.batch_size,
         device=setup.device,
     )
 

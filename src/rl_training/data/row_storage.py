@@ -176,6 +176,15 @@ class RowStorage:
         """Let the rows begin with number `first`: older ones are never read again."""
         self.first = max(self.first, first)
 
+    def take(self, places: np.ndarray) -> np.ndarray:
+        """Give a copy of the rows in these places, (rows, words): `layout` tells the fields apart."""
+        return self._rows.numpy().take(places, 0)
+
+    def contents(self) -> dict[str, np.ndarray]:
+        """Give a copy of all rows, oldest first, by fields."""
+        places = np.arange(self.first, self.end) % self.capacity
+        return {name: array[places] for name, array in self.arrays.items()}
+
     def reader(self, batch_size: int, device: torch.device, columns: tuple[str, ...] = ()) -> Reader:
         num_words = batch_size * self.layout.words
         block = Block(num_words * WORD + batch_size * 4 * len(columns), device)

@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
 from rl_training.errors import ConfigError
+from rl_training.hparams.actor_critic import REDQHParams, SACHParams, TD3HParams
 from rl_training.hparams.base import HParams
 from rl_training.hparams.dqn import (
     C51HParams,
@@ -31,6 +32,8 @@ from rl_training.hparams.ppo import PPOHParams
 
 if TYPE_CHECKING:
     from rl_training.algorithms.base import Algorithm, Memory, Setup
+    from rl_training.runtime.callbacks import Callback
+    from rl_training.runtime.run import Run
 
 ENTRY_POINT_GROUP = "rl_training.algorithms"
 
@@ -53,6 +56,7 @@ class AlgorithmSpec:
     action_masks: bool = False  # whether it keeps to the actions that an env's masks allow
     build: str  # "module:function", Setup -> Algorithm
     memory: str  # "module:function", Setup -> Memory
+    callbacks: str | None = None  # "module:function", Run -> callbacks: what its runs do besides the loop
     reference_config: str
 
     def build_algorithm(self, setup: "Setup[Any]") -> "Algorithm":
@@ -60,6 +64,9 @@ class AlgorithmSpec:
 
     def build_memory(self, setup: "Setup[Any]") -> "Memory":
         return _resolve(self.memory)(setup)  # type: ignore[no-any-return]
+
+    def build_callbacks(self, run: "Run") -> "list[Callback]":
+        return _resolve(self.callbacks)(run) if self.callbacks else []
 
 
 def _resolve(reference: str) -> Callable[..., Any]:
@@ -88,6 +95,23 @@ def _q_learning(
         build=f"rl_training.algorithms.{build}",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
         reference_config=f"{name}/cartpole.yaml",
+    )
+
+
+def _actor_critic(name: str, summary: str, paper: str, hparams: type[HParams]) -> AlgorithmSpec:
+    """Give a row of the off-policy actor-critics."""
+    return AlgorithmSpec(
+        name=name,
+        class_name=name.upper(),
+        summary=summary,
+        paper=paper,
+        loop="off_policy",
+        actions=frozenset({"box"}),
+        observations=_ALL_OBSERVATIONS,
+        hparams=hparams,
+        build=f"rl_training.algorithms.{name}:build_{name}",
+        memory="rl_training.data.replay_buffer:build_replay_buffer",
+        reference_config=f"{name}/pendulum.yaml",
     )
 
 
@@ -193,6 +217,24 @@ _ROWS = (
         build="rl_training.algorithms.ppo:build_ppo",
         memory="rl_training.data.rollout_buffer:build_rollout_buffer",
         reference_config="ppo/cartpole.yaml",
+    ),
+    _actor_critic(
+        "sac",
+        "soft actor-critic: two critics, and an actor that is rewarded for its entropy",
+        "Haarnoja et al. 2018, Soft actor-critic algorithms and applications",
+        SACHParams,
+    ),
+    _actor_critic(
+        "td3",
+        "a deterministic actor that learns less often than its two critics",
+        "Fujimoto et al. 2018, Addressing function approximation error in actor-critic methods",
+        TD3HParams,
+    ),
+    _actor_critic(
+        "redq",
+        "SAC with an ensemble of critics and many updates per env step",
+        "Chen et al. 2021, Randomized ensembled double Q-learning: learning fast without a model",
+        REDQHParams,
     ),
 )
 

@@ -13,7 +13,19 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-STREAM_NAMES = ("env", "action", "shuffle", "buffer", "init", "noise", "eval", "eval_action", "replay_check")
+STREAM_NAMES = (
+    "env",
+    "action",
+    "shuffle",
+    "buffer",
+    "init",
+    "noise",
+    "model",
+    "model_buffer",
+    "eval",
+    "eval_action",
+    "replay_check",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,18 @@ from annotated_types import Ge
 from pydantic import Field, create_model, model_validator
 
 from rl_training.hparams.base import (
+    NETWORK,
     WHOLE,
     Count,
     Fraction,
     HiddenSizes,
+    NetworkKind,
     NonNegative,
     OffPolicyHParams,
     Positive,
     Real,
     Switch,
+    check_network,
 )
 
 AtLeastTwo = Annotated[int, Ge(2), WHOLE]
@@ -23,6 +26,9 @@ AtLeastTwo = Annotated[int, Ge(2), WHOLE]
 class QLearningHParams(OffPolicyHParams):
     """What the whole family has in common, whatever a network says about an action."""
 
+    gradient_steps: Annotated[int, Ge(-1), WHOLE] = Field(
+        -1, description="updates per round; -1 = as many as env steps since the last round"
+    )
     target_update_interval: Count = Field(50, description="gradient steps between copies into the target network")
     learning_rate: Positive = Field(1e-3, description="Adam step size; at the start if it falls")
     learning_rate_schedule: Literal["constant", "linear"] = Field(
@@ -41,7 +47,19 @@ class QLearningHParams(OffPolicyHParams):
     noisy: Switch = Field(False, description="noise on the weights explores, instead of epsilon (NoisyNet)")
     noisy_sigma: Positive = Field(0.5, description="the noise's scale at the start, times 1 / sqrt(inputs of a layer)")
     layer_norm: Switch = Field(True, description="normalise each hidden layer: Q-values diverge far less")
+    network: NetworkKind = NETWORK
     hidden_sizes: HiddenSizes = Field((256, 256), description="units of the hidden layers after the encoder")
+
+    @model_validator(mode="after")
+    def _check_learner(self) -> "QLearningHParams":
+        if self.gradient_steps == 0:
+            raise ValueError("gradient_steps must be -1 or >= 1, got 0")
+        check_network(self.network, self.hidden_sizes)
+        return self
+
+    def updates_until(self, step: int) -> int:
+        per_round = self.train_frequency if self.gradient_steps == -1 else self.gradient_steps
+        return max(0, step - self.learning_starts) // self.train_frequency * per_round
 
     def epsilon(self, step: int, total_timesteps: int) -> float:
         """Give the share of random actions at `step`: linear decay over the first part of the run; none with noise."""

@@ -2,9 +2,21 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from rl_training.hparams.base import Count, Fraction, HiddenSizes, HParams, NonNegative, Positive, Real, Switch
+from rl_training.hparams.base import (
+    NETWORK,
+    Count,
+    Fraction,
+    HiddenSizes,
+    HParams,
+    NetworkKind,
+    NonNegative,
+    Positive,
+    Real,
+    Switch,
+    check_network,
+)
 
 
 class PPOHParams(HParams):
@@ -43,6 +55,7 @@ class PPOHParams(HParams):
         "none",
         description="by running statistics, kept with the policy: observations, rewards by the return's deviation",
     )
+    network: NetworkKind = NETWORK
     hidden_sizes: HiddenSizes = Field((64, 64), description="units of the hidden layers after the encoder")
     activation: Literal["tanh", "relu"] = Field("tanh", description="of the hidden layers after the encoder")
     orthogonal_init: Switch = Field(True, description="orthogonal weights, small at the policy's output; zero biases")
@@ -53,6 +66,11 @@ class PPOHParams(HParams):
     sampled_evaluation: Switch = Field(
         False, description="evaluate and predict with sampled actions, as is usual for Atari, instead of the likeliest"
     )
+
+    @model_validator(mode="after")
+    def _check_network(self) -> "PPOHParams":
+        check_network(self.network, self.hidden_sizes)
+        return self
 
     def updates_until(self, step: int) -> int:
         return step * self.update_epochs // self.minibatch_size

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rl_training.errors import SpaceError
 
+LOG_STD_RANGE = (-20.0, 2.0)  # of squashed actions
 MASKED = -1e8  # a logit whose probability is 0 in float32; infinity would make 0 * log 0 of the entropy NaN
 
 
@@ -128,6 +129,42 @@ class Gaussian:
         error = (actions.reshape(len(actions), -1) - mean) * (-log_std).exp()
         log_prob = (-0.5 * error.square() - log_std - 0.5 * math.log(2.0 * math.pi)).sum(1)
         return log_prob, (log_std + 0.5 + 0.5 * math.log(2.0 * math.pi)).sum(1)
+
+    def _shaped(self, actions: np.ndarray) -> np.ndarray:
+        return actions.reshape(len(actions), *self._shape)
+
+
+class SquashedGaussian:
+    """tanh of independent normal numbers: outputs are their means, then the logs of their deviations.
+
+    Actions (batch, *shape) lie in (-1, 1). Haarnoja et al. 2018, appendix C.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.size = math.prod(shape)
+        self.num_outputs = 2 * self.size
+        self._shape = shape
+
+    def sample(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        log_std = np.clip(outputs[:, self.size :], *LOG_STD_RANGE)
+        noise = generator.standard_normal(log_std.shape, np.float32)
+        return self._shaped(np.tanh(outputs[:, : self.size] + np.exp(log_std) * noise))
+
+    def mode(self, outputs: np.ndarray) -> np.ndarray:
+        """Give the squashed mean: what evaluations use."""
+        return self._shaped(np.tanh(outputs[:, : self.size]))
+
+    def rsample(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn standard normal `noise`, (batch, numbers), into actions, (batch, numbers), and their log-densities.
+
+        Gradients flow through both into the outputs.
+        """
+        log_std = outputs[:, self.size :].clamp(*LOG_STD_RANGE)
+        raw = outputs[:, : self.size] + log_std.exp() * noise
+        log_prob = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
+        # log(1 - tanh(raw)^2), which would be log 0 for large actions.
+        log_slope = 2.0 * (math.log(2.0) - raw - torch.nn.functional.softplus(-2.0 * raw))
+        return raw.tanh(), (log_prob - log_slope).sum(1)
 
     def _shaped(self, actions: np.ndarray) -> np.ndarray:
         return actions.reshape(len(actions), *self._shape)

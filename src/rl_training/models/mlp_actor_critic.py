@@ -27,10 +27,11 @@ class MLPActorCritic(nn.Sequential):
         shared: bool = False,
         log_std_init: float | None = None,
         orthogonal: bool = True,
+        residual: bool = False,
     ) -> None:
         def trunk() -> tuple[list[nn.Module], int]:
             encoder, features = build_encoder()
-            hidden = mlp(features, hidden_sizes, None, activation=activation)
+            hidden = mlp(features, hidden_sizes, None, activation=activation, residual=residual)
             return [encoder, *hidden], (hidden_sizes[-1] if hidden_sizes else features)
 
         first, features = trunk()

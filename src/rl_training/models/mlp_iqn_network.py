@@ -37,7 +37,8 @@ class MLPIQNetwork(nn.Module):
         num_shared = 0 if learns else len(hidden_sizes) - style.dueling
         shared, own = hidden_sizes[:num_shared], hidden_sizes[num_shared:]
         self.features = shared[-1] if shared else obs_dim
-        self.trunk = nn.Sequential(encoder, *mlp(obs_dim, shared, None, layer_norm=style.layer_norm))
+        hidden = mlp(obs_dim, shared, None, layer_norm=style.layer_norm, residual=style.residual)
+        self.trunk = nn.Sequential(encoder, *hidden)
         self.embedding = CosineEmbedding(embedding_dim, self.features)
         self.head = nn.Sequential(*action_layers(self.features, own, action_dim, style=style))
         midpoints = (torch.arange(num_quantiles) + 0.5) / num_quantiles

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rl_training.models.layers import Dueling, Expectation, LearnedRow, MeanOfLast, NoisyLinear, Parallel
+from rl_training.models.layers import Dueling, Expectation, LearnedRow, MeanOfLast, NoisyLinear, Parallel, Residual
 
 Forward = Callable[[np.ndarray], np.ndarray]
 
@@ -111,7 +111,7 @@ def _layers(module: nn.Module) -> list[nn.Module] | None:
     if type(module).forward is nn.Sequential.forward:
         parts = [_layers(part) for part in module.children()]
         return None if None in parts else [layer for part in parts for layer in part or ()]
-    if type(module) in (Parallel, Dueling):
+    if type(module) in (Parallel, Dueling, Residual):
         return None if None in [_layers(part) for part in module.children()] else [module]
     known = type(module) in (nn.Linear, NoisyLinear, LearnedRow, Expectation, nn.Unflatten, *_NUMPY_ACTIVATIONS) or (
         type(module) is nn.LayerNorm and len(module.normalized_shape) == 1 and module.bias is not None
@@ -188,6 +188,9 @@ def _numpy_layer(layer: nn.Module) -> Forward:
         return parts[0] if len(parts) == 1 else lambda x: np.concatenate([part(x) for part in parts], 1)
     if isinstance(layer, Dueling):
         return _numpy_dueling(layer)
+    if isinstance(layer, Residual):
+        change = _numpy_layers(_layers(nn.Sequential(*layer)) or ())
+        return lambda x: x + change(x)
     if isinstance(layer, NoisyLinear):
         return _numpy_noisy_linear(layer)
     if isinstance(layer, Expectation):

@@ -1,6 +1,7 @@
 """The training loops, one per family."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import cast
 
 from rl_training.algorithms.base import Replay, Rollouts, UpdateResult
@@ -8,21 +9,24 @@ from rl_training.hparams.base import HParams, OffPolicyHParams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 
+MAX_UPDATES_AT_ONCE = 64  # batches that are drawn, and moved to the device, together
+
 
 def run_off_policy(run: Run, hparams: OffPolicyHParams, callbacks: Sequence[Callback]) -> None:
     """Collect, remember, learn: until the env steps are taken or a callback or signal asks to stop."""
     algorithm, memory, collector = run.algorithm, cast(Replay, run.memory), run.collector
     num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
-    sample = memory.sampler(hparams.batch_size)
-    owed = hparams.updates_until
+    owed, at_once = hparams.updates_until, MAX_UPDATES_AT_ONCE if hparams.updates_at_once else 1
+    sampler = cache(lambda updates: memory.sampler(updates * hparams.batch_size))
     while run.step < total_timesteps and not run.stop_reason:
         transitions = collector.step(algorithm, step=run.step)
         run.mid_step = True
         memory.add(transitions)
         run.previous_step, run.step = run.step, run.step + num_envs
         # Until the first n-step return is whole there is nothing to learn from.
-        for _ in range(owed(run.step) - owed(run.previous_step) if len(memory) else 0):
-            result = algorithm.update(sample())
+        due = owed(run.step) - owed(run.previous_step) if len(memory) else 0
+        for done in range(0, due, at_once):
+            result = algorithm.update(sampler(min(at_once, due - done))())
             if result.td_errors is not None:
                 memory.update_priorities(result.td_errors)
             _note(run, result)

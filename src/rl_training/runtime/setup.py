@@ -13,7 +13,7 @@ from torch import nn
 from rl_training.algorithms.base import Algorithm, Memory, Setup
 from rl_training.data.action_masks import MaskReader
 from rl_training.data.schema import Spaces, check_spaces
-from rl_training.envs.factory import EnvFactory, check_backend, make_env_factory, make_envs
+from rl_training.envs.factory import EnvFactory, RegisteredEnv, check_backend, make_env_factory, make_envs
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, EnvError
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
@@ -54,8 +54,9 @@ class Learner:
 def resolve(config: TrainConfig) -> TrainConfig:
     """Fill in everything that "auto" and defaults leave open: the result repeats the run."""
     device = resolve_device(config.device)
-    updates = config.hparams.updates_until(config.total_timesteps)
-    mode = resolve_acceleration(config.acceleration, device_type=device.type, expected_updates=updates)
+    hparams = config.hparams
+    worth_compiling = hparams.updates_until(config.total_timesteps) >= hparams.min_updates_to_compile
+    mode = resolve_acceleration(config.acceleration, device_type=device.type, worth_compiling=worth_compiling)
     return config.resolved().updated(device=str(device), acceleration=mode)
 
 
@@ -93,6 +94,8 @@ def make_setup(config: TrainConfig, factory: EnvFactory, network: nn.Module | No
         device=resolve_device(config.device),
         acceleration=config.acceleration,
         network=network,
+        env_id=factory.env_id if isinstance(factory, RegisteredEnv) else "",
+        env_kwargs=config.env_kwargs,
     )
 
 

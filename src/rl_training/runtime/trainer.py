@@ -119,7 +119,9 @@ def _run(
 def _loop(run: Run, extras: Extras) -> None:
     evaluation, checkpointing = Evaluation(), Checkpointing()
     progress = [Progress(evaluation)] if extras.show_progress else []
-    callbacks: list[Callback] = [EpisodeLog(), *extras.callbacks, MetricsLog(), evaluation, *progress, checkpointing]
+    own = run.config.spec.build_callbacks(run)
+    users = extras.callbacks
+    callbacks: list[Callback] = [EpisodeLog(), *own, *users, MetricsLog(), evaluation, *progress, checkpointing]
     for callback in callbacks:
         callback.on_start(run)
     try:

@@ -1,0 +1,169 @@
+"""SAC: an actor that is rewarded for its entropy, and two critics of which the lesser is believed.
+
+    a' ~ pi(s')
+    y = r + gamma * (min_i Q_target_i(s', a') - alpha * log pi(a'|s'))      (no second term after a termination)
+    minimise  sum_i (Q_i(s, a) - y)^2
+    minimise  alpha * log pi(a|s) - min_i Q_i(s, a),   a ~ pi(s)
+    alpha     rises while the entropy -log pi(a|s) is below its target, falls while it is above
+
+Haarnoja et al. 2018, Soft actor-critic algorithms and applications. Deviations are in docs/algorithms/sac.md.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from torch import Tensor, nn
+
+from rl_training.algorithms.actor_critic import ActorCritic, action_size, adam_of, build_model, critic_metrics
+from rl_training.algorithms.base import Batch, Metrics, Setup, State
+from rl_training.algorithms.draws import Draw, normal
+from rl_training.algorithms.optim import FlatModule, descend_part, named_part, polyak
+from rl_training.algorithms.targets import td_target
+from rl_training.data.schema import action_field
+from rl_training.hparams.actor_critic import SoftHParams
+from rl_training.models.distributions import SquashedGaussian
+from rl_training.models.mlp_sac import MLPSACModel
+
+ApplyActor = Callable[[Tensor, Tensor], Tensor]  # (params, obs) -> (batch, outputs)
+ApplyCritics = Callable[..., Tensor]  # (params, obs, actions, members=None) -> (critics, batch)
+# What is believed of the critics, (batch,): gets a function from members, or none, to their values (critics, batch).
+Believed = Callable[[Callable[..., Tensor], Batch], Tensor]
+
+
+def least(values_of: Callable[..., Tensor], batch: Batch) -> Tensor:
+    """The least value of all critics."""
+    return values_of().amin(0)
+
+
+def sac_critic_loss(
+    params: Tensor,
+    target_params: Tensor,
+    actor_params: Tensor,
+    alpha: Tensor,
+    batch: Batch,
+    *,
+    gamma: float,
+    policy: SquashedGaussian,
+    apply_actor: ApplyActor,
+    apply_critics: ApplyCritics,
+    believed: Believed = least,
+) -> Metrics:
+    """The critics' loss and what to watch about it.
+
+    `batch`: obs, next_obs, actions, rewards (batch,), terminated (batch,) bool, next_noise (batch, numbers), and
+    optionally discounts and weights (batch,).
+    """
+    next_actions, next_log_probs = policy.rsample(apply_actor(actor_params, batch["next_obs"]), batch["next_noise"])
+    next_q = believed(partial(apply_critics, target_params, batch["next_obs"], next_actions), batch)
+    discounts = batch.get("discounts", gamma)
+    targets = td_target(batch["rewards"], batch["terminated"], next_q - alpha * next_log_probs, discounts).detach()
+    return critic_metrics(apply_critics(params, batch["obs"], batch["actions"]), targets, batch)
+
+
+def sac_actor_loss(
+    params: Tensor,
+    critic_params: Tensor,
+    alpha: Tensor,
+    batch: Batch,
+    *,
+    policy: SquashedGaussian,
+    apply_actor: ApplyActor,
+    apply_critics: ApplyCritics,
+    believed: Believed = least,
+) -> Metrics:
+    """The actor's loss and its entropy. `batch`: obs, noise (batch, numbers)."""
+    actions, log_probs = policy.rsample(apply_actor(params, batch["obs"]), batch["noise"])
+    q_values = believed(partial(apply_critics, critic_params, batch["obs"], actions), batch)
+    return {"loss": (alpha * log_probs - q_values).mean(), "entropy": -log_probs.detach().mean()}
+
+
+class SAC:
+    """The recipe; `target_believed` and `actor_believed` say what is made of the critics' values."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        setup: Setup[SoftHParams],
+        *,
+        target_believed: Believed = least,
+        actor_believed: Believed = least,
+    ) -> None:
+        self.hparams = setup.hparams
+        self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
+        self.policy = SquashedGaussian(action_field(setup.spaces.action).shape)
+        self.explore, self.best = self.policy.sample, self.policy.mode
+        self._target_believed, self._actor_believed = target_believed, actor_believed
+        target = self.hparams.target_entropy
+        self._target_entropy = -float(action_size(setup)) if target == "auto" else target
+        sizes = self.hparams.step_sizes
+        self._optimizers = {
+            "critic": adam_of(self.hparams, sizes.critic),
+            "actor": adam_of(self.hparams, sizes.actor),
+            "temperature": adam_of(self.hparams, sizes.temperature),
+        }
+
+    def state(self) -> State:
+        alpha = 1.0 if self.hparams.alpha == "auto" else self.hparams.alpha
+        params = {
+            "critic": self.critics.params,
+            "actor": self.actor.params,
+            "temperature": self.actor.params.new_tensor(alpha).log(),
+        }
+        state = {"target_critic": self.critics.params.clone()}
+        for name, optimizer in self._optimizers.items():
+            state |= named_part(name, optimizer.state(params[name]))
+        return state
+
+    def draws(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, Draw]:
+        noise = Draw((rounds * rows, self.policy.size), normal)
+        return {"next_noise": noise, "noise": noise} if actor else {"next_noise": noise}
+
+    def learn_critics(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        alpha = state["temperature.params"].exp()
+
+        def loss(params: Tensor) -> Metrics:
+            return sac_critic_loss(
+                params,
+                state["target_critic"],
+                state["actor.params"],
+                alpha,
+                batch,
+                gamma=self.hparams.gamma,
+                policy=self.policy,
+                apply_actor=self.actor.apply,
+                apply_critics=self.critics.apply,
+                believed=self._target_believed,
+            )
+
+        new, metrics = descend_part("critic", loss, state, self._optimizers["critic"])
+        new["target_critic"] = polyak(state["target_critic"], new["critic.params"], self.hparams.tau)
+        return new, metrics
+
+    def learn_actor(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        alpha = state["temperature.params"].exp()
+
+        def loss(params: Tensor) -> Metrics:
+            return sac_actor_loss(
+                params,
+                state["critic.params"],
+                alpha,
+                batch,
+                policy=self.policy,
+                apply_actor=self.actor.apply,
+                apply_critics=self.critics.apply,
+                believed=self._actor_believed,
+            )
+
+        new, metrics = descend_part("actor", loss, state, self._optimizers["actor"])
+        metrics["alpha"] = alpha
+        if self.hparams.alpha == "auto":
+            excess = metrics["entropy"] - self._target_entropy  # of entropy: then the temperature falls
+            more, _ = descend_part(
+                "temperature", lambda log_alpha: {"loss": log_alpha * excess}, state, self._optimizers["temperature"]
+            )
+            new |= more
+        return new, metrics
+
+
+def build_sac(setup: Setup[SoftHParams]) -> ActorCritic:
+    return ActorCritic(SAC(build_model(setup, MLPSACModel, num_critics=2), setup), setup)

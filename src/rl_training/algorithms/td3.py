@@ -1,0 +1,122 @@
+"""TD3: a deterministic actor, two critics of which the lesser is believed, smoothed targets, a delayed actor.
+
+    a' = clip(pi_target(s') + clip(noise, -c, c), -1, 1)
+    y = r + gamma * min_i Q_target_i(s', a')        (no second term after a termination)
+    minimise  sum_i (Q_i(s, a) - y)^2
+    maximise  Q_1(s, pi(s)),   at every `policy_delay`-th update; the slow copies move then, too
+
+Fujimoto et al. 2018, Addressing function approximation error in actor-critic methods. Deviations are in
+docs/algorithms/td3.md.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from torch import Tensor, nn
+
+from rl_training.algorithms.actor_critic import ActorCritic, action_size, adam_of, build_model, critic_metrics
+from rl_training.algorithms.base import Batch, Metrics, Setup, State
+from rl_training.algorithms.draws import Draw, normal
+from rl_training.algorithms.optim import FlatModule, descend_part, named_part, polyak
+from rl_training.algorithms.targets import td_target
+from rl_training.data.schema import action_field
+from rl_training.hparams.actor_critic import TD3HParams
+from rl_training.models.mlp_td3 import MLPTD3Model
+
+ApplyActor = Callable[[Tensor, Tensor], Tensor]  # (params, obs) -> (batch, numbers), before they are squashed
+ApplyCritics = Callable[..., Tensor]  # (params, obs, actions, members=None) -> (critics, batch)
+
+
+def td3_critic_loss(
+    params: Tensor,
+    target_params: Tensor,
+    target_actor_params: Tensor,
+    batch: Batch,
+    hparams: TD3HParams,
+    *,
+    apply_actor: ApplyActor,
+    apply_critics: ApplyCritics,
+) -> Metrics:
+    """The critics' loss and what to watch about it.
+
+    `batch`: obs, next_obs, actions, rewards (batch,), terminated (batch,) bool, next_noise (batch, numbers), and
+    optionally discounts and weights (batch,).
+    """
+    limit = hparams.target_noise_clip
+    noise = (batch["next_noise"] * hparams.target_noise).clamp(-limit, limit)
+    next_actions = (apply_actor(target_actor_params, batch["next_obs"]).tanh() + noise).clamp(-1.0, 1.0)
+    next_values = apply_critics(target_params, batch["next_obs"], next_actions).amin(0)
+    discounts = batch.get("discounts", hparams.gamma)
+    targets = td_target(batch["rewards"], batch["terminated"], next_values, discounts).detach()
+    return critic_metrics(apply_critics(params, batch["obs"], batch["actions"]), targets, batch)
+
+
+def td3_actor_loss(
+    params: Tensor, critic_params: Tensor, batch: Batch, *, apply_actor: ApplyActor, apply_critics: ApplyCritics
+) -> Metrics:
+    """Minus the first critic's value of the actor's actions. `batch`: obs."""
+    actions = apply_actor(params, batch["obs"]).tanh()
+    return {"loss": -apply_critics(critic_params, batch["obs"], actions, slice(0, 1)).mean()}
+
+
+class TD3:
+    """The recipe."""
+
+    def __init__(self, model: nn.Module, setup: Setup[TD3HParams]) -> None:
+        self.hparams = setup.hparams
+        self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
+        self._action_shape, self._action_size = action_field(setup.spaces.action).shape, action_size(setup)
+        sizes = self.hparams.step_sizes
+        self._optimizers = {
+            "critic": adam_of(self.hparams, sizes.critic),
+            "actor": adam_of(self.hparams, sizes.actor),
+        }
+
+    def state(self) -> State:
+        params = {"critic": self.critics.params, "actor": self.actor.params}
+        state = {f"target_{name}": values.clone() for name, values in params.items()}
+        for name, optimizer in self._optimizers.items():
+            state |= named_part(name, optimizer.state(params[name]))
+        return state
+
+    def draws(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, Draw]:
+        return {"next_noise": Draw((rounds * rows, self._action_size), normal)}
+
+    def explore(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        actions = self.best(outputs)
+        noise = generator.standard_normal(actions.shape, np.float32) * self.hparams.exploration_noise
+        noisy: np.ndarray = np.clip(actions + noise, -1.0, 1.0, dtype=np.float32)
+        return noisy
+
+    def best(self, outputs: np.ndarray) -> np.ndarray:
+        actions: np.ndarray = np.tanh(outputs).reshape(len(outputs), *self._action_shape)
+        return actions
+
+    def learn_critics(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        def loss(params: Tensor) -> Metrics:
+            return td3_critic_loss(
+                params,
+                state["target_critic"],
+                state["target_actor"],
+                batch,
+                self.hparams,
+                apply_actor=self.actor.apply,
+                apply_critics=self.critics.apply,
+            )
+
+        return descend_part("critic", loss, state, self._optimizers["critic"])
+
+    def learn_actor(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        def loss(params: Tensor) -> Metrics:
+            return td3_actor_loss(
+                params, state["critic.params"], batch, apply_actor=self.actor.apply, apply_critics=self.critics.apply
+            )
+
+        new, metrics = descend_part("actor", loss, state, self._optimizers["actor"])
+        new["target_actor"] = polyak(state["target_actor"], new["actor.params"], self.hparams.tau)
+        new["target_critic"] = polyak(state["target_critic"], state["critic.params"], self.hparams.tau)
+        return new, metrics
+
+
+def build_td3(setup: Setup[TD3HParams]) -> ActorCritic:
+    return ActorCritic(TD3(build_model(setup, MLPTD3Model, num_critics=2, by_member=True), setup), setup)

@@ -1,0 +1,78 @@
+"""An actor and an ensemble of critics: what the algorithms for continuous actions learn."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.models.layers import StackedLayerNorm, StackedLinear, mlp
+
+BuildEncoder = Callable[[], tuple[nn.Module, int]]  # gives an encoder and the number of its features
+
+
+class ContinuousActorCritic(nn.Module):
+    """`actor`: (batch, *obs) -> (batch, outputs). `critics`: (batch, *obs), (batch, *action) -> (critics, batch).
+
+    Both have an encoder of their own. `layer_norm` is for the critics, whose values could diverge.
+    """
+
+    outputs_per_action: ClassVar[int]  # numbers by which the actor describes each number of an action
+
+    def __init__(
+        self,
+        build_encoder: BuildEncoder,
+        action_dim: int,
+        hidden_sizes: Sequence[int] = (256, 256),
+        *,
+        num_critics: int = 2,
+        layer_norm: bool = False,
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        encoder, features = build_encoder()
+        outputs = action_dim * self.outputs_per_action
+        self.actor = nn.Sequential(encoder, *mlp(features, hidden_sizes, outputs, residual=residual))
+        self.critics = CriticEnsemble(
+            build_encoder, action_dim, hidden_sizes, num_critics=num_critics, layer_norm=layer_norm, residual=residual
+        )
+
+
+class CriticEnsemble(nn.Module):
+    """Several Q-functions that share nothing but an encoder: (batch, *obs), (batch, *action) -> (critics, batch).
+
+    `members`: only these are computed.
+    """
+
+    def __init__(
+        self,
+        build_encoder: BuildEncoder,
+        action_dim: int,
+        hidden_sizes: Sequence[int] = (256, 256),
+        *,
+        num_critics: int = 2,
+        layer_norm: bool = False,
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        self.encoder, features = build_encoder()
+        layers = mlp(
+            features + action_dim,
+            hidden_sizes,
+            1,
+            layer_norm=layer_norm,
+            dense=partial(StackedLinear, num_critics),
+            norm=partial(StackedLayerNorm, num_critics),
+            residual=residual,
+        )
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, obs: Tensor, actions: Tensor, members: Tensor | slice | None = None) -> Tensor:
+        inputs = torch.cat((self.encoder(obs), actions.reshape(len(actions), -1)), 1)
+        if members is None:
+            values: Tensor = self.layers(inputs)
+        else:
+            chosen = {name: stacked[members] for name, stacked in self.layers.named_parameters()}
+            values = torch.func.functional_call(self.layers, chosen, (inputs,))
+        return values.squeeze(2)

@@ -1,0 +1,11 @@
+"""TD3's networks."""
+
+from typing import ClassVar
+
+from rl_training.models.continuous import ContinuousActorCritic
+
+
+class MLPTD3Model(ContinuousActorCritic):
+    """An actor that gives each number of an action before it is squashed, and critics."""
+
+    outputs_per_action: ClassVar[int] = 1
