@@ -21,6 +21,7 @@ _HOMES = {
     "train_dqn": "rl_training.runtime.dqn_trainer",
     "train_ppo": "rl_training.runtime.ppo_trainer",
     "train_sac": "rl_training.runtime.sac_trainer",
+    "train_mbpo": "rl_training.runtime.mbpo_trainer",
 }
 
 

@@ -28,6 +28,7 @@ from rl_training.hparams.dqn import (
     QRDQNHParams,
     RainbowDQNHParams,
 )
+from rl_training.hparams.mbpo import MBPOHParams
 from rl_training.hparams.ppo import PPOHParams
 
 if TYPE_CHECKING:
@@ -235,6 +236,20 @@ _ROWS = (
         "SAC with an ensemble of critics and many updates per env step",
         "Chen et al. 2021, Randomized ensembled double Q-learning: learning fast without a model",
         REDQHParams,
+    ),
+    AlgorithmSpec(
+        name="mbpo",
+        class_name="MBPO",
+        summary="SAC on short rollouts through an ensemble of learnt dynamics models",
+        paper="Janner et al. 2019, When to trust your model: model-based policy optimization",
+        loop="off_policy",
+        actions=frozenset({"box"}),
+        observations=frozenset({"vector"}),
+        hparams=MBPOHParams,
+        build="rl_training.algorithms.mbpo:build_mbpo",
+        memory="rl_training.data.mixed_source:build_mixed_source",
+        callbacks="rl_training.runtime.model_training:model_training",
+        reference_config="mbpo/pendulum.yaml",
     ),
 )
 

@@ -1,0 +1,119 @@
+"""MBPO: a soft actor-critic that learns mostly from short rollouts through an ensemble of learnt models.
+
+    every `model_train_frequency` env steps       fit the ensemble to all real transitions (dynamics.py)
+    every `rollout_refresh_interval` env steps    roll out k steps from real states by the policy (model_rollouts.py)
+    at every env step                             G updates of SAC, on batches of which a small share is real
+
+runtime/model_training.py says when they are due. Rollouts terminate where the environment would: by its own rule if
+that is known (envs/terminations.py), else as the ensemble has learnt it.
+
+Janner et al. 2019, When to trust your model: model-based policy optimization. Deviations: docs/algorithms/mbpo.md.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from rl_training.algorithms.actor_critic import ActorCritic
+from rl_training.algorithms.base import ActResult, Batch, Setup, StateDict, UpdateResult
+from rl_training.algorithms.dynamics import DynamicsEnsemble, build_ensemble
+from rl_training.algorithms.model_rollouts import ModelRollouts
+from rl_training.algorithms.sac import SAC, build_sac
+from rl_training.data.mixed_source import MixedSource
+from rl_training.data.schema import observation_field
+from rl_training.envs.terminations import NEVER, TerminationRule, termination_rule
+from rl_training.errors import SpaceError
+from rl_training.hparams.mbpo import MBPOHParams, ModelHParams
+
+log = logging.getLogger("rl_training")
+
+
+class MBPO:
+    """A policy and the models that it practises with."""
+
+    def __init__(self, policy: ActorCritic, ensemble: DynamicsEnsemble, rollouts: ModelRollouts) -> None:
+        self.policy, self.ensemble, self.rollouts = policy, ensemble, rollouts
+        self._model_status: dict[str, float] = {}
+
+    def act(
+        self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
+    ) -> ActResult:
+        return self.policy.act(obs, step=step, explore=explore, action_mask=action_mask)
+
+    def update(self, batch: Batch) -> UpdateResult:
+        return self.policy.update(batch)
+
+    def update_model(self, transitions: Mapping[str, np.ndarray]) -> UpdateResult:
+        """Fit the ensemble to transitions, at least two."""
+        result = self.ensemble.fit(transitions)
+        self._model_status |= {name: float(value) for name, value in result.metrics.items()}
+        return result
+
+    def rollout(self, memory: MixedSource, horizon: int) -> int:
+        """Refresh the model's part of the memory by rollouts from real states; give the number of transitions."""
+        hparams: ModelHParams = self.ensemble.hparams
+        starts = memory.real.sample(hparams.rollout_batch_size)["obs"]
+        keep, rows = hparams.synthetic_rows(horizon), 0
+        for transitions in self.rollouts.run(starts, horizon):
+            memory.add_model(transitions, keep=keep)
+            rows += len(transitions["rewards"])
+        self._model_status |= {
+            "rollout_horizon": float(horizon),
+            "rollout_length": rows / hparams.rollout_batch_size,
+            "synthetic_transitions": float(len(memory.model)),
+        }
+        return rows
+
+    def status(self, step: int) -> dict[str, float]:
+        return {**self.policy.status(step), **self._model_status}
+
+    def policy_state_dict(self) -> StateDict:
+        return self.policy.policy_state_dict()
+
+    def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.policy.load_policy_state_dict(state)
+
+    def state_dict(self) -> StateDict:
+        return {
+            "policy": self.policy.state_dict(),
+            "ensemble": self.ensemble.state_dict(),
+            "model_status": dict(self._model_status),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.policy.load_state_dict(state["policy"])
+        self.ensemble.load_state_dict(state["ensemble"])
+        self._model_status = {name: float(value) for name, value in state["model_status"].items()}
+
+
+def build_mbpo(setup: Setup[MBPOHParams]) -> MBPO:
+    field = observation_field(setup.spaces.observation)
+    if not np.issubdtype(field.dtype, np.floating):
+        raise SpaceError(
+            "mbpo needs observations of real numbers, which a model can predict, but these are "
+            f"{setup.spaces.observation}"
+        )
+    policy = build_sac(setup)
+    assert isinstance(policy.recipe, SAC)
+    distribution = policy.recipe.policy
+
+    def act(params: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
+        return distribution.rsample(policy.apply_actor(params, obs), noise)[0]
+
+    rule = _find_rule(setup)
+    identity = f"{setup.identity} {rule!r}" if setup.identity else None
+    ensemble = build_ensemble(setup, learned_termination=rule is None, identity=identity)
+    rollouts = ModelRollouts(ensemble, policy.state["actor.params"], act, rule, setup, identity=identity)
+    return MBPO(policy, ensemble, rollouts)
+
+
+def _find_rule(setup: Setup[MBPOHParams]) -> TerminationRule | None:
+    if setup.hparams.termination == "never":
+        return NEVER
+    rule = termination_rule(setup.env_id, setup.env_kwargs) if setup.hparams.termination == "auto" else None
+    if rule is None:
+        log.info("mbpo: where rollouts terminate is learnt")
+    return rule

@@ -1,0 +1,89 @@
+"""A memory of real transitions beside one of transitions that a model made up: every batch has its share of both."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from rl_training.algorithms.base import Batch, Setup, StateDict
+from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer, check_memory
+from rl_training.data.row_storage import WORD, Block, RowStorage
+from rl_training.data.schema import replay_fields
+from rl_training.hparams.mbpo import ModelHParams
+
+
+class MixedSource:
+    """Adds to the real memory; draws batches of `batch_size` rows of which the first are real, the rest the model's.
+
+    Several batches are drawn at once as rows one after the other, each mixed alike. While the model has made up
+    nothing, all rows are real.
+    """
+
+    def __init__(self, real: ReplayBuffer, model: ReplayBuffer, *, batch_size: int, model_ratio: float) -> None:
+        self.real, self.model = real, model
+        self._real_rows, self._model_rows = (cast(RowStorage, buffer.storage) for buffer in (real, model))
+        self._batch_size = batch_size
+        self._num_real = max(round(batch_size * (1.0 - model_ratio)), int(model_ratio < 1.0))
+
+    def __len__(self) -> int:
+        return len(self.real)
+
+    def add(self, transitions: Mapping[str, Any]) -> None:
+        self.real.add(transitions)
+
+    def add_model(self, transitions: Mapping[str, Any], *, keep: int) -> None:
+        """Add transitions of the model's; of all that it made up, the newest `keep` stay."""
+        self._model_rows.add(transitions)
+        self._model_rows.forget(self._model_rows.end - keep)
+
+    def real_transitions(self) -> dict[str, np.ndarray]:
+        """Give a copy of all that was seen, oldest first."""
+        return self._real_rows.contents()
+
+    def sample(self, batch_size: int) -> Batch:
+        return {name: tensor.clone() for name, tensor in self.sampler(batch_size)().items()}
+
+    def sampler(self, batch_size: int) -> Callable[[], Batch]:
+        """Give a function that draws into one batch, the same tensors at every call."""
+        layout, words = self._real_rows.layout, self._real_rows.layout.words
+        block = Block(batch_size * words * WORD, self.real.device)
+        rows = block.host.view(batch_size, words).numpy()
+        batch = layout.tensors(block.on_device, batch_size)
+        of_model = np.flatnonzero(np.arange(batch_size) % self._batch_size >= self._num_real)
+        of_real = np.setdiff1d(np.arange(batch_size), of_model)
+
+        def draw() -> Batch:
+            if len(self.model):
+                rows[of_real] = self._real_rows.take(self.real.draw_places(len(of_real)))
+                rows[of_model] = self._model_rows.take(self.model.draw_places(len(of_model)))
+            else:
+                rows[:] = self._real_rows.take(self.real.draw_places(batch_size))
+            block.transfer()
+            return batch
+
+        return draw
+
+    def update_priorities(self, td_errors: Tensor) -> None:
+        """Ignore them: all transitions of a kind are drawn alike."""
+
+    def state_dict(self) -> StateDict:
+        return {"real": self.real.state_dict(), "model": self.model.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.real.load_state_dict(state["real"])
+        self.model.load_state_dict(state["model"])
+
+
+def build_mixed_source(setup: Setup[ModelHParams]) -> MixedSource:
+    """Compose the two memories; that of the model is no larger than the longest horizon fills."""
+    hparams, fields = setup.hparams, replay_fields(setup.spaces)
+    capacity = min(hparams.synthetic_buffer_capacity, hparams.synthetic_rows(hparams.max_horizon))
+    needed = RowStorage.num_bytes(capacity, fields)
+    check_memory(needed, f"a memory of {capacity:,} rollout transitions", "algo_kwargs.synthetic_buffer_capacity")
+    real = build_replay_buffer(setup)
+    assert isinstance(real, ReplayBuffer)  # prioritized replay is refused by the settings
+    model = ReplayBuffer(
+        RowStorage(capacity, fields), generator=setup.streams.numpy("model_buffer"), device=setup.device
+    )
+    return MixedSource(real, model, batch_size=hparams.batch_size, model_ratio=hparams.synthetic_batch_ratio)

@@ -1,0 +1,86 @@
+"""Dynamics models as MBPO and MOPO use them: what an observation and an action lead to, with its uncertainty."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rl_training.models.layers import StackedLinear, mlp
+
+MAX_LOG_VARIANCE, MIN_LOG_VARIANCE = 0.5, -10.0  # where the learnt bounds begin (Chua et al. 2018, appendix A.1)
+
+
+class Prediction(NamedTuple):
+    """What each member expects: a Gaussian over (next_obs - obs, reward), the reward last."""
+
+    mean: Tensor  # (members, batch, obs + 1)
+    log_variance: Tensor  # the same
+    termination_logit: Tensor | None  # (members, batch), where termination is learnt
+
+
+class MLPMOPOEnsembleModel(nn.Module):
+    """An ensemble of probabilistic networks; observations and actions may be shared by the members or one set for each.
+
+    (batch, obs), (batch, actions), or both with a leading dimension of members -> `Prediction`. Inputs are normalised
+    by the buffers `input_mean` and `input_std`, (obs + actions,). Log-variances lie between two bounds that are learnt
+    for each output: a variance far from the data can neither vanish nor explode.
+    """
+
+    input_mean: Tensor
+    input_std: Tensor
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden_sizes: Sequence[int] = (200, 200, 200, 200),
+        *,
+        num_members: int = 7,
+        learned_termination: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_outputs = obs_dim + 1
+        dense = partial(_dense, num_members)
+        outputs = 2 * self.num_outputs + int(learned_termination)
+        self.layers = nn.Sequential(*mlp(obs_dim + action_dim, hidden_sizes, outputs, activation=nn.SiLU, dense=dense))
+        self.max_log_variance = nn.Parameter(torch.full((self.num_outputs,), MAX_LOG_VARIANCE))
+        self.min_log_variance = nn.Parameter(torch.full((self.num_outputs,), MIN_LOG_VARIANCE))
+        self.register_buffer("input_mean", torch.zeros(obs_dim + action_dim))
+        self.register_buffer("input_std", torch.ones(obs_dim + action_dim))
+
+    def forward(self, obs: Tensor, actions: Tensor) -> Prediction:
+        inputs = (torch.cat((obs, actions), -1) - self.input_mean) / self.input_std
+        outputs = self.layers(inputs)
+        mean, log_variance, *logit = outputs.split((self.num_outputs,) * 2 + (1,) * self._num_logits(outputs), -1)
+        log_variance = self.max_log_variance - F.softplus(self.max_log_variance - log_variance)
+        log_variance = self.min_log_variance + F.softplus(log_variance - self.min_log_variance)
+        return Prediction(mean, log_variance, logit[0].squeeze(-1) if logit else None)
+
+    def _num_logits(self, outputs: Tensor) -> int:
+        return outputs.shape[-1] - 2 * self.num_outputs
+
+
+def of_members(named: Mapping[str, Tensor], members: Tensor) -> dict[str, Tensor]:
+    """Pick some members' parameters, in this order: those of the layers; the bounds are common to all.
+
+    Called with them, the model is an ensemble of these members alone.
+    """
+    return {name: value[members] if is_of_layers(name) else value for name, value in named.items()}
+
+
+def is_of_layers(name: str) -> bool:
+    """Tell whether a parameter is one that every member has of its own, (members, ...)."""
+    return name.startswith("layers.")
+
+
+def _dense(num_members: int, in_features: int, out_features: int) -> StackedLinear:
+    """Weights drawn as by PETS: a normal distribution of deviation 1 / (2 sqrt(inputs)), cut off at two deviations."""
+    layer = StackedLinear(num_members, in_features, out_features)
+    std = 0.5 / math.sqrt(in_features)
+    nn.init.trunc_normal_(layer.weight, std=std, a=-2.0 * std, b=2.0 * std)
+    nn.init.zeros_(layer.bias)
+    return layer
