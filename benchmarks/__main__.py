@@ -1,4 +1,4 @@
-"""Entry point: `python -m benchmarks speed dqn ppo`, `scores C1 C8`, `replay`, `exactness`, `kills`, `gpu`."""
+"""Entry point: `python -m benchmarks speed dqn ppo`, `scores C1`, `replay`, `dynamics`, `exactness`, `kills`, `gpu`."""
 
 import argparse
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 from benchmarks.peers import PeerError, peer_names, peer_python
 from benchmarks.replay import CONTENDERS as REPLAY_CONTENDERS
 from benchmarks.replay import run_replay
-from benchmarks.scores import KEPT_RUNS, ROWS, run_scores
-from benchmarks.speed import TASKS, run_speed
+from benchmarks.scores import KEPT_RUNS, ROWS, Row, run_scores
+from benchmarks.speed import TASKS, SpeedTask, run_speed
 
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK_STEPS = 5_000
@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     shared.add_argument("--contenders", type=parse_names, metavar="A,B", help="only these contenders")
     shared.add_argument("--steps", type=int, help="env steps per run, instead of the benchmark's own")
     shared.add_argument("--out", type=Path, default=RESULTS, help="folder of the result files (default: %(default)s)")
-    shared.add_argument("--quick", action="store_true", help=f"a short trial of {QUICK_STEPS} steps in *_quick.json")
+    shared.add_argument("--quick", action="store_true", help=f"a trial of {QUICK_STEPS} steps at most, in *_quick.json")
 
     speed = commands.add_parser("speed", parents=[shared], help="env steps/s, contenders in turn on one core")
     speed.add_argument("names", nargs="*", metavar="ALGORITHM", help=f"of {', '.join(TASKS)} (default: all)")
@@ -83,9 +83,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--kills", type=int, default=40, help="deaths, at least half while saving (default: %(default)s)"
     )
 
-    gpu = commands.add_parser("gpu", help="on a CUDA device: DQN's updates/s in each mode, or Atari games from pixels")
+    gpu = commands.add_parser("gpu", help="on a CUDA device: updates/s of DQN or SAC in each mode, or Atari games")
     gpu.add_argument(
-        "name", nargs="?", default="dqn", choices=["dqn", "pong", "breakout"], help="(default: %(default)s)"
+        "name", nargs="?", default="dqn", choices=["dqn", "sac", "pong", "breakout"], help="(default: %(default)s)"
     )
     gpu.add_argument("--out", type=Path, default=RESULTS, help="folder of the result file (default: %(default)s)")
     atari = gpu.add_argument_group("pong and breakout")
@@ -102,6 +102,13 @@ def build_parser() -> argparse.ArgumentParser:
     atari.add_argument("--device", default="cuda", help="(default: %(default)s)")
     atari.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the config, may be repeated"
+    )
+
+    dynamics = commands.add_parser("dynamics", help="fits of MBPO's models beside a plain loop, and what a run spends")
+    dynamics.add_argument("--repeats", type=int, default=5, help="rounds over all contenders (default: %(default)s)")
+    dynamics.add_argument("--out", type=Path, default=RESULTS, help="folder of the result file (default: %(default)s)")
+    dynamics.add_argument(
+        "--core", type=int, default=(os.cpu_count() or 1) - 1, help="core to run on (default: %(default)s)"
     )
 
     peers = commands.add_parser("peers", help="make the peers' environments now, instead of when they are needed")
@@ -133,6 +140,11 @@ def main() -> int:
 
         return 0 if run_kills(kills=args.kills, seed=args.seed, out=args.out / "kills.json") else 1
 
+    if args.command == "dynamics":
+        from benchmarks.dynamics import run_dynamics
+
+        return run_dynamics(repeats=args.repeats, core=args.core, out=args.out / "dynamics.json")
+
     if args.command == "replay":
         names = check_names(args.contenders or [], list(REPLAY_CONTENDERS), "contender", parser)
         done = run_replay(contenders=names, repeats=args.repeats, core=args.core, out=args.out / "replay.json")
@@ -143,6 +155,10 @@ def main() -> int:
             from benchmarks.gpu import run_gpu
 
             return run_gpu(args.out / "gpu_dqn.json")
+        if args.name == "sac":
+            from benchmarks.gpu_sac import run_gpu_sac
+
+            return run_gpu_sac(args.out / "gpu_sac.json")
         from benchmarks.atari import AtariSetting, run_atari, run_side_by_side
 
         folder = args.run or KEPT_RUNS / args.name
@@ -161,8 +177,10 @@ def main() -> int:
         )
         return run_atari(setting, args.out / setting.result_name)
 
+    def steps_of(benchmark: SpeedTask | Row) -> int:
+        return args.steps or (min(QUICK_STEPS, benchmark.steps) if args.quick else benchmark.steps)
+
     suffix = "_quick" if args.quick else ""
-    steps = args.steps or (QUICK_STEPS if args.quick else None)
     well = True
     if args.command == "speed":
         for name in check_names(args.names, list(TASKS), "algorithm", parser):
@@ -171,7 +189,7 @@ def main() -> int:
                 name,
                 contenders=contenders,
                 repeats=args.repeats,
-                steps=steps,
+                steps=steps_of(TASKS[name]),
                 acceleration=args.acceleration or ("compile" if args.quick else "auto"),
                 core=args.core,
                 out=args.out / f"speed_{name}{suffix}.json",
@@ -183,7 +201,7 @@ def main() -> int:
                 name,
                 contenders=contenders,
                 seeds=args.seeds or range(2 if args.quick else ROWS[name].seeds),
-                steps=steps,
+                steps=steps_of(ROWS[name]),
                 jobs=args.jobs,
                 out=args.out / f"scores_{name}{suffix}.json",
                 device=args.device,

@@ -10,19 +10,22 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 
-from rl_training.algorithms.base import Setup
+from rl_training.algorithms.base import Algorithm, Setup
 from rl_training.algorithms.dqn import build_dqn
 from rl_training.data.replay_buffer import build_replay_buffer
 from rl_training.data.schema import Spaces
 from rl_training.experiment.seeding import Streams
+from rl_training.hparams.base import OffPolicyHParams
 from rl_training.hparams.dqn import DQNHParams
 
 MODES = ("eager", "compile", "cuda_graph")
@@ -35,44 +38,86 @@ HPARAMS = DQNHParams(
     layer_norm=False,
 )
 TRANSITIONS = 10_000
+Seconds = Callable[[int], float]  # gives the time of so many updates
 
 
-def build_updater(mode: str, device: str) -> tuple[Callable[[int], float], Callable[[], torch.Tensor]]:
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An algorithm of ours that learns from random transitions. `at_once`: updates per call."""
+
+    build: Callable[[Setup[Any]], Algorithm]
+    spaces: Spaces
+    hparams: OffPolicyHParams
+    at_once: int = 1
+
+
+def random_transitions(spaces: Spaces) -> dict[str, np.ndarray]:
+    rng, shape = np.random.default_rng(0), (TRANSITIONS, *(spaces.observation.shape or ()))
+    return {
+        "obs": rng.normal(size=shape),
+        "next_obs": rng.normal(size=shape),
+        "actions": rng.integers(int(spaces.action.n), size=TRANSITIONS)
+        if isinstance(spaces.action, Discrete)
+        else rng.uniform(-1.0, 1.0, (TRANSITIONS, *(spaces.action.shape or ()))),
+        "rewards": np.ones(TRANSITIONS),
+        "terminated": rng.random(TRANSITIONS) < 0.05,
+    }
+
+
+def timed(call: Callable[[], object], device: str, at_once: int = 1) -> Seconds:
+    """Give a function that times `call`, which makes `at_once` updates."""
+
+    def seconds(updates: int) -> float:
+        start = time.perf_counter()
+        for _ in range(updates // at_once):
+            call()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    return seconds
+
+
+def build_updater(case: Case, mode: str, device: str) -> tuple[Seconds, Callable[[], torch.Tensor]]:
     """Give a function that times n updates of one mode, and one that shows the parameters reached."""
-    env = gym.make("CartPole-v1")
     setup = Setup(
-        spaces=Spaces(env.observation_space, env.action_space),
-        hparams=HPARAMS,
+        spaces=case.spaces,
+        hparams=case.hparams,
         total_timesteps=50_000,
         streams=Streams(0),
         device=torch.device(device),
         acceleration=mode,
     )
-    algorithm, memory = build_dqn(setup), build_replay_buffer(setup)
-    rng = np.random.default_rng(0)
-    memory.add(
-        {
-            "obs": rng.normal(size=(TRANSITIONS, 4)),
-            "next_obs": rng.normal(size=(TRANSITIONS, 4)),
-            "actions": rng.integers(2, size=TRANSITIONS),
-            "rewards": np.ones(TRANSITIONS),
-            "terminated": rng.random(TRANSITIONS) < 0.05,
-        }
-    )
-    sample = memory.sampler(HPARAMS.batch_size)
-
-    def seconds(updates: int) -> float:
-        start = time.perf_counter()
-        for _ in range(updates):
-            algorithm.update(sample())
-        torch.cuda.synchronize()
-        return time.perf_counter() - start
-
+    algorithm, memory = case.build(setup), build_replay_buffer(setup)
+    memory.add(random_transitions(case.spaces))
+    sample = memory.sampler(case.hparams.batch_size * case.at_once)
+    seconds = timed(lambda: algorithm.update(sample()), device, case.at_once)
     return seconds, lambda: torch.cat([value.flatten() for value in algorithm.policy_state_dict().values()]).cpu()
 
 
+def describe_device(device: str = "cuda") -> dict[str, Any]:
+    return {
+        "device": "cpu" if device == "cpu" else torch.cuda.get_device_name(),
+        "versions": {"torch": torch.__version__, "python": sys.version.split()[0], "gymnasium": gym.__version__},
+    }
+
+
+def figures(rates: Sequence[float]) -> dict[str, Any]:
+    return {"median": statistics.median(rates), "min": min(rates), "max": max(rates), "all": list(rates)}
+
+
+def ratios(rates: Mapping[str, Sequence[float]], to: str) -> dict[str, float]:
+    return {name: statistics.median(values) / statistics.median(rates[to]) for name, values in rates.items()}
+
+
+def differences(reached: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    return {mode: float((values - reached["eager"]).abs().max()) for mode, values in reached.items()}
+
+
 def measure(updates: int = 2_000, repeats: int = 5, device: str = "cuda") -> dict[str, Any]:
-    updaters = {mode: build_updater(mode, device) for mode in MODES}
+    env = gym.make("CartPole-v1")
+    case = Case(build=build_dqn, spaces=Spaces(env.observation_space, env.action_space), hparams=HPARAMS)
+    updaters = {mode: build_updater(case, mode, device) for mode in MODES}
     for seconds, _ in updaters.values():
         seconds(100)  # compiling, capturing and warming up
     rates: dict[str, list[float]] = {mode: [] for mode in MODES}
@@ -81,32 +126,29 @@ def measure(updates: int = 2_000, repeats: int = 5, device: str = "cuda") -> dic
             rates[mode].append(updates / seconds(updates))
     reached = {mode: parameters() for mode, (_, parameters) in updaters.items()}
     return {
-        "device": torch.cuda.get_device_name(),
-        "versions": {"torch": torch.__version__, "python": sys.version.split()[0], "gymnasium": gym.__version__},
+        **describe_device(device),
         "setting": {"updates": updates, "repeats": repeats, **HPARAMS.model_dump(mode="json")},
-        "updates_per_s": {
-            mode: {"median": statistics.median(values), "min": min(values), "max": max(values), "all": values}
-            for mode, values in rates.items()
-        },
-        "ratio_to_eager": {
-            mode: statistics.median(values) / statistics.median(rates["eager"]) for mode, values in rates.items()
-        },
+        "updates_per_s": {mode: figures(values) for mode, values in rates.items()},
+        "ratio_to_eager": ratios(rates, "eager"),
         # The modes draw the same batches. Captured equals compiled; against eager, rounding has grown over all updates.
-        "largest_difference_to_eager": {
-            mode: float((values - reached["eager"]).abs().max()) for mode, values in reached.items()
-        },
+        "largest_difference_to_eager": differences(reached),
     }
 
 
-def run_gpu(out: Path) -> int:
+def print_rates(updates_per_s: Mapping[str, Mapping[str, Any]]) -> None:
+    for name, row in updates_per_s.items():
+        print(f"{name:20s} {row['median']:10,.0f} updates/s  ({row['min']:,.0f} to {row['max']:,.0f})")
+
+
+def run_gpu(out: Path, measure: Callable[[], dict[str, Any]] = measure) -> int:
+    """Measure on the GPU and write `out`; `updates_per_s` of what was measured is printed."""
     if not torch.cuda.is_available():
         print("error: this benchmark needs a CUDA device, and PyTorch sees none", file=sys.stderr)
         return 2
     results = measure()
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    for mode, figures in results["updates_per_s"].items():
-        print(f"{mode:12s} {figures['median']:10,.0f} updates/s  ({figures['min']:,.0f} to {figures['max']:,.0f})")
+    print_rates(results["updates_per_s"])
     print(f"written: {out}")
     return 0
 

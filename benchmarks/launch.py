@@ -64,6 +64,8 @@ _OURS_ENVPOOL = Contender(name="ours-envpool", script="ours.py", setting={"execu
 _ON_CPU = {"JAX_PLATFORMS": "cpu"}
 SB3_CONTRIB = Contender(name="sb3_contrib", script="sb3_qr_dqn.py", peer="sb3")
 TIANSHOU = Contender(name="tianshou", script="tianshou_dqn.py", peer="tianshou")  # any head: the setting's `algo`
+SB3_ACTOR_CRITIC = Contender(name="sb3", script="sb3_actor_critic.py", peer="sb3")  # SAC and TD3
+TIANSHOU_ACTOR_CRITIC = Contender(name="tianshou", script="tianshou_actor_critic.py", peer="tianshou")  # and REDQ
 FLOOR = Contender(name="floor", script="floor.py")  # no learner: the time of an update's matrix products alone
 
 DQN_CONTENDERS = _by_name(
@@ -100,6 +102,11 @@ PPO_CONTENDERS = {
         Contender(name="tianshou", script="tianshou_ppo.py", peer="tianshou"),
     ),
 }
+_SBX_ACTOR_CRITIC = Contender(name="sbx", script="sbx_actor_critic.py", peer="sbx", environ=_ON_CPU)
+TD3_CONTENDERS = _with_two_threads(OURS, SB3_ACTOR_CRITIC, _SBX_ACTOR_CRITIC, TIANSHOU_ACTOR_CRITIC)
+SAC_CONTENDERS = {**TD3_CONTENDERS, **_by_name(Contender(name="plain", script="plain_sac.py"))}
+# sbx has no REDQ: its SAC with as many critics takes the least value of all of them.
+REDQ_CONTENDERS = _with_two_threads(OURS, TIANSHOU_ACTOR_CRITIC, replace(_SBX_ACTOR_CRITIC, name="sbx-sac"))
 
 
 def run_contender(

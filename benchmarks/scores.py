@@ -20,8 +20,10 @@ from benchmarks.launch import (
     DQN_CONTENDERS,
     OURS,
     PPO_CONTENDERS,
+    SB3_ACTOR_CRITIC,
     SB3_CONTRIB,
     TIANSHOU,
+    TIANSHOU_ACTOR_CRITIC,
     Contender,
     ContenderError,
     run_contender,
@@ -182,6 +184,54 @@ TIANSHOU_PRIORITIZED_RAINBOW = {
     "prioritized_beta_end": 1.0,
 }
 
+# The values of rl-zoo3 for stable-baselines3's SAC and TD3. What the zoo leaves out is stable-baselines3's default.
+ZOO_ACTOR_CRITIC = {
+    "train_frequency": 1,
+    "gradient_updates_per_step": 1,
+    "batch_size": 256,
+    "buffer_capacity": 1_000_000,
+    "hidden_sizes": [256, 256],
+    "learning_rate": 3e-4,
+    "tau": 0.005,
+    "gamma": 0.99,
+}
+ZOO_SAC_PENDULUM = {**ZOO_ACTOR_CRITIC, "learning_starts": 100, "learning_rate": 1e-3}
+ZOO_SAC_MUJOCO = {**ZOO_ACTOR_CRITIC, "learning_starts": 10_000}
+ZOO_TD3_MUJOCO = {
+    **ZOO_ACTOR_CRITIC,
+    "learning_starts": 10_000,
+    "hidden_sizes": [400, 300],
+    "learning_rate": 1e-3,
+    "policy_delay": 2,
+    "exploration_noise": 0.1,
+    "target_noise": 0.2,
+    "target_noise_clip": 0.5,
+}
+ZOO_TD3_PENDULUM = {
+    **ZOO_TD3_MUJOCO,
+    "learning_starts": 1_000,  # the zoo's 10,000 random steps are all that there are here
+    "buffer_capacity": 200_000,
+    "gamma": 0.98,
+}
+
+# The values of Tianshou's Pendulum example (test/continuous/test_redq.py), without its early stop at -250.
+TIANSHOU_REDQ_PENDULUM = {
+    "learning_starts": 1_000,
+    "train_frequency": 8,
+    "gradient_updates_per_step": 3,
+    "policy_delay": 3,
+    "batch_size": 64,
+    "buffer_capacity": 20_000,
+    "hidden_sizes": [64, 64],
+    "num_critics": 4,
+    "subset_size": 2,
+    "learning_rate": 1e-3,
+    "actor_learning_rate": 1e-4,
+    "alpha": 0.2,
+    "tau": 0.005,
+    "gamma": 0.99,
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
@@ -193,9 +243,16 @@ class Peer:
     algo: str | None = None
 
 
-def tianshou(algo: str, hparams: dict[str, Any], *, name: str = "tianshou") -> Peer:
+def tianshou(algo: str, hparams: dict[str, Any], *, name: str = "tianshou", contender: Contender = TIANSHOU) -> Peer:
     envs = hparams["train_frequency"]  # in all of the examples
-    return Peer(contender=replace(TIANSHOU, name=name), hparams=hparams, num_envs=envs, algo=algo)
+    return Peer(contender=replace(contender, name=name), hparams=hparams, num_envs=envs, algo=algo)
+
+
+def sb3_actor_critics(sac: dict[str, Any], td3: dict[str, Any]) -> list[Peer]:
+    return [
+        Peer(contender=replace(SB3_ACTOR_CRITIC, name=f"sb3-{algo}"), hparams=hparams, algo=algo)
+        for algo, hparams in (("sac", sac), ("td3", td3))
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +261,9 @@ class Row:
 
     `ours`: our contenders, each with its config. `threshold`: the return whose first holding over 3 evaluations is
     reported. `goal`: what the target wants of each seed, where that is another number. `by`: the step at which the
-    target wants to see the training evaluation, too. `quoted`: scores of peers that are not run, with their source.
+    target wants to see the training evaluation, too. `window`: with more than one, the target speaks of the mean of so
+    many evaluations during training: the last ones, and those up to `by`. `quoted`: scores of peers that are not run,
+    with their source.
     """
 
     env_id: str
@@ -215,6 +274,7 @@ class Row:
     threshold: float
     goal: float | None = None
     by: int | None = None
+    window: int = 1
     track_every: int
     eval_episodes: int = 20
     track_episodes: int = 10
@@ -280,6 +340,27 @@ def minatar(game: str, target: str, algos: Sequence[str], *, threshold: float, q
     )
 
 
+def pendulum(steps: int, target: str, ours: Mapping[str, str], *peers: Peer, **more: Any) -> Row:
+    """Give a row of Pendulum for algorithms that learn it in some thousand steps."""
+    # Returns of one policy differ by about 88 from start to start: a hundred episodes, also during training.
+    return Row(
+        env_id="Pendulum-v1",
+        steps=steps,
+        target=target,
+        ours=ours,
+        peers=peers,
+        track_every=500,
+        eval_episodes=100,
+        track_episodes=100,
+        **more,
+    )
+
+
+def mujoco(env_id: str, steps: int, target: str, ours: Mapping[str, str], *peers: Peer, **more: Any) -> Row:
+    return Row(env_id=env_id, steps=steps, target=target, ours=ours, peers=peers, eval_episodes=10, **more)
+
+
+DOPAMINE = "(Dopamine's SAC: training episodes, 5 seeds)"
 MINATAR_FIGURE = "(DQN in the MinAtar paper's learning curves, read off at a million frames)"
 MINATAR_VERSION = 0  # all six actions, as in the published scores
 DISTRIBUTIONAL = ("qr_dqn", "iqn", "fqf", "rainbow_dqn")
@@ -371,6 +452,83 @@ ROWS = {
         eval_episodes=100,
         track_episodes=100,
     ),
+    "C17": pendulum(
+        10_000,
+        "sac: >= -160 by 5k, >= -150 at 10k",
+        {"ours-sac": "sac/pendulum.yaml", "ours-td3": "td3/pendulum.yaml"},
+        *sb3_actor_critics(ZOO_SAC_PENDULUM, ZOO_TD3_PENDULUM),
+        threshold=-150.0,
+        by=5_000,
+        quoted={
+            "zoo-sac": "-157.0 ± 88.7 at 20k steps (rl-zoo3's table: one run, deviation over episodes)",
+            "zoo-td3": "-151.9 ± 90 at 20k steps (the same table)",
+        },
+    ),
+    "C19": pendulum(
+        3_000,
+        ">= -155",
+        {"ours": "redq/pendulum.yaml"},
+        tianshou("redq", TIANSHOU_REDQ_PENDULUM, contender=TIANSHOU_ACTOR_CRITIC),
+        threshold=-155.0,
+    ),
+    "C20_pendulum": pendulum(3_000, ">= -160", {"ours": "mbpo/pendulum.yaml"}, threshold=-160.0),
+    "C20_inverted_pendulum": Row(
+        env_id="InvertedPendulum-v5",
+        steps=8_000,
+        target="1000",
+        ours={"ours": "mbpo/inverted_pendulum.yaml"},
+        threshold=1_000.0,
+        track_every=500,
+        quoted={"mbpo": "1000 well inside 20k steps (the MBPO paper's learning curves)"},
+    ),
+    "C29": mujoco(
+        "HalfCheetah-v5",
+        50_000,
+        ">= 3600",
+        {"ours": "sac/halfcheetah.yaml"},
+        *sb3_actor_critics(ZOO_SAC_MUJOCO, ZOO_TD3_MUJOCO),
+        threshold=3_600.0,
+        track_every=5_000,
+        quoted={"dopamine": f"2679 ± 330 {DOPAMINE}"},
+    ),
+    "M1": mujoco(
+        "HalfCheetah-v5",
+        100_000,
+        ">= 6000",
+        {"ours": "sac/halfcheetah.yaml"},
+        threshold=6_000.0,
+        track_every=5_000,
+        seeds=3,
+        quoted={"dopamine": f"5470 ± 490 {DOPAMINE}"},
+    ),
+    "M8": mujoco(
+        "Hopper-v5",
+        125_000,
+        ">= 3500; >= 3000 by 60k",
+        {"ours": "redq/hopper.yaml"},
+        threshold=3_000.0,
+        goal=3_500.0,
+        by=60_000,
+        track_every=5_000,
+        seeds=3,
+        quoted={
+            "redq": "3517 (the REDQ paper's score at 125k steps)",
+            "nnabla-rl": "3341.7 ± 45.4 at 120k steps (nnabla-rl's table)",
+        },
+    ),
+    "M11": mujoco(
+        "Hopper-v5",
+        125_000,
+        "mean of the final window >= 3350; >= 3150 by 75k",
+        {"ours": "mbpo/hopper.yaml"},
+        threshold=3_150.0,
+        goal=3_350.0,
+        by=75_000,
+        window=10,
+        track_every=1_000,
+        seeds=3,
+        quoted={"mbpo": "about 3300 (the MBPO paper's learning curves); about 3100 at 75k in a later implementation"},
+    ),
     "M6": Row(
         env_id="HalfCheetah-v5",
         steps=1_000_000,
@@ -400,7 +558,7 @@ def run_scores(
     *,
     contenders: Sequence[str],
     seeds: Sequence[int],
-    steps: int | None,
+    steps: int,
     jobs: int,
     out: Path,
     device: str = "cpu",
@@ -410,7 +568,6 @@ def run_scores(
     `device`: where ours learns; the peers stay on the CPU.
     """
     row = ROWS[name]
-    steps = steps or row.steps
     header = {
         "benchmark": f"scores {name}",
         **describe_run(),
@@ -503,9 +660,19 @@ def median_step(steps: Sequence[int | None]) -> float | None:
     return None if middle == float("inf") else middle
 
 
-def return_at(tracked: Sequence[dict[str, Any]], step: int) -> float | None:
-    """Give the mean return of the evaluation during training at `step`."""
-    return next((fmean(evaluation["returns"]) for evaluation in tracked if evaluation["step"] == step), None)
+def return_at(tracked: Sequence[dict[str, Any]], step: int, window: int = 1) -> float | None:
+    """Give the mean return of the evaluation during training at `step`, or of the `window` last ones up to it."""
+    until = [fmean(evaluation["returns"]) for evaluation in tracked if evaluation["step"] <= step]
+    there = any(evaluation["step"] == step for evaluation in tracked)
+    return fmean(until[-window:]) if there and len(until) >= window else None
+
+
+def returns_at(runs: Sequence[dict[str, Any]], row: Row) -> dict[str, list[float | None]]:
+    """Give what the target says about evaluations during training, per seed."""
+    places = {f"mean_returns_at_{row.by}": row.by} if row.by else {}
+    if row.window > 1:
+        places["final_window_means"] = max((evaluation["step"] for evaluation in runs[0]["tracked"]), default=0)
+    return {name: [return_at(run["tracked"], step, row.window) for run in runs] for name, step in places.items()}
 
 
 def collect(finished: dict[tuple[str, int], dict[str, Any]], contenders: Sequence[str], row: Row) -> dict[str, Any]:
@@ -522,7 +689,7 @@ def collect(finished: dict[tuple[str, int], dict[str, Any]], contenders: Sequenc
             **({"seeds_at_goal": sum(mean >= row.goal for mean in means)} if row.goal is not None else {}),
             "first_held_steps": (held := [first_held(run["tracked"], row.threshold) for run in runs]),
             "first_held_median": median_step(held),
-            **({f"mean_returns_at_{row.by}": [return_at(run["tracked"], row.by) for run in runs]} if row.by else {}),
+            **returns_at(runs, row),
             "versions": runs[0]["versions"],
             "hparams": runs[0].get("resolved_config")
             or {"num_envs": runs[0]["setting"].get("num_envs", 1), **runs[0]["setting"]["hparams"]},

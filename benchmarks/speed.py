@@ -1,8 +1,8 @@
 """Speed: the same training run, with the same hyperparameters, by every contender in turn, on as many cores as threads.
 
 Contenders alternate (A B C A B C ...), so that a slow spell of the machine hits all of them. Two figures per run: env
-steps/s over the whole of `learn()`, and over its steady part, which starts 500 steps after learning does, or after 4
-rollouts.
+steps/s over the whole of `learn()`, and over its steady part, which starts some steps after learning does (500, where a
+task says nothing else), or after 4 rollouts.
 """
 
 import json
@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from benchmarks.launch import (
     IQN_CONTENDERS,
     PPO_CONTENDERS,
     QR_DQN_CONTENDERS,
+    REDQ_CONTENDERS,
+    SAC_CONTENDERS,
+    TD3_CONTENDERS,
     TWO_THREADS,
     Contender,
     ContenderError,
@@ -37,7 +40,8 @@ class SpeedTask:
     """One setting for all contenders.
 
     `reference`: the contender that the others are divided by. `floor`: whether the matrix products of our update are
-    timed alone, too. `note`: what a reader of the result must know.
+    timed alone, too. `warm_up`: env steps with updates before the steady part. `note`: what a reader of the result must
+    know.
     """
 
     algo: str
@@ -48,7 +52,13 @@ class SpeedTask:
     contenders: dict[str, Contender]
     reference: str
     floor: bool = False
+    warm_up: int = 500
     note: str = ""
+
+    @property
+    def updates_per_step(self) -> float:
+        """Of the tasks with a floor: theirs are one per env step, where it is not said how many."""
+        return float(self.hparams.get("gradient_updates_per_step", 1))
 
     def whole(self, steps: int) -> int:
         """Round up to whole rollouts, where there are any: only then have all contenders done the same work."""
@@ -91,6 +101,39 @@ def head_task(
         reference=reference,
         floor=True,
         note=f"{steps} steps instead of DQN's 50000, for all contenders: the steady figures are the ones to compare",
+    )
+
+
+# As the SAC paper has them, but for the first random steps, which are fewer.
+ACTOR_CRITIC = {
+    "learning_starts": 300,
+    "train_frequency": 1,
+    "gradient_updates_per_step": 1,
+    "policy_delay": 1,
+    "batch_size": 256,
+    "buffer_capacity": 100_000,
+    "hidden_sizes": [256, 256],
+    "learning_rate": 3e-4,
+    "tau": 0.005,
+    "gamma": 0.99,
+    "adam_eps": 1e-8,
+}
+
+
+def actor_critic_task(
+    algo: str, env_id: str, contenders: dict[str, Contender], *, reference: str = "sb3", **hparams: Any
+) -> SpeedTask:
+    """Give an update per env step, after few random steps: the peers make fewer than a hundred a second."""
+    return SpeedTask(
+        algo=algo,
+        env_id=env_id,
+        steps=800,
+        hparams={**ACTOR_CRITIC, **hparams},
+        contenders=contenders,
+        reference=reference,
+        floor=True,
+        warm_up=100,
+        note="runs are short, a good part of them compiling and random steps: compare the steady figures",
     )
 
 
@@ -169,6 +212,33 @@ TASKS = {
         HEAD_CONTENDERS,
         reference="tianshou",
     ),
+    "sac_pendulum": actor_critic_task("sac", "Pendulum-v1", SAC_CONTENDERS),
+    "sac_halfcheetah": actor_critic_task("sac", "HalfCheetah-v5", SAC_CONTENDERS),
+    "td3_pendulum": actor_critic_task(
+        "td3",
+        "Pendulum-v1",
+        TD3_CONTENDERS,
+        policy_delay=2,
+        exploration_noise=0.1,
+        target_noise=0.2,
+        target_noise_clip=0.5,
+    ),
+    "redq": replace(
+        actor_critic_task(
+            "redq",
+            "HalfCheetah-v5",
+            REDQ_CONTENDERS,
+            reference="tianshou",
+            gradient_updates_per_step=20,
+            policy_delay=20,
+            num_critics=10,
+            subset_size=2,
+        ),
+        steps=320,
+        warm_up=4,
+        note="320 env steps, of which the last 20 have 20 updates each: compare the steady figures. "
+        "sbx-sac is no REDQ: the target and the actor take the least of all ten critics",
+    ),
 }
 
 
@@ -218,7 +288,7 @@ def run_speed(
     *,
     contenders: Sequence[str],
     repeats: int,
-    steps: int | None,
+    steps: int,
     acceleration: str,
     core: int | None,
     out: Path,
@@ -230,11 +300,12 @@ def run_speed(
         "algo": task.algo,
         "env_id": task.env_id,
         "num_envs": task.num_envs,
-        "steps": task.whole(steps or task.steps),
+        "steps": task.whole(steps),
         "seed": 0,
         "threads": 1,
         "hparams": task.hparams,
         "acceleration": acceleration,
+        "warm_up": task.warm_up,
         "eval_seeds": list(range(1_000_000, 1_000_010)),
     }
     results: dict[str, Any] = {
@@ -280,7 +351,8 @@ def run_speed(
                 results[PROFILED[name]] = profile["time_per_step_us"]
         if task.floor and results["time_per_step_us"]:
             floor = run_contender(FLOOR, {**setting, "mode": "floor"}, cores=cores_for(FLOOR, core))
-            results["floor"] = share_of_floor(floor, results["time_per_step_us"]["update"])
+            update_us = results["time_per_step_us"]["update"] / task.updates_per_step
+            results["floor"] = share_of_floor(floor, update_us)
     write_json(out, results)
     print_tables(results)
     print(f"written: {out}")
@@ -288,7 +360,7 @@ def run_speed(
 
 
 def share_of_floor(floor: dict[str, Any], update_us: float) -> dict[str, Any]:
-    """Put the bare products beside the time of our whole update, of which there is one per env step here."""
+    """Put the bare products beside the time of our whole update."""
     bare_us = floor["us_per_update"]
     return {
         "us_per_update": bare_us,
@@ -299,9 +371,15 @@ def share_of_floor(floor: dict[str, Any], update_us: float) -> dict[str, Any]:
     }
 
 
+def rate_format(rate: float) -> str:
+    """Give the format of rates such as this one: REDQ's, of which there are one or two a second, need decimals."""
+    return ".0f" if rate >= 20 else ".2f"
+
+
 def _one_line(result: dict[str, Any]) -> str:
+    whole, steady = result["steps_per_s"], result["steady_steps_per_s"]
     return (
-        f"{result['steps_per_s']:7.0f} steps/s whole, {result['steady_steps_per_s']:7.0f} steady, "
+        f"{whole:7{rate_format(whole)}} steps/s whole, {steady:7{rate_format(steady)}} steady, "
         f"{result['learn_s']:6.1f} s, compile {result['compile_s']:5.1f} s, "
         f"{100 * result['share_of_core']:3.0f} % of the core"
     )
@@ -337,9 +415,9 @@ def print_tables(results: dict[str, Any]) -> None:
     ranked = sorted(results["summary"].items(), key=lambda item: -item[1]["steady_steps_per_s"]["median"])
     for name, figures in ranked:
         columns = (
-            ("steps_per_s", ".0f"),
+            ("steps_per_s", rate_format(figures["steps_per_s"]["median"])),
             (f"steps_per_s_over_{reference}", ".2f"),
-            ("steady_steps_per_s", ".0f"),
+            ("steady_steps_per_s", rate_format(figures["steady_steps_per_s"]["median"])),
             (f"steady_steps_per_s_over_{reference}", ".2f"),
             ("compile_s", ".1f"),
         )

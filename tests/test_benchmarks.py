@@ -1,6 +1,7 @@
 """What the benchmarks decide themselves: counts, pairings and sums. The runs they start are not made here."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from benchmarks.atari import AtariSetting, StopAfter, first_at, median_rate, shares_of, training_curve, wall_at
 from benchmarks.launch import FLOOR, PPO_CONTENDERS, Contender
 from benchmarks.replay import summarize
-from benchmarks.scores import ROWS, FreeCores, collect, first_held, median_step, return_at, run_or_recall
+from benchmarks.scores import ROWS, FreeCores, collect, first_held, median_step, return_at, returns_at, run_or_recall
 from benchmarks.speed import FIGURES, TASKS, cores_for, share_of_floor, summarize_speed
 
 CONTENDERS = Path(__file__).parent.parent / "benchmarks" / "contenders"
@@ -41,13 +42,14 @@ def test_steps_are_counted_over_all_envs() -> None:
     assert called == [4]
 
 
-def test_steady_part_begins_after_whole_rollouts_or_500_learning_steps() -> None:
+def test_steady_part_begins_after_whole_rollouts_or_so_many_learning_steps() -> None:
     from harness import Setting
 
     ppo = Setting(mode="speed", env_id="X", steps=1, num_envs=8, hparams={"num_steps": 128})
     dqn = Setting(mode="speed", env_id="X", steps=1, hparams={"learning_starts": 1_000})
     assert (ppo.rollout, ppo.learning_starts, ppo.steady_from) == (1_024, 0, 4_096)
     assert (dqn.rollout, dqn.learning_starts, dqn.steady_from) == (0, 1_000, 1_500)
+    assert replace(dqn, warm_up=4).steady_from == 1_004
 
 
 def test_speed_runs_are_whole_rollouts() -> None:
@@ -102,6 +104,17 @@ def test_speed_settings_are_accepted_by_our_algorithm_and_the_reference_runs(nam
     assert task.reference in task.contenders
 
 
+@pytest.mark.parametrize("name", ["sac_pendulum", "sac_halfcheetah", "td3_pendulum", "redq"])
+def test_actor_critics_have_a_steady_part_on_one_thread_and_on_two(name: str) -> None:
+    task = TASKS[name]
+    assert task.hparams["learning_starts"] + task.warm_up < task.steps
+    assert task.hparams["learning_starts"] >= task.hparams["batch_size"]
+    assert {name for name in task.contenders if name.endswith("-2t")} == {
+        f"{name}-2t" for name in task.contenders if not name.endswith("-2t") and name != "plain"
+    }
+    assert task.updates_per_step == (20 if name == "redq" else 1)
+
+
 def test_two_thread_contenders_are_the_same_scripts_on_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     one, two = PPO_CONTENDERS["ours-envpool"], PPO_CONTENDERS["ours-envpool-2t"]
@@ -130,10 +143,14 @@ def test_every_row_has_its_configs_and_tracks_the_step_its_target_names() -> Non
         for file in row.ours.values():
             config = load_config(file)
             assert config.algo == file.partition("/")[0], name
-            assert config.total_timesteps == row.steps, name
+            # Nothing in the actor-critics depends on the length of the run: a row may end before its config does.
+            cut_short = config.algo in ("sac", "td3", "redq", "mbpo") and row.steps < config.total_timesteps
+            assert config.total_timesteps == row.steps or cut_short, name
             # MinAtar's games share a config: the setting names the env.
             assert config.env_id == row.env_id or config.env_id.partition("/")[0] == "MinAtar", name
         assert row.by is None or row.by % row.track_every == 0, name
+        assert row.steps % row.track_every == 0, name
+        assert row.window <= (row.by or row.steps) // row.track_every, name
 
 
 def test_a_row_gives_each_contender_its_own_config_or_values() -> None:
@@ -150,12 +167,21 @@ def test_a_row_gives_each_contender_its_own_config_or_values() -> None:
 
 
 def test_tianshou_collects_whole_rounds_of_its_envs() -> None:
-    peers = [peer for row in ROWS.values() for peer in row.peers if peer.contender.peer == "tianshou"]
-    assert len(peers) == 6
-    for peer in peers:
+    peers = [(row, peer) for row in ROWS.values() for peer in row.peers if peer.contender.peer == "tianshou"]
+    assert len(peers) == 7
+    for row, peer in peers:
+        first = peer.hparams["learning_starts"]
         assert peer.num_envs == peer.hparams["train_frequency"]
-        assert peer.hparams["learning_starts"] == peer.hparams["batch_size"] * peer.num_envs  # as its examples begin
-        assert (50_000 - peer.hparams["learning_starts"]) % peer.num_envs == 0
+        # As its examples begin.
+        assert first == (1_000 if peer.algo == "redq" else peer.hparams["batch_size"] * peer.num_envs)
+        assert first % peer.num_envs == (row.steps - first) % peer.num_envs == 0
+
+
+@pytest.mark.parametrize("name", ["C17", "C29"])
+def test_stable_baselines3_is_told_which_actor_critic_it_is(name: str) -> None:
+    settings = {peer: ROWS[name].setting(peer, 0, steps=1) for peer in ("sb3-sac", "sb3-td3")}
+    assert {peer: setting["algo"] for peer, setting in settings.items()} == {"sb3-sac": "sac", "sb3-td3": "td3"}
+    assert all(setting["hparams"]["learning_starts"] < ROWS[name].steps for setting in settings.values())
 
 
 def test_settings_of_rows_with_one_env_are_those_of_runs_kept_from_before() -> None:
@@ -182,6 +208,16 @@ def test_first_held_wants_three_in_a_row() -> None:
     assert first_held(tracked, 9.0) == 4
     assert first_held(tracked[:5], 9.0) is None
     assert (return_at(tracked, 3), return_at(tracked, 99)) == (1, None)
+
+
+def test_a_window_is_the_mean_of_the_evaluations_up_to_its_end() -> None:
+    tracked = [{"step": 10 * (i + 1), "returns": [ret]} for i, ret in enumerate([1.0, 2.0, 3.0, 8.0])]
+    assert (return_at(tracked, 30, window=2), return_at(tracked, 40, window=2)) == (2.5, 5.5)
+    assert return_at(tracked, 10, window=2) is None
+    row = replace(ROWS["M11"], by=30, window=2)
+    runs = [{"tracked": tracked}, {"tracked": tracked}]
+    assert returns_at(runs, row) == {"mean_returns_at_30": [2.5, 2.5], "final_window_means": [5.5, 5.5]}
+    assert returns_at(runs, replace(row, by=None, window=1)) == {}
 
 
 def test_median_step_counts_runs_that_never_held() -> None:
@@ -282,13 +318,13 @@ def test_profile_times_the_functions_that_a_method_gives(monkeypatch: pytest.Mon
 
 
 def test_floor_counts_the_products_of_an_update() -> None:
-    from floor import layers_of_update
+    from floor import layers_of_updates
 
     sizes = {"batch_size": 8, "hidden_sizes": [5, 6]}
 
     def count(algo: str, **hparams: Any) -> tuple[dict[str, int], int]:
         """Products by kind, and multiplications in all."""
-        layers = layers_of_update(algo, {**sizes, **hparams}, 4, 2)
+        layers = layers_of_updates(algo, {**sizes, **hparams}, 4, 2)
         products = [name for layer in layers for name in layer.products]
         kinds = {name: products.count(name) for name in ("forward", "weight gradient", "x gradient")}
         work = sum(layer.rows * layer.inputs * layer.outputs * len(layer.products) for layer in layers)
@@ -323,6 +359,47 @@ def test_floor_counts_the_products_of_an_update() -> None:
     )
 
 
+def test_floor_counts_the_products_of_actor_critics() -> None:
+    from floor import layers_of_updates, updates_of
+
+    def work(algo: str, **hparams: Any) -> int:
+        """Multiplications of `policy_delay` updates: 4 numbers observed, actions of 2, hidden layers of 5 and 6."""
+        values = {"batch_size": 8, "hidden_sizes": [5, 6], **hparams}
+        layers = layers_of_updates(algo, values, 4, 2)
+        return sum(each.members * each.rows * each.inputs * each.outputs * len(each.products) for each in layers)
+
+    # Forward passes; backward, a layer has two products, but the first one has no gradient to pass on.
+    gaussian, critic = 4 * 5 + 5 * 6 + 6 * 4, 6 * 5 + 5 * 6 + 6 * 1
+    gaussian_back, critic_back = 2 * gaussian - 4 * 5, 2 * critic - 6 * 5
+    learn_critics = gaussian + 2 * critic + 2 * (critic + critic_back)
+    # Through the resting critics only the gradient passes, to the action.
+    learn_actor = gaussian + gaussian_back + 2 * (critic + critic)
+    assert work("sac", policy_delay=1) == 8 * (learn_critics + learn_actor)
+    # TD3: the actor has half as many outputs, and learns by one critic, at every second update.
+    actor = 4 * 5 + 5 * 6 + 6 * 2
+    td3_critics = actor + 2 * critic + 2 * (critic + critic_back)
+    assert work("td3", policy_delay=2) == 8 * (2 * td3_critics + actor + 2 * actor - 4 * 5 + critic + critic)
+    # REDQ: two of ten critics in the target, all of them for the actor.
+    redq_critics = gaussian + 2 * critic + 10 * (critic + critic_back)
+    redq_actor = gaussian + gaussian_back + 10 * (critic + critic)
+    redq = {"policy_delay": 20, "num_critics": 10, "subset_size": 2}
+    assert work("redq", **redq) == 8 * (20 * redq_critics + redq_actor)
+    assert (updates_of(redq), updates_of({})) == (20, 1)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("name", ["forward", "weight gradient", "x gradient"])
+def test_floor_multiplies_what_a_layer_multiplies(name: str, members: int) -> None:
+    from floor import Layer, operands, ways_to_multiply
+
+    a, b = operands(Layer(8, 4, 5, members=members), name)
+    sizes = {"forward": (8, 4, 5), "weight gradient": (5, 8, 4), "x gradient": (8, 5, 4)}[name]
+    assert (*a.shape[-2:], b.shape[-1]) == sizes
+    assert len(ways_to_multiply(a, b)) == (2 if members == 1 else 4)
+    for multiply in ways_to_multiply(a, b):
+        multiply()
+
+
 def test_floor_is_put_beside_our_update() -> None:
     floor = {"us_per_update": 50.0, "products": [], "versions": {}}
     assert share_of_floor(floor, 200.0)["share_of_our_update"] == 0.25
@@ -348,6 +425,8 @@ def test_profiled_methods_exist(algo: str) -> None:
         ("fqf", "MinAtar/Breakout-v0"),
         ("ppo", "CartPole-v1"),
         ("ppo", "Pendulum-v1"),
+        ("sac", "Pendulum-v1"),
+        ("td3", "Pendulum-v1"),
     ],
 )
 def test_ours_trains_and_plays_as_the_harness_asks(algo: str, env_id: str) -> None:
@@ -373,6 +452,34 @@ def test_ours_trains_and_plays_as_the_harness_asks(algo: str, env_id: str) -> No
     assert [evaluation["step"] for evaluation in result["tracked"]] == [30, 60]
     assert len(result["returns"]) == 2
     assert np.isfinite(result["returns"]).all()
+
+
+def test_plain_sac_trains_and_plays_as_the_harness_asks() -> None:
+    from harness import Setting, Stopwatch, run_score
+    from plain_sac import PlainLearner
+
+    sizes = {"learning_starts": 16, "batch_size": 8, "hidden_sizes": [8], "buffer_capacity": 50}
+    hparams = {**TASKS["sac_pendulum"].hparams, **sizes}
+    setting = Setting(mode="score", env_id="Pendulum-v1", steps=64, hparams=hparams, eval_seeds=[1, 2])
+    result = run_score(PlainLearner, setting, Stopwatch())
+    assert (result["env_steps"], result["updates"]) == (64, 48)
+    assert np.isfinite(result["returns"]).all()
+
+
+def test_gpu_times_ours_in_each_mode_beside_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import gpu_sac
+
+    monkeypatch.setattr(gpu_sac, "WARM_UP", 20)
+    small = {"batch_size": 4, "hidden_sizes": (8,)}
+    cases = {name: replace(case, hparams=case.hparams.model_copy(update=small)) for name, case in gpu_sac.CASES.items()}
+    monkeypatch.setattr(gpu_sac, "CASES", cases)
+    results = gpu_sac.measure(target_s=0.0, repeats=2, device="cpu", modes=("eager",))
+    assert {"sac_1 eager", "sac_1 plain", "sac_20 eager", "sac_20 plain", "redq_20 eager"} <= set(
+        results["updates_per_s"]
+    )
+    assert all(len(row["all"]) == 2 and row["min"] > 0.0 for row in results["updates_per_s"].values())
+    assert results["ratio_to_eager"]["redq_20"] == {"eager": 1.0}
+    assert results["largest_difference_to_eager_after_20"]["sac_20"] == {"eager": 0.0}
 
 
 @pytest.mark.parametrize(("loop", "stops_at_once"), [("on_policy", False), ("off_policy", True)])

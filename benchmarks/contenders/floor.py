@@ -2,13 +2,14 @@
 
 No library can be faster than this with the same products; what lies above it is activations, losses, the optimizer,
 drawing and the library itself. Nothing is shared between products that a clever program could share: the online
-network's passes over a state and over its successor are two.
+network's passes over a state and over its successor are two. On a GPU all of them are one CUDA graph, so that no time
+goes into launching them.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -21,21 +22,27 @@ from torch import Tensor
 
 REPEATS = 9
 SECONDS = 0.02  # of one repeat, about
+REPLAYS = 20  # of a CUDA graph, between two waits for it
 
 
 @dataclass(frozen=True)
 class Layer:
-    """x (rows, inputs) times the weight's transpose, (inputs, outputs)."""
+    """x (rows, inputs) times the weight's transpose, (inputs, outputs); in each of `members` networks."""
 
     rows: int
     inputs: int
     outputs: int
     trained: bool = False  # then the gradient of the weight is another product,
     passes_on: bool = False  # and the gradient of x a third
+    members: int = 1
 
     @property
     def products(self) -> list[str]:
         return ["forward", *(["weight gradient"] if self.trained else []), *(["x gradient"] if self.passes_on else [])]
+
+    @property
+    def size(self) -> "Layer":
+        return replace(self, trained=False, passes_on=False)
 
 
 def dense(rows: int, sizes: Sequence[int], *, trained: bool, passes_on: bool = False) -> list[Layer]:
@@ -44,6 +51,12 @@ def dense(rows: int, sizes: Sequence[int], *, trained: bool, passes_on: bool = F
         Layer(rows, inputs, outputs, trained, trained and (passes_on or place > 0))
         for place, (inputs, outputs) in enumerate(pairwise(sizes))
     ]
+
+
+def ensemble(rows: int, sizes: Sequence[int], members: int, *, trained: bool = False) -> list[Layer]:
+    """Give the layers of networks with one input: the first layers are one, as wide as all of them together."""
+    first, *rest = dense(rows, sizes, trained=trained)
+    return [replace(first, outputs=members * first.outputs), *(replace(layer, members=members) for layer in rest)]
 
 
 class Network:
@@ -81,8 +94,30 @@ class Network:
         return dense(self.rows, [self.sizes[-1], self.hparams["num_quantiles"]], trained=trained)
 
 
-def layers_of_update(algo: str, hparams: dict[str, Any], obs_size: int, num_actions: int) -> list[Layer]:
-    """Give every layer that one update passes, as our losses ask for them."""
+def layers_of_actor_critic(algo: str, hparams: dict[str, Any], obs_size: int, action_size: int) -> list[Layer]:
+    """Give every layer that is passed in `policy_delay` updates of the critics, the last one of the actor, too."""
+    rows, hidden, delay = hparams["batch_size"], hparams["hidden_sizes"], hparams["policy_delay"]
+    actor = [obs_size, *hidden, action_size * (1 if algo == "td3" else 2)]
+    critic = [obs_size + action_size, *hidden, 1]
+    all_critics = hparams.get("num_critics", 2)
+    in_target, for_actor = hparams.get("subset_size", 2), 1 if algo == "td3" else all_critics
+    learn_critics = [
+        *dense(rows, actor, trained=False),
+        *ensemble(rows, critic, in_target),
+        *ensemble(rows, critic, all_critics, trained=True),
+    ]
+    # The critics' weights rest; the gradient passes through them to the action.
+    judge = [replace(layer, passes_on=True) for layer in ensemble(rows, critic, for_actor)]
+    return [*(learn_critics * delay), *dense(rows, actor, trained=True), *judge]
+
+
+def layers_of_updates(algo: str, hparams: dict[str, Any], obs_size: int, num_actions: int) -> list[Layer]:
+    """Give every layer that `updates_of(hparams)` updates pass, as our losses ask for them.
+
+    `num_actions`: how many there are, or how many numbers one has.
+    """
+    if algo in ("sac", "td3", "redq"):
+        return layers_of_actor_critic(algo, hparams, obs_size, num_actions)
     network, double = Network(algo, hparams, obs_size, num_actions), hparams.get("double_q", False)
     if algo == "iqn":
         samples, selection = hparams["num_tau_samples"], hparams["num_quantiles"]
@@ -103,19 +138,37 @@ def layers_of_update(algo: str, hparams: dict[str, Any], obs_size: int, num_acti
     return [*network.values(trained=True), *network.values(), *(network.values() if double else [])]
 
 
-def operands(layer: Layer, name: str) -> tuple[Tensor, Tensor]:
+def updates_of(hparams: dict[str, Any]) -> int:
+    return int(hparams.get("policy_delay", 1))
+
+
+def operands(layer: Layer, name: str, device: str = "cpu") -> tuple[Tensor, Tensor]:
     """Give what is multiplied; weights lie as in `nn.Linear`, (outputs, inputs)."""
-    x, y = torch.randn(layer.rows, layer.inputs), torch.randn(layer.rows, layer.outputs)
-    weight = torch.randn(layer.outputs, layer.inputs)
-    return {"forward": (x, weight.T), "weight gradient": (y.T, x), "x gradient": (y, weight)}[name]
+    random = partial(torch.randn, *([layer.members] if layer.members > 1 else []), device=device)
+    x, y = random(layer.rows, layer.inputs), random(layer.rows, layer.outputs)
+    weight = random(layer.outputs, layer.inputs)
+    return {"forward": (x, weight.mT), "weight gradient": (y.mT, x), "x gradient": (y, weight)}[name]
+
+
+def ways_to_multiply(a: Tensor, b: Tensor) -> list[Callable[[], Any]]:
+    """Give a @ b and its transpose, and where there are members, both by one product after another, too."""
+    ways: list[Callable[[], Any]] = []
+    for left, right in ((a, b), (b.mT, a.mT)):
+        out = left.new_empty((*left.shape[:-1], right.shape[-1]))
+        ways.append(partial(torch.bmm if left.ndim == 3 else torch.mm, left, right, out=out))
+        if left.ndim == 3:
+            ways.append(partial(_one_by_one, list(zip(left, right, out, strict=True))))
+    return ways
+
+
+def _one_by_one(members: list[tuple[Tensor, Tensor, Tensor]]) -> None:
+    for left, right, out in members:
+        torch.mm(left, right, out=out)
 
 
 def seconds_of_product(a: Tensor, b: Tensor) -> float:
-    """Give the time of a @ b or of its transpose, whichever is faster: either will do for a layer."""
-    return min(
-        seconds_of(partial(torch.mm, left, right, out=torch.empty(left.shape[0], right.shape[1])))
-        for left, right in ((a, b), (b.T, a.T))
-    )
+    """Give the time of the fastest way: any will do for a layer."""
+    return min(seconds_of(multiply) for multiply in ways_to_multiply(a, b))
 
 
 def seconds_of(function: Callable[[], Any]) -> float:
@@ -131,26 +184,50 @@ def seconds_of(function: Callable[[], Any]) -> float:
     return min(repeat(calls) for _ in range(REPEATS))
 
 
+def seconds_of_graph(products: Sequence[tuple[Layer, str]]) -> float:
+    """Give the time of all products in one CUDA graph."""
+    multiply = [ways_to_multiply(*operands(layer, name, "cuda"))[0] for layer, name in products]
+
+    def all_of_them() -> None:
+        for product in multiply:
+            product()
+
+    all_of_them()  # kernels and workspaces must be loaded before the capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        all_of_them()
+
+    def replay_often() -> None:
+        for _ in range(REPLAYS):
+            graph.replay()
+        torch.cuda.synchronize()
+
+    return seconds_of(replay_often) / REPLAYS
+
+
 def run_floor(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any]:
     torch.set_num_threads(setting.threads)
     env = gym.make(setting.env_id)
     assert setting.algo is not None
     assert isinstance(env.observation_space, Box)
-    assert isinstance(env.action_space, Discrete)
-    obs_size, num_actions = env.observation_space.shape[0], int(env.action_space.n)
-    layers = layers_of_update(setting.algo, setting.hparams, obs_size, num_actions)
+    assert isinstance(env.action_space, Box | Discrete)
+    actions = env.action_space
+    num_actions = int(actions.n) if isinstance(actions, Discrete) else actions.shape[0]
+    updates = updates_of(setting.hparams)
+    layers = layers_of_updates(setting.algo, setting.hparams, env.observation_space.shape[0], num_actions)
     counts: dict[tuple[Layer, str], int] = {}
     for layer in layers:
         for name in layer.products:
-            key = (Layer(layer.rows, layer.inputs, layer.outputs), name)
-            counts[key] = counts.get(key, 0) + 1
+            counts[layer.size, name] = counts.get((layer.size, name), 0) + 1
     products: list[dict[str, Any]] = [
         {
             "product": name,
+            "members": layer.members,
             "rows": layer.rows,
             "inputs": layer.inputs,
             "outputs": layer.outputs,
-            "count": count,
+            "count": count / updates,
             "us": 1e6 * seconds_of_product(*operands(layer, name)),
         }
         for (layer, name), count in counts.items()

@@ -38,6 +38,7 @@ class Setting:
     acceleration: str = "auto"  # ours only
     device: str = "cpu"  # ours only
     execution_backend: str = "local_sync"  # ours only
+    warm_up: int = 500  # env steps with updates before the steady part of a speed run, where there are no rollouts
     eval_seeds: Sequence[int] = ()  # one reset seed per evaluation episode
     track_every: int = 0  # env steps between evaluations during training; 0 = none
     track_seeds: Sequence[int] = ()
@@ -54,7 +55,7 @@ class Setting:
     @property
     def steady_from(self) -> int:
         """First env step of the steady part: by then everything was traced, compiled and warmed up."""
-        return 4 * self.rollout or self.learning_starts + 500
+        return 4 * self.rollout or self.learning_starts + self.warm_up
 
 
 class Learner(ABC):
@@ -169,8 +170,8 @@ class Stopwatch:
 def speed_figures(watch: Stopwatch, setting: Setting, env_steps: int) -> dict[str, float]:
     """Turn the five moments of a timed run into figures.
 
-    The steady rate leaves out the random phase and the first learning steps: 500, or 4 rollouts. `compile_s` is what
-    those cost beyond the steady rate: tracing, compiling, first-call warm-up.
+    The steady rate leaves out the random phase and the first learning steps: `warm_up`, or 4 rollouts. `compile_s` is
+    what those cost beyond the steady rate: tracing, compiling, first-call warm-up.
     """
     steady_steps = setting.steps - setting.steady_from
     steady_rate = steady_steps / watch.between("steady", "last_step")

@@ -24,19 +24,26 @@ from rl_training.runtime.run import Run
 # gives. Time inside a method that another one calls counts for the inner one's part.
 ENVS = "rl_training.envs.vector:SyncEnvs"
 ENVPOOL_ENVS = "rl_training.envs.envpool_envs:EnvPoolEnvs"
+REPLAY = [
+    "rl_training.data.replay_buffer:ReplayBuffer.add",
+    "rl_training.data.replay_buffer:ReplayBuffer.sampler()",
+    "rl_training.data.prioritized_replay_buffer:PrioritizedReplayBuffer.add",
+    "rl_training.data.prioritized_replay_buffer:PrioritizedReplayBuffer.sampler()",
+    "rl_training.data.prioritized_replay_buffer:PrioritizedReplayBuffer.update_priorities",
+]
 Q_LEARNING = {
     "act": ["rl_training.algorithms.q_learning:QLearner.act"],
-    "buffer": [
-        "rl_training.data.replay_buffer:ReplayBuffer.add",
-        "rl_training.data.replay_buffer:ReplayBuffer.sampler()",
-        "rl_training.data.prioritized_replay_buffer:PrioritizedReplayBuffer.add",
-        "rl_training.data.prioritized_replay_buffer:PrioritizedReplayBuffer.sampler()",
-        "rl_training.data.prioritized_replay_buffer:PrioritizedReplayBuffer.update_priorities",
-    ],
+    "buffer": REPLAY,
     "update": ["rl_training.algorithms.q_learning:QLearner.update"],
+}
+ACTOR_CRITIC = {
+    "act": ["rl_training.algorithms.actor_critic:ActorCritic.act"],
+    "buffer": REPLAY,
+    "update": ["rl_training.algorithms.actor_critic:ActorCritic.update"],
 }
 PARTS = {
     **dict.fromkeys(("dqn", "c51_dqn", "rainbow_dqn", "qr_dqn", "iqn", "fqf"), Q_LEARNING),
+    **dict.fromkeys(("sac", "td3", "redq"), ACTOR_CRITIC),
     "ppo": {
         "act": ["rl_training.algorithms.ppo:PPO.act"],
         "buffer": [
@@ -180,4 +187,4 @@ def run_profile(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, A
 
 
 if __name__ == "__main__":
-    main(OurLearner, ["rl-training", "torch", "gymnasium", "numpy"], modes={"profile": run_profile})
+    main(OurLearner, ["rl-training", "torch", "gymnasium", "mujoco", "numpy"], modes={"profile": run_profile})

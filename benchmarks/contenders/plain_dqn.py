@@ -14,15 +14,23 @@ from torch import nn
 
 
 class Buffer:
-    def __init__(self, capacity: int, obs_shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        obs_shape: tuple[int, ...],
+        action_shape: tuple[int, ...] = (1,),
+        action_dtype: type[np.generic] = np.int64,
+    ) -> None:
         self.obs = np.zeros((capacity, *obs_shape), np.float32)
         self.next_obs = np.zeros((capacity, *obs_shape), np.float32)
-        self.actions = np.zeros((capacity, 1), np.int64)
+        self.actions = np.zeros((capacity, *action_shape), action_dtype)
         self.rewards = np.zeros(capacity, np.float32)
         self.terminated = np.zeros(capacity, np.float32)
         self.capacity, self.added = capacity, 0
 
-    def add(self, obs: np.ndarray, action: int, reward: float, next_obs: np.ndarray, terminated: bool) -> None:
+    def add(
+        self, obs: np.ndarray, action: int | np.ndarray, reward: float, next_obs: np.ndarray, terminated: bool
+    ) -> None:
         row = self.added % self.capacity
         self.obs[row], self.next_obs[row] = obs, next_obs
         self.actions[row], self.rewards[row], self.terminated[row] = action, reward, terminated

@@ -1,11 +1,13 @@
 """What the contenders with stable-baselines3's interface share: its own and those of sbx-rl."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from harness import Learner, Setting
+from stable_baselines3.common.noise import NormalActionNoise
 
 
 class ModelLearner(Learner):
@@ -33,8 +35,8 @@ class OnPolicyModelLearner(ModelLearner):
         return self.model._n_updates * self.setting.rollout // self.setting.hparams["minibatch_size"]
 
 
-def dqn_arguments(setting: Setting) -> dict[str, Any]:
-    """Translate the hyperparameters of DQN and QR-DQN but for those of the network and the clipping."""
+def off_policy_arguments(setting: Setting) -> dict[str, Any]:
+    """Translate the hyperparameters of all algorithms with a replay memory."""
     hparams = setting.hparams
     return {
         "learning_rate": hparams["learning_rate"],
@@ -43,13 +45,42 @@ def dqn_arguments(setting: Setting) -> dict[str, Any]:
         "batch_size": hparams["batch_size"],
         "gamma": hparams["gamma"],
         "train_freq": hparams["train_frequency"],
+        "seed": setting.seed,
+        "device": "cpu",
+    }
+
+
+def dqn_arguments(setting: Setting) -> dict[str, Any]:
+    """Translate the hyperparameters of DQN and QR-DQN but for those of the network and the clipping."""
+    hparams = setting.hparams
+    return {
+        **off_policy_arguments(setting),
         "gradient_steps": hparams["gradient_steps"],
         "target_update_interval": hparams["target_update_interval"],  # counted in env steps here
         "exploration_initial_eps": hparams["epsilon_start"],
         "exploration_final_eps": hparams["epsilon_end"],
         "exploration_fraction": hparams["exploration_fraction"],
-        "seed": setting.seed,
-        "device": "cpu",
+    }
+
+
+def actor_critic_arguments(setting: Setting, action_space: gym.Space) -> dict[str, Any]:
+    """Translate the hyperparameters of SAC and TD3 but for those of the network."""
+    hparams = setting.hparams
+    return {
+        **off_policy_arguments(setting),
+        "gradient_steps": round(hparams["gradient_updates_per_step"] * hparams["train_frequency"]),
+        "tau": hparams["tau"],
+        **(td3_arguments(hparams, action_space) if setting.algo == "td3" else {}),
+    }
+
+
+def td3_arguments(hparams: Mapping[str, Any], action_space: gym.Space) -> dict[str, Any]:
+    noise = np.full(action_space.shape, hparams["exploration_noise"])  # added to actions in [-1, 1], as ours is
+    return {
+        "policy_delay": hparams["policy_delay"],
+        "target_policy_noise": hparams["target_noise"],
+        "target_noise_clip": hparams["target_noise_clip"],
+        "action_noise": NormalActionNoise(np.zeros_like(noise), noise),
     }
 
 

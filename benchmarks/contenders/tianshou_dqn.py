@@ -8,9 +8,7 @@ our `double_q` does.
 
 from typing import Any
 
-import numpy as np
-import torch
-from harness import Learner, Setting, TrainingEnvs, main
+from harness import Setting, TrainingEnvs, main
 from tianshou.algorithm import C51, DQN, FQF, IQN, QRDQN, Algorithm, RainbowDQN
 from tianshou.algorithm.modelfree.c51 import C51Policy
 from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
@@ -18,9 +16,7 @@ from tianshou.algorithm.modelfree.fqf import FQFPolicy
 from tianshou.algorithm.modelfree.iqn import IQNPolicy
 from tianshou.algorithm.modelfree.qrdqn import QRDQNPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory, OptimizerFactory, RMSpropOptimizerFactory
-from tianshou.data import Batch, Collector, PrioritizedVectorReplayBuffer, VectorReplayBuffer
-from tianshou.env import DummyVectorEnv
-from tianshou.trainer import OffPolicyTrainerParams
+from tianshou.data import PrioritizedVectorReplayBuffer, ReplayBuffer
 from tianshou.utils.net.common import Net
 from tianshou.utils.net.discrete import (
     FractionProposalNetwork,
@@ -28,7 +24,7 @@ from tianshou.utils.net.discrete import (
     ImplicitQuantileNetwork,
     NoisyLinear,
 )
-from tianshou.utils.torch_utils import policy_within_training_step, torch_train_mode
+from tianshou_interface import OffPolicyLearner
 
 
 class Family:
@@ -133,50 +129,31 @@ class Family:
         return Clipped(**kwargs, **self.shared)
 
 
-class TianshouLearner(Learner):
-    def __init__(self, setting: Setting, training: TrainingEnvs) -> None:
-        torch.set_num_threads(setting.threads)
-        np.random.seed(setting.seed)
-        torch.manual_seed(setting.seed)
-        self.setting, hparams = setting, setting.hparams
-        self.algorithm = getattr(Family(setting, training), setting.algo)()
-        self.policy = self.algorithm.policy
-        envs = DummyVectorEnv(training.factories())
-        envs.seed(setting.seed)
-        self.prioritized = hparams.get("prioritized", False)
-        if self.prioritized:
-            self.buffer = PrioritizedVectorReplayBuffer(
-                hparams["buffer_capacity"],
-                setting.num_envs,
-                alpha=hparams["prioritized_alpha"],
-                beta=hparams["prioritized_beta_start"],
-                weight_norm=True,
-            )
-        else:
-            self.buffer = VectorReplayBuffer(hparams["buffer_capacity"], setting.num_envs)
-        self.collector = Collector(self.policy, envs, self.buffer, exploration_noise=True)
+class TianshouLearner(OffPolicyLearner):
+    def build(self, training: TrainingEnvs) -> Algorithm:
+        return getattr(Family(self.setting, training), self.setting.algo)()
 
-    def learn(self) -> None:
-        hparams, steps = self.setting.hparams, self.setting.steps
-        self.collector.reset()
-        self._set_schedules(0, 0)
-        with policy_within_training_step(self.policy):
-            self.collector.collect(n_step=hparams["learning_starts"], random=hparams.get("random_start", True))
-        self.algorithm.run_training(
-            OffPolicyTrainerParams(
-                max_epochs=1,
-                epoch_num_steps=steps - hparams["learning_starts"],
-                training_collector=self.collector,
-                collection_step_num_env_steps=hparams["train_frequency"],
-                update_step_num_gradient_steps_per_sample=hparams["gradient_steps"] / hparams["train_frequency"],
-                batch_size=hparams["batch_size"],
-                training_fn=self._set_schedules,
-                show_progress=False,
-                verbose=False,
-            )
+    @property
+    def updates_per_step(self) -> float:
+        return self.setting.hparams["gradient_steps"] / self.setting.hparams["train_frequency"]
+
+    @property
+    def prioritized(self) -> bool:
+        return self.setting.hparams.get("prioritized", False)
+
+    def make_buffer(self) -> ReplayBuffer:
+        hparams = self.setting.hparams
+        if not self.prioritized:
+            return super().make_buffer()
+        return PrioritizedVectorReplayBuffer(
+            hparams["buffer_capacity"],
+            self.setting.num_envs,
+            alpha=hparams["prioritized_alpha"],
+            beta=hparams["prioritized_beta_start"],
+            weight_norm=True,
         )
 
-    def _set_schedules(self, epoch: int, step_after_start: int) -> None:
+    def set_schedules(self, epoch: int, step_after_start: int) -> None:
         """Move epsilon, and beta of the priorities, linearly: over the part of the run that `schedule_steps` names."""
         hparams, steps = self.setting.hparams, self.setting.steps
         step = step_after_start + hparams["learning_starts"]
@@ -187,16 +164,8 @@ class TianshouLearner(Learner):
             first, last = hparams["prioritized_beta_start"], hparams["prioritized_beta_end"]
             self.buffer.set_beta(ramp(step, span, first, last))
 
-    def act(self, obs: np.ndarray) -> np.ndarray:
-        # Out of training mode noisy layers are still, and IQN draws as many fractions as for collecting.
-        with torch.no_grad(), torch_train_mode(self.policy, enabled=False):
-            return self.policy(Batch(obs=obs, info=Batch())).act
-
     def num_updates(self) -> int:
         return self.algorithm._iter
-
-    def details(self) -> dict[str, Any]:
-        return {"parameters": sum(value.numel() for value in self.policy.parameters() if value.requires_grad)}
 
 
 def ramp(step: int, span: tuple[float, float], first: float, last: float) -> float:
