@@ -105,7 +105,7 @@ class ActorCritic:
         return UpdateResult(dict(self._metrics), num_gradient_steps=rounds, td_errors=errors)
 
     def status(self, step: int) -> dict[str, float]:
-        return {}
+        return {"learning_rate": float(self.state["critic.learning_rate"])}
 
     def policy_state_dict(self) -> StateDict:
         return dict(self.recipe.actor.named(self.state["actor.params"]))
