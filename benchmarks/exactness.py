@@ -50,7 +50,32 @@ SETTINGS: dict[str, Any] = {
     "keep_checkpoints": 2,
     "tensorboard": False,
 }
+SMALL_ACTOR_CRITIC = {"buffer_capacity": 300, "batch_size": 16, "learning_starts": 100, "hidden_sizes": [24]}
 ALGO_KWARGS: dict[str, dict[str, Any]] = {
+    "sac": {**SMALL_ACTOR_CRITIC, "gradient_updates_per_step": 0.7, "learning_rate_schedule": "linear"},
+    "td3": {**SMALL_ACTOR_CRITIC, "policy_delay": 3, "n_step": 3},
+    "redq": {
+        **SMALL_ACTOR_CRITIC,
+        "num_critics": 4,
+        "gradient_updates_per_step": 3,
+        "policy_delay": 5,  # the actor's steps fall into different places of the calls
+        "prioritized": True,
+    },
+    "mbpo": {
+        **SMALL_ACTOR_CRITIC,
+        "gradient_updates_per_step": 2,
+        "num_ensembles": 3,
+        "num_elites": 2,
+        "model_hidden_sizes": [16],
+        "model_batch_size": 32,
+        "model_max_epochs": 3,
+        "model_train_frequency": 120,
+        "rollout_refresh_interval": 70,
+        "rollout_batch_size": 50,
+        "rollout_horizon": 1,
+        "rollout_horizon_end": 3,
+        "rollout_horizon_steps": [150, 400],
+    },
     "dqn": {
         "buffer_capacity": 400,
         "batch_size": 16,
@@ -179,7 +204,20 @@ PPO_DICT = Case(
     settings={"algo": "ppo", "env_id": "rl_training/TinyDict-v0", "num_envs": 2, "total_timesteps": 500},
     algo_kwargs={"normalize": "returns", "recompute_advantages": True},
 )
-VARIANTS = [IMAGE, MINATAR, STATE, COMPILED, *PPO_COMBINATIONS, PPO_MASKS, PPO_DICT]
+ACTOR_CRITICS = [
+    Case(
+        name=algo,
+        settings={
+            "algo": algo,
+            "env_id": "Pendulum-v1",
+            "env_kwargs": {"max_episode_steps": 55},
+            "num_envs": 2,
+            "total_timesteps": 600,
+        },
+    )
+    for algo in ("sac", "td3", "redq", "mbpo")
+]
+VARIANTS = [IMAGE, MINATAR, STATE, COMPILED, *PPO_COMBINATIONS, PPO_MASKS, PPO_DICT, *ACTOR_CRITICS]
 
 
 class StopAt(Callback):
