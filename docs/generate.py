@@ -56,6 +56,8 @@ def default_of(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
+    if value == "":
+        return "empty"
     if isinstance(value, Path):
         return f"`{value}`"
     if isinstance(value, bool) or value is None:

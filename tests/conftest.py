@@ -62,6 +62,8 @@ SMALL: dict[str, Any] = {
     "model_train_frequency": 10,
     "rollout_batch_size": 20,
     "rollout_refresh_interval": 10,
+    # Learning from a dataset
+    "dataset_size": 60,
     # Learning from rollouts
     "num_steps": 10,
     "minibatch_size": 10,

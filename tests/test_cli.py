@@ -201,7 +201,9 @@ def test_config_schema_knows_ranges_and_settings_of_the_algorithm() -> None:
     assert one["properties"]["algo_kwargs"] == {"$ref": "#/$defs/dqn"}
     assert one["properties"]["algo"]["enum"] == ["dqn"]
     assert one["properties"]["num_envs"]["minimum"] == 1
-    assert one["required"] == ["algo", "env_id", "total_timesteps"]
+    assert one["required"] == ["env_id", "algo", "total_timesteps"]
+    needs_env = {rule["if"]["properties"]["algo"]["const"]: rule["then"]["required"] for rule in every["allOf"]}
+    assert (needs_env["dqn"], needs_env["iql"]) == (["env_id"], [])
     assert [rule["if"]["properties"]["algo"]["const"] for rule in every["allOf"]] == list(registry())
 
 
@@ -278,7 +280,8 @@ def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("seed: 1\nalgo: dqn\nseed: 2\n", "setting 'seed' stands twice (line 3)"),
-        ("algo: dqn\n", "env_id is missing"),
+        ("algo: dqn\n", "total_timesteps is missing"),
+        ("algo: dqn\ntotal_timesteps: 5\n", "env_id is missing: dqn learns in an environment"),
         ("- dqn\n", "must hold settings as `key: value` lines, found list"),
         ("algo: [dqn\n", "is not valid YAML"),
         ("", "must hold settings as `key: value` lines, found NoneType"),
@@ -505,14 +508,20 @@ def test_help_and_config_errors_do_not_import_torch(arguments: list[str], code: 
 
 def test_no_arguments_show_the_help() -> None:
     output = call().output
-    assert all(name in output for name in ("train", "evaluate", "resume", "predict", "list", "config", "doctor"))
+    assert all(
+        name in output
+        for name in ("train", "evaluate", "resume", "predict", "record", "dataset", "list", "config", "doctor")
+    )
 
 
 def test_every_option_has_a_help_text() -> None:
     from typer.main import get_command
 
     group: Any = get_command(app)
-    commands = [*group.commands.values(), *group.commands["config"].commands.values()]
+    commands = [
+        *group.commands.values(),
+        *(c for name in ("config", "dataset") for c in group.commands[name].commands.values()),
+    ]
     assert [(c.name, p.name) for c in commands for p in c.params if not getattr(p, "help", None)] == []
     assert all(c.help for c in commands)
 

@@ -17,6 +17,7 @@ import rl_training
 from conftest import assert_identical, clone, make_batch, make_config, make_setup, small_hparams
 from rl_training.algorithms.base import Batch, Metrics, Setup, State
 from rl_training.algorithms.q_learning import QLearner
+from rl_training.data.dataset_loaders import load_transition_dataset
 from rl_training.data.frame_space import FrameStackSpace
 from rl_training.data.schema import Spaces, check_spaces, to_env_actions
 from rl_training.envs.factory import EnvFactory, make_env_factory, make_envs
@@ -26,11 +27,13 @@ from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.registry import AlgorithmSpec, registry
 from rl_training.experiment.seeding import Streams
+from rl_training.hparams.offline import OfflineHParams
 from rl_training.runtime.acceleration import accelerate
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collector import Collector
+from rl_training.runtime.collector import Collector, NoCollector
 from rl_training.runtime.compiled_packages import compiler_available
 from rl_training.runtime.run import Run
+from rl_training.runtime.setup import spaces_of
 from rl_training.runtime.trainer import LOOPS
 
 ALGORITHMS = sorted(registry())
@@ -66,12 +69,14 @@ def make_run(
     factory = factory or make_env_factory(config.env_id, config.env_kwargs)
     envs, streams = make_envs(factory, NUM_ENVS), Streams(seed)
     masks = factory is Masked
+    is_offline = isinstance(config.hparams, OfflineHParams)
     setup = Setup(
         spaces=Spaces(envs.observation_space, envs.action_space, masks),
         hparams=config.hparams,
         total_timesteps=config.total_timesteps,
         streams=streams,
         num_envs=NUM_ENVS,
+        dataset=load_transition_dataset(config.hparams, env_factory=factory) if is_offline else None,
     )
     run = Run(
         config=config,
@@ -80,14 +85,14 @@ def make_run(
         env_factory=factory,
         algorithm=config.spec.build_algorithm(setup),
         memory=config.spec.build_memory(setup),
-        collector=Collector(envs, streams, action_masks=masks),
+        collector=NoCollector() if is_offline else Collector(envs, streams, action_masks=masks),
     )
     run.collector.start()
     return run
 
 
 class Watch(Callback):
-    """Ends the loop after some steps of every env; notes the metrics after each."""
+    """Ends the loop after some steps of every env, or groups of updates; notes the metrics after each."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -100,7 +105,7 @@ class Watch(Callback):
 
 
 def advance(run: Run, steps: int) -> list[dict[str, float]]:
-    """Let the algorithm's own loop take some steps of every env."""
+    """Let the algorithm's own loop take some steps of every env, or make some groups of updates."""
     watch = Watch(steps)
     run.stop_reason = ""
     LOOPS[run.config.spec.loop](run, run.config.hparams, [*run.config.spec.build_callbacks(run), watch])
@@ -108,7 +113,7 @@ def advance(run: Run, steps: int) -> list[dict[str, float]]:
 
 
 def some_obs(run: Run) -> np.ndarray:
-    space = run.collector.envs.observation_space
+    space = spaces_of(run.env_factory).observation
     space.seed(0)
     return np.stack([space.sample() for _ in range(30)])
 
@@ -117,13 +122,13 @@ def some_obs(run: Run) -> np.ndarray:
 @pytest.mark.parametrize("explore", [False, True])
 def test_acts_in_its_space(name: str, actions: str, explore: bool) -> None:
     run = make_run(name, actions=actions)
-    envs = run.collector.envs
-    check_spaces(run.config.spec, Spaces(envs.observation_space, envs.action_space), run.config.env_id)
+    spaces = spaces_of(run.env_factory)
+    check_spaces(run.config.spec, spaces, run.config.env_id)
     for step in (0, 100, 10**6):
         chosen = run.algorithm.act(some_obs(run), step=step, explore=explore).actions
-        for_env = to_env_actions(envs.action_space)(chosen).astype(envs.action_space.dtype)
+        for_env = to_env_actions(spaces.action)(chosen).astype(spaces.action.dtype)
         assert len(for_env) == 30
-        assert all(envs.action_space.contains(action) for action in for_env)
+        assert all(spaces.action.contains(action) for action in for_env)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

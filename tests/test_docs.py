@@ -101,7 +101,7 @@ def test_yaml_snippets_that_set_an_algorithm_are_valid_configs(page: Path) -> No
 def parses(command: str) -> bool:
     """Whether the CLI takes the words of a command: `--help` comes first in line, before any of it is run."""
     words = shlex.split(command)
-    depth = 2 if words[0] == "config" else 1
+    depth = 2 if words[0] in ("config", "dataset") else 1
     group, rest = words[:depth], words[depth:]
     options = [word.partition("=")[0] for word in rest if word.startswith("-") and word != "-"]
     answer = CliRunner().invoke(app, [*group, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
@@ -111,7 +111,7 @@ def parses(command: str) -> bool:
 
 def test_the_readme_shows_every_command() -> None:
     shown = {command.split()[0] for command in commands(ROOT / "README.md")}
-    assert shown >= {"train", "evaluate", "resume", "predict", "list", "config", "doctor"}
+    assert shown >= {"train", "evaluate", "resume", "predict", "record", "dataset", "list", "config", "doctor"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)

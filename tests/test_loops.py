@@ -1,6 +1,7 @@
 """The loop: updates are exact for any number of envs, each interval crossed counts once, runs stop when asked."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rl_training.experiment.metrics import read_json_lines
 from rl_training.experiment.seeding import Streams
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import LOOPS, Extras, train
 
@@ -123,6 +125,50 @@ def loop(
     LOOPS[config.spec.loop](run, config.hparams, [recorder])
     assert not run.mid_step
     return parts, recorder
+
+
+@given(total_timesteps=st.integers(1, 120), log_interval=st.integers(1, 40), eval_interval=st.integers(0, 40))
+def test_offline_updates_come_in_groups_that_end_at_every_interval(
+    total_timesteps: int, log_interval: int, eval_interval: int
+) -> None:
+    settings = {"log_interval": log_interval, "eval_interval": eval_interval}
+    parts, ends = run_groups(total_timesteps, **settings)
+    due = {step for n in settings.values() if n for step in range(n, total_timesteps + 1, n)}
+    assert {*due, *range(10, total_timesteps + 1, 10), total_timesteps} == set(ends)
+    assert [size // 7 for size in parts.batch_sizes] == [end - start for start, end in pairwise([0, *ends])]
+    first, before = run_groups(total_timesteps, stop_at=total_timesteps // 2, **settings)
+    _, after = run_groups(total_timesteps, first=before[-1] if before else 0, **settings)
+    assert before + after == ends  # a stopped run goes on with the same groups
+    assert first.added == 0
+
+
+def run_groups(
+    total_timesteps: int, *, first: int = 0, stop_at: int | None = None, **settings: int
+) -> tuple[CountingParts, list[int]]:
+    """Let the offline loop run from a step on; gives the steps at which callbacks were told."""
+    config = TrainConfig(
+        algo="bc", env_id="x", total_timesteps=total_timesteps, algo_kwargs={"batch_size": 7}, **settings
+    )
+    parts, ends = CountingParts(), list[int]()
+    run = Run(
+        config=config,
+        streams=Streams(0),
+        folder=None,  # type: ignore[arg-type]
+        env_factory=None,
+        algorithm=parts,  # type: ignore[arg-type]
+        memory=parts,  # type: ignore[arg-type]
+        collector=NoCollector(),
+        step=first,
+    )
+
+    class Noting(Callback):
+        def on_step(self, run: Run) -> None:
+            ends.append(run.step)
+            if stop_at is not None and run.step >= stop_at:
+                run.stop_reason = "enough"
+
+    LOOPS[config.spec.loop](run, config.hparams, [Noting()])
+    return parts, ends
 
 
 @given(

@@ -1,28 +1,26 @@
-"""The command line: `rl-training train | evaluate | resume | predict | list | config | doctor`.
+"""The command line: `rl-training train | evaluate | resume | predict | record | dataset | list | config | doctor`.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 a bug of ours (or a finding of `doctor`),
 2 a mistake the user can mend, 75 interrupted and saved, 130 interrupted at once.
 Torch is imported inside the commands that need it, so that help and config errors answer at once.
 """
 
-import functools
 import json
 import logging
-import shlex
 import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import rl_training
-from rl_training.errors import ConfigError, UserError
+from rl_training.cli_datasets import dataset_app, record
+from rl_training.cli_messages import EXIT_BUG, PROGRAM, AsJson, Debug, Quiet, answers_errors, command_line, show
+from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import AlgorithmSpec, registry
 
@@ -31,11 +29,8 @@ if TYPE_CHECKING:
     from rl_training.runtime.evaluation import EvalEpisode
     from rl_training.runtime.trainer import TrainResult
 
-PROGRAM = "rl-training"
-EXIT_BUG, EXIT_USER_ERROR, EXIT_KILLED = 1, 2, 130
 _PROGRESS_SECONDS = 5.0
 
-P = ParamSpec("P")
 log = logging.getLogger("rl_training")
 
 app = typer.Typer(
@@ -46,6 +41,7 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Look at settings.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(dataset_app, name="dataset")
 
 ConfigFile = Annotated[
     str,
@@ -67,80 +63,11 @@ Overrides = Annotated[
 RunPath = Annotated[Path, typer.Argument(metavar="PATH", help="A run folder, or one checkpoint folder in it.")]
 Best = Annotated[bool, typer.Option("--best", help="Take the checkpoint with the best evaluation, not the newest.")]
 TotalTimesteps = Annotated[int | None, typer.Option(metavar="N", help="Env steps in all (gradient steps if offline).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
-Debug = Annotated[
-    bool, typer.Option("--debug", envvar="RL_TRAINING_DEBUG", help="Show the traceback of an error.", show_envvar=True)
-]
 
 
 def main() -> None:
     """Run the command line; the console script `rl-training`."""
     app(prog_name=PROGRAM)
-
-
-# --- Errors and messages ---------------------------------------------------------------------------------------------
-
-
-class _PlainLines(logging.Handler):
-    """Log records as plain lines on whatever stderr is now: a live view puts its own in place while it shows."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        print(prefix + self.format(record), file=sys.stderr, flush=True)
-
-
-def _log_to_stderr(*, debug: bool, quiet: bool) -> None:
-    log.setLevel(logging.DEBUG if debug else logging.WARNING if quiet else logging.INFO)
-    if not any(isinstance(handler, _PlainLines) for handler in log.handlers):
-        log.addHandler(_PlainLines())
-
-
-def _answers_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """Let a command end with one clear message and an exit code; obeys its options `debug` and `quiet`."""
-
-    @functools.wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        _log_to_stderr(debug=bool(kwargs.get("debug")), quiet=bool(kwargs.get("quiet")))
-        try:
-            command(*args, **kwargs)
-        except (typer.Exit, typer.Abort, BrokenPipeError):
-            raise
-        except KeyboardInterrupt:
-            _fail("interrupted", EXIT_KILLED)
-        except UserError as error:
-            _fail(str(error), EXIT_USER_ERROR)
-        except OSError as error:
-            _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_USER_ERROR)
-        except Exception as error:
-            _fail(_describe_bug(error), EXIT_BUG)
-
-    return wrapped
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    log.debug("the error in full:", exc_info=True)
-    print(f"error: {message}", file=sys.stderr, flush=True)
-    raise typer.Exit(code)
-
-
-def _describe_bug(error: Exception) -> str:
-    summary = f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter: torch's, on a GPU
-        return f"out of memory ({summary}); a smaller batch_size, buffer_capacity or num_envs needs less"
-    with tempfile.NamedTemporaryFile("w", prefix="rl_training_", suffix=".txt", delete=False, encoding="utf-8") as file:
-        file.write(f"{shlex.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}")
-    return f"{summary}\nthis is a bug in {PROGRAM}, not in what you typed; please report it with {file.name}"
-
-
-def _show(rows: Sequence[tuple[str, str]]) -> None:
-    width = max(len(name) for name, _ in rows)
-    for name, text in rows:
-        typer.echo(f"{name:<{width}}  {text}".rstrip())
-
-
-def _command_line(*words: object) -> str:
-    return shlex.join([PROGRAM, *map(str, words)])
 
 
 # --- Commands --------------------------------------------------------------------------------------------------------
@@ -162,7 +89,7 @@ def _all_commands(
 
 
 @app.command()
-@_answers_errors
+@answers_errors
 def train(
     config: ConfigFile,
     settings: Overrides = None,
@@ -207,13 +134,13 @@ def _train_seeds(config: TrainConfig, seeds: str, jobs: int, quiet: bool) -> Non
     rows.append(("folder", str(result.folder)))
     if result.interrupted:
         rows.append(("continue", "the same command again; finished seeds are not run twice"))
-    _show(rows)
+    show(rows)
     if result.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
 @app.command()
-@_answers_errors
+@answers_errors
 def resume(
     path: RunPath,
     total_timesteps: TotalTimesteps = None,
@@ -240,15 +167,15 @@ def _end_training(result: "TrainResult") -> None:
         ("steps", f"{result.step:,} ({result.gradient_step:,} gradient steps; {result.stop_reason})"),
         ("wall time", f"{wall} ({result.step / max(result.wall_s, 1e-9):,.0f} steps/s)"),
         ("run folder", str(result.run_dir)),
-        ("evaluate it", _command_line("evaluate", result.run_dir)),
+        ("evaluate it", command_line("evaluate", result.run_dir)),
     ]
     if result.eval_episodes:
         rows.insert(0, ("evaluation", describe_returns(result.eval_episodes)))
     if result.interrupted:
-        rows.append(("resume it", _command_line("resume", result.run_dir)))
+        rows.append(("resume it", command_line("resume", result.run_dir)))
     else:
-        rows.append(("train on", _command_line("resume", result.run_dir, "--total-timesteps", 2 * result.step)))
-    _show(rows)
+        rows.append(("train on", command_line("resume", result.run_dir, "--total-timesteps", 2 * result.step)))
+    show(rows)
     if result.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -260,7 +187,7 @@ def describe_returns(episodes: "Sequence[EvalEpisode]") -> str:
 
 
 @app.command()
-@_answers_errors
+@answers_errors
 def evaluate(
     path: RunPath,
     episodes: Annotated[
@@ -275,15 +202,14 @@ def evaluate(
     debug: Debug = False,
 ) -> None:
     """Play whole episodes with a trained policy, without exploration."""
-    from rl_training.envs.factory import make_env_factory
     from rl_training.experiment.seeding import Streams
     from rl_training.runtime.evaluation import Evaluator
-    from rl_training.runtime.setup import load_policy
+    from rl_training.runtime.setup import Extras, env_factory_of, load_policy
 
     checkpoint, algorithm = load_policy(path, pointer="best" if best else "latest")
     config = checkpoint.config
     seeds = Streams(config.seed if seed is None else seed).eval_seeds(episodes or config.eval_episodes)
-    evaluator = Evaluator(make_env_factory(config.env_id, config.env_kwargs))
+    evaluator = Evaluator(env_factory_of(config, Extras()))
     try:
         played = evaluator.evaluate(algorithm, seeds, step=checkpoint.step, on_episode=_episode_progress(len(seeds)))
     finally:
@@ -301,7 +227,7 @@ def evaluate(
         }
         typer.echo(json.dumps(record))
     else:
-        _show([("evaluation", describe_returns(played)), ("checkpoint", str(checkpoint.path))])
+        show([("evaluation", describe_returns(played)), ("checkpoint", str(checkpoint.path))])
 
 
 def _episode_progress(total: int) -> "Callable[[EvalEpisode], None]":
@@ -320,7 +246,7 @@ def _episode_progress(total: int) -> "Callable[[EvalEpisode], None]":
 
 
 @app.command()
-@_answers_errors
+@answers_errors
 def predict(
     path: RunPath,
     obs: Annotated[
@@ -357,8 +283,11 @@ def _observations(obs: str) -> Iterator[tuple[str, str]]:
             yield f"line {number} of the input", line
 
 
+app.command()(record)
+
+
 @app.command(name="list")
-@_answers_errors
+@answers_errors
 def list_algorithms(as_json: AsJson = False, debug: Debug = False) -> None:
     """Show the algorithms and the configs that come with the package."""
     rows = [_algorithm_row(spec) for spec in registry().values()]
@@ -374,7 +303,7 @@ def list_algorithms(as_json: AsJson = False, debug: Debug = False) -> None:
     folders: dict[str, list[str]] = {}
     for folder, name in (name.rsplit("/", 1) for name in configs):
         folders.setdefault(f"  {folder}/", []).append(name)
-    _show([(folder, " ".join(names)) for folder, names in folders.items()])
+    show([(folder, " ".join(names)) for folder, names in folders.items()])
 
 
 def _algorithm_row(spec: AlgorithmSpec) -> dict[str, str]:
@@ -390,8 +319,8 @@ def _algorithm_row(spec: AlgorithmSpec) -> dict[str, str]:
 
 
 @config_app.command(name="show")
-@_answers_errors
-def config_show(
+@answers_errors
+def configshow(
     file: Annotated[str, typer.Argument(metavar="FILE", help="YAML file, as for `train --config`.")],
     settings: Overrides = None,
     debug: Debug = False,
@@ -403,7 +332,7 @@ def config_show(
 
 
 @config_app.command(name="schema")
-@_answers_errors
+@answers_errors
 def config_schema(
     algo: Annotated[str | None, typer.Argument(help="One algorithm; all of them if not given.")] = None,
     debug: Debug = False,
@@ -415,7 +344,7 @@ def config_schema(
 
 
 @app.command()
-@_answers_errors
+@answers_errors
 def doctor(
     output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where runs are to be kept.")] = Path("runs"),
     debug: Debug = False,

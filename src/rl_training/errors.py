@@ -25,5 +25,9 @@ class CheckpointError(UserError, RuntimeError):
     """A checkpoint is missing, damaged, or belongs to something else."""
 
 
+class DatasetError(UserError, ValueError):
+    """A dataset is missing, damaged, hostile, or does not fit the environment."""
+
+
 class TrainingError(UserError, RuntimeError):
     """Training reached a state that must not be kept, such as weights that are not finite."""

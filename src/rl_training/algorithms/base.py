@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from rl_training.data.schema import Spaces
 from rl_training.experiment.seeding import Streams
 from rl_training.hparams.base import HParams
+
+if TYPE_CHECKING:
+    from rl_training.data.offline_dataset import TransitionDataset
 
 Batch = dict[str, Tensor]
 Metrics = dict[str, Tensor]
@@ -35,6 +38,8 @@ class Setup(Generic[H]):
     network: nn.Module | None = None  # the user's own, in place of the default one
     env_id: str = ""  # as gymnasium knows it; empty for an environment that the user's own function makes
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    dataset: "TransitionDataset | None" = None  # what an offline algorithm learns from; None where it only acts
+    held_out: "TransitionDataset | None" = None  # what judges it besides, if anything does
 
     @property
     def identity(self) -> str | None:

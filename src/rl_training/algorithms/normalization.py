@@ -47,6 +47,10 @@ class RunningMoments:
         self.count = int(state["count"])
 
 
+def normalized(obs: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    return ((obs - mean) * scale).clamp(-_LIMIT, _LIMIT)
+
+
 class ObsNormalizer:
     """(obs - mean) / deviation, each entry for itself."""
 
@@ -62,8 +66,12 @@ class ObsNormalizer:
 
     def tensor(self, obs: Tensor) -> Tensor:
         """Normalise observations for learning."""
-        mean, scale = (torch.from_numpy(array).to(obs.device) for array in (self._mean, self._scale))
-        return ((obs - mean) * scale).clamp(-_LIMIT, _LIMIT)
+        mean, scale = (constant.to(obs.device) for constant in self.constants())
+        return normalized(obs, mean, scale)
+
+    def constants(self) -> tuple[Tensor, Tensor]:
+        """Give the mean, and what the difference to it is multiplied by, as `normalized` takes them."""
+        return torch.from_numpy(self._mean), torch.from_numpy(self._scale)
 
     def update(self, obs: Tensor) -> None:
         self.moments.update(obs)

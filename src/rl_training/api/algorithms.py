@@ -29,7 +29,7 @@ from rl_training.experiment.registry import registry
 from rl_training.experiment.seeding import Streams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluation import EvalEpisode, Evaluator
-from rl_training.runtime.setup import Extras, load_policy, spaces_of
+from rl_training.runtime.setup import Extras, env_factory_of, load_policy, saved_spaces, spaces_of
 from rl_training.runtime.trainer import TrainResult, resume, train
 
 M = TypeVar("M", bound="ManagedAlgorithm")
@@ -122,7 +122,7 @@ class ManagedAlgorithm:
             seeds = Streams(self.config.seed).eval_seeds(count)
         if not seeds:
             raise ConfigError("seeds must hold at least one seed, got none")
-        evaluator = Evaluator(self._extras.factory_for(self.config))
+        evaluator = Evaluator(env_factory_of(self.config, self._extras))
         try:
             return evaluator.evaluate(self._policy(), seeds)
         finally:
@@ -168,7 +168,12 @@ class ManagedAlgorithm:
     def _take(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
         if self._spaces is None:
-            self._spaces = spaces_of(self._extras.factory_for(self.config))
+            assert self._checkpoint is not None
+            factory = self._extras.factory_for(self.config)
+            if factory is not None:
+                self._spaces = spaces_of(factory)
+            else:
+                self._spaces = saved_spaces(open_checkpoint(self._checkpoint, parts=()))
             self._to_env = to_env_actions(self._spaces.action)
 
 

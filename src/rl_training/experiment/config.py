@@ -27,7 +27,7 @@ class TrainConfig(Settings):
     """One run: algorithm, environment, length, and how to watch and keep it."""
 
     algo: str = Field(description="algorithm name; `rl-training list` shows them")
-    env_id: str = Field(description="Gymnasium id of the environment")
+    env_id: str = Field("", description="Gymnasium id of the environment; offline algorithms do without one")
     total_timesteps: Count = Field(description="env steps to train for; gradient steps for offline algorithms")
     seed: CountOrZero = Field(0, description="the integer from which every random stream is derived")
     num_envs: Count = Field(1, description="environments stepped together")
@@ -65,8 +65,10 @@ class TrainConfig(Settings):
     @model_validator(mode="after")
     def _check_parts(self) -> "TrainConfig":
         hparams = self.hparams  # its own errors say where they are from
+        if not self.env_id and self.spec.loop != "offline":
+            raise ConfigError(f"env_id is missing: {self.algo} learns in an environment")
         try:
-            hparams.check_run(self.num_envs)
+            hparams.check_run(self.num_envs, has_env=bool(self.env_id))
         except ValueError as error:
             raise ConfigError(f"{self.algo}.algo_kwargs: {error}") from None
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):

@@ -48,6 +48,7 @@ def json_schema(algo: str | None = None) -> dict[str, Any]:
     properties["algo"]["enum"] = [spec.name for spec in specs]
     if algo is not None:
         properties["algo_kwargs"] = {"$ref": f"#/$defs/{algo}"}
+        schema["required"] = [*_required(specs[0]), *schema["required"]]
     else:
         schema["allOf"] = [_if_algo(spec) for spec in specs]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
@@ -56,5 +57,10 @@ def json_schema(algo: str | None = None) -> dict[str, Any]:
 def _if_algo(spec: AlgorithmSpec) -> dict[str, Any]:
     return {
         "if": {"properties": {"algo": {"const": spec.name}}, "required": ["algo"]},
-        "then": {"properties": {"algo_kwargs": {"$ref": f"#/$defs/{spec.name}"}}},
+        "then": {"properties": {"algo_kwargs": {"$ref": f"#/$defs/{spec.name}"}}, "required": _required(spec)},
     }
+
+
+def _required(spec: AlgorithmSpec) -> list[str]:
+    """Only offline algorithms do without an environment."""
+    return [] if spec.loop == "offline" else ["env_id"]

@@ -107,6 +107,8 @@ def run_seeds(config: TrainConfig, seeds: Sequence[int], *, jobs: int = 1, extra
 
     With several jobs each seed is a process of its own (`rl-training resume`), whose output lies in its `log.txt`.
     """
+    if not config.env_id:
+        raise ConfigError("env_id is empty: seeds are compared by the returns of their evaluations in an environment")
     env = config.env_id.replace("/", "-").replace(":", "-")
     folder = config.output_dir / f"{config.algo}__{env}__{config.digest()}"
     folders = {seed: folder / f"seed{seed}" for seed in seeds}

@@ -29,6 +29,7 @@ from rl_training.hparams.dqn import (
     RainbowDQNHParams,
 )
 from rl_training.hparams.mbpo import MBPOHParams
+from rl_training.hparams.offline import BCHParams, IQLHParams, IQLOnlineHParams
 from rl_training.hparams.ppo import PPOHParams
 
 if TYPE_CHECKING:
@@ -112,6 +113,26 @@ def _actor_critic(name: str, summary: str, paper: str, hparams: type[HParams]) -
         hparams=hparams,
         build=f"rl_training.algorithms.{name}:build_{name}",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
+        reference_config=f"{name}/pendulum.yaml",
+    )
+
+
+def _offline(
+    name: str, summary: str, paper: str, hparams: type[HParams], actions: frozenset[ActionKind]
+) -> AlgorithmSpec:
+    """Give a row of the algorithms that learn from a dataset."""
+    return AlgorithmSpec(
+        name=name,
+        class_name=name.upper(),
+        summary=summary,
+        paper=paper,
+        loop="offline",
+        actions=actions,
+        observations=_ALL_OBSERVATIONS,
+        hparams=hparams,
+        build=f"rl_training.algorithms.{name}:build_{name}",
+        memory="rl_training.data.dataset_memory:build_dataset_memory",
+        callbacks="rl_training.runtime.held_out:held_out_evaluation",
         reference_config=f"{name}/pendulum.yaml",
     )
 
@@ -250,6 +271,34 @@ _ROWS = (
         memory="rl_training.data.mixed_source:build_mixed_source",
         callbacks="rl_training.runtime.model_training:model_training",
         reference_config="mbpo/pendulum.yaml",
+    ),
+    _offline(
+        "iql",
+        "implicit Q-learning: the better actions of a dataset, by values of its actions alone",
+        "Kostrikov et al. 2022, Offline reinforcement learning with implicit Q-learning",
+        IQLHParams,
+        frozenset({"box"}),
+    ),
+    AlgorithmSpec(
+        name="iql_online",
+        class_name="IQLOnline",
+        summary="IQL that goes on in an environment from where it stopped on a dataset",
+        paper="Kostrikov et al. 2022, Offline reinforcement learning with implicit Q-learning",
+        loop="off_policy",
+        actions=frozenset({"box"}),
+        observations=_ALL_OBSERVATIONS,
+        hparams=IQLOnlineHParams,
+        build="rl_training.algorithms.iql:build_iql",
+        memory="rl_training.data.replay_buffer:build_replay_buffer",
+        callbacks="rl_training.runtime.fine_tuning:start_from",
+        reference_config="iql_online/pendulum.yaml",
+    ),
+    _offline(
+        "bc",
+        "behavioural cloning: a policy that does as a dataset does",
+        "Pomerleau 1991, Efficient training of artificial neural networks for autonomous navigation",
+        BCHParams,
+        frozenset({"box", "discrete"}),
     ),
 )
 

@@ -81,7 +81,7 @@ def create_run_dir(config: TrainConfig, path: Path | None = None) -> Path:
 
 
 def _make_new_folder(config: TrainConfig) -> Path:
-    env = config.env_id.replace("/", "-").replace(":", "-")
+    env = (config.env_id or "dataset").replace("/", "-").replace(":", "-")
     time = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
     name = f"{config.algo}__{env}__seed{config.seed}__{time}"
     for number in range(1000):  # other runs may start in the same second

@@ -72,8 +72,8 @@ class HParams(Settings):
         """
         raise NotImplementedError(f"{type(self).__name__} must define updates_until")
 
-    def check_run(self, num_envs: int) -> None:
-        """Raise ValueError for settings that do not fit the run's number of envs."""
+    def check_run(self, num_envs: int, *, has_env: bool = True) -> None:
+        """Raise ValueError for settings that do not fit the run's envs."""
 
 
 class OffPolicyHParams(HParams):

@@ -109,15 +109,19 @@ class Gaussian:
     """Independent numbers: outputs are their means, then the logs of their deviations. Actions (batch, *shape).
 
     Actions are not bounded here: the collector clips what the env gets, while the loss sees what was drawn.
+    `log_std_range`: log-deviations beyond it count as its ends.
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], log_std_range: tuple[float, float] | None = None) -> None:
         self._size = math.prod(shape)
         self._shape = shape
+        self._log_std_range = log_std_range
         self.num_outputs = 2 * self._size
 
     def sample(self, outputs: np.ndarray, generator: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
         mean, log_std = outputs[:, : self._size], outputs[:, self._size : self.num_outputs]
+        if self._log_std_range is not None:
+            log_std = np.clip(log_std, *self._log_std_range)
         noise = generator.standard_normal(mean.shape, np.float32)
         return self._shaped(mean + np.exp(log_std) * noise)
 
@@ -126,6 +130,8 @@ class Gaussian:
 
     def evaluate(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         mean, log_std = outputs[:, : self._size], outputs[:, self._size : self.num_outputs]
+        if self._log_std_range is not None:
+            log_std = log_std.clamp(*self._log_std_range)
         error = (actions.reshape(len(actions), -1) - mean) * (-log_std).exp()
         log_prob = (-0.5 * error.square() - log_std - 0.5 * math.log(2.0 * math.pi)).sum(1)
         return log_prob, (log_std + 0.5 + 0.5 * math.log(2.0 * math.pi)).sum(1)

@@ -44,6 +44,18 @@ def mlp(
     return layers if out_features is None else [*layers, dense(in_features, out_features)]
 
 
+@torch.no_grad()
+def init_orthogonal(module: nn.Module, gain: float) -> None:
+    """Let the weights of all linear layers and convolutions begin orthogonal, and their biases at 0."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Conv2d | StackedLinear):
+            weights = part.weight if isinstance(part, StackedLinear) else [part.weight]
+            for weight in weights:
+                nn.init.orthogonal_(weight, gain)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+
 class Residual(nn.Sequential):
     """x + f(x)."""
 

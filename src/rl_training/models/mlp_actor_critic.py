@@ -3,10 +3,9 @@
 import math
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import nn
 
-from rl_training.models.layers import LearnedRow, Parallel, mlp
+from rl_training.models.layers import LearnedRow, Parallel, init_orthogonal, mlp
 
 
 class MLPActorCritic(nn.Sequential):
@@ -42,20 +41,11 @@ class MLPActorCritic(nn.Sequential):
         constants = [] if log_std_init is None else [LearnedRow(policy_dim, log_std_init)]
         super().__init__(nn.Sequential(*(first if shared else [])), Parallel(actor, *constants, critic))
         if orthogonal:
-            _orthogonal(self, math.sqrt(2.0))
-            _orthogonal(output, 0.01)  # the first policy hardly prefers any action (Andrychowicz et al. 2020)
-            _orthogonal(value, 1.0)
+            init_orthogonal(self, math.sqrt(2.0))
+            init_orthogonal(output, 0.01)  # the first policy hardly prefers any action (Andrychowicz et al. 2020)
+            init_orthogonal(value, 1.0)
 
     @property
     def policy(self) -> nn.Sequential:
         """The part that acting needs: (batch, *obs) -> (batch, outputs)."""
         return nn.Sequential(self[0], Parallel(*list(self[1].children())[:-1]))
-
-
-@torch.no_grad()
-def _orthogonal(module: nn.Module, gain: float) -> None:
-    for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Conv2d):
-            nn.init.orthogonal_(part.weight, gain)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)

@@ -29,7 +29,7 @@ class Callback:
         """Training begins, or goes on after a resume."""
 
     def on_step(self, run: Run) -> None:
-        """Every env took a step and the updates due were made."""
+        """Every env took a step and the updates due were made; offline, a group of updates was made."""
 
     def on_end(self, run: Run) -> None:
         """Training ended, also by an error; release what you hold."""
@@ -118,7 +118,12 @@ def episode_metrics(run: Run) -> dict[str, float]:
 
 
 def evaluate_policy(run: Run) -> list[EvalEpisode]:
-    """Play the run's evaluation episodes with the policy as it is now; this changes nothing in the run."""
+    """Play the run's evaluation episodes with the policy as it is now; this changes nothing in the run.
+
+    Without an environment there are none.
+    """
+    if run.env_factory is None:
+        return []
     # A new env each time: some keep something over their resets, and a resumed run could not have their past.
     with contextlib.closing(Evaluator(run.env_factory)) as evaluator:
         return evaluator.evaluate(run.algorithm, run.streams.eval_seeds(run.config.eval_episodes), step=run.step)
@@ -139,6 +144,8 @@ class Evaluation(Callback):
         for episode in self.latest:
             run.folder.log("eval").write({"step": run.step, **episode.record()})
         run.folder.log("eval").flush()
+        if not self.latest:
+            return
         mean = mean_return(self.latest)
         if run.best_return is None or mean > run.best_return:
             run.best_return, run.best_step = mean, run.step

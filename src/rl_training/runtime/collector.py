@@ -255,6 +255,28 @@ class Collector:
                 raise _not_finite(index, what, _step_place(episode))
 
 
+class NoCollector:
+    """In a run that takes no env steps: nothing to begin, to keep or to bring back."""
+
+    replayable, exactness = True, "exact"
+
+    def __init__(self) -> None:
+        self.finished: list[Episode] = []
+        self.inexact_restores: list[int] = []
+
+    def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def state_dict(self) -> StateDict:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
 def _step_place(episode: _OpenEpisode) -> str:
     return f"step {len(episode.actions) + 1} of episode {episode.number} (seed {episode.seed})"
 

@@ -6,15 +6,18 @@ from typing import cast
 
 from rl_training.algorithms.base import Replay, Rollouts, UpdateResult
 from rl_training.hparams.base import HParams, OffPolicyHParams
+from rl_training.hparams.offline import OfflineHParams
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.collector import Collector
 from rl_training.runtime.run import Run
 
 MAX_UPDATES_AT_ONCE = 64  # batches that are drawn, and moved to the device, together
+OFFLINE_UPDATES_AT_ONCE = 10  # the same where every step is an update, and callbacks see every tenth
 
 
 def run_off_policy(run: Run, hparams: OffPolicyHParams, callbacks: Sequence[Callback]) -> None:
     """Collect, remember, learn: until the env steps are taken or a callback or signal asks to stop."""
-    algorithm, memory, collector = run.algorithm, cast(Replay, run.memory), run.collector
+    algorithm, memory, collector = run.algorithm, cast(Replay, run.memory), cast(Collector, run.collector)
     num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
     owed, at_once = hparams.updates_until, MAX_UPDATES_AT_ONCE if hparams.updates_at_once else 1
     sampler = cache(lambda updates: memory.sampler(updates * hparams.batch_size))
@@ -40,7 +43,7 @@ def run_on_policy(run: Run, hparams: HParams, callbacks: Sequence[Callback]) -> 
 
     A rollout that the run's end cuts short is not learnt from.
     """
-    algorithm, memory, collector = run.algorithm, cast(Rollouts, run.memory), run.collector
+    algorithm, memory, collector = run.algorithm, cast(Rollouts, run.memory), cast(Collector, run.collector)
     num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
     while run.step < total_timesteps and not run.stop_reason:
         transitions = collector.step(algorithm, step=run.step)
@@ -49,6 +52,26 @@ def run_on_policy(run: Run, hparams: HParams, callbacks: Sequence[Callback]) -> 
         run.previous_step, run.step = run.step, run.step + num_envs
         if memory.full:
             _note(run, algorithm.update(memory.rollout()))
+        run.mid_step = False
+        for callback in callbacks:
+            callback.on_step(run)
+
+
+def run_offline(run: Run, hparams: OfflineHParams, callbacks: Sequence[Callback]) -> None:
+    """Learn from what the memory holds: until the gradient steps are taken or as above. No env takes a step.
+
+    Updates are made together up to the next multiple of some steps or of an interval of the config's: a function of the
+    step alone, so that a resumed run makes them in the same groups, whose metrics are means.
+    """
+    config, memory = run.config, cast(Replay, run.memory)
+    intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval, OFFLINE_UPDATES_AT_ONCE)
+    grid = [interval for interval in intervals if interval]
+    sampler = cache(lambda updates: memory.sampler(updates * hparams.batch_size))
+    while run.step < config.total_timesteps and not run.stop_reason:
+        end = min(config.total_timesteps, *((run.step // interval + 1) * interval for interval in grid))
+        run.mid_step = True
+        _note(run, run.algorithm.update(sampler(end - run.step)()))
+        run.previous_step, run.step = run.step, end
         run.mid_step = False
         for callback in callbacks:
             callback.on_step(run)

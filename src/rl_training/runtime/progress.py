@@ -31,7 +31,7 @@ class Progress(Callback):
     def on_start(self, run: Run) -> None:
         self._start = (run.step, time.perf_counter())
         self._shown_at = self._start[1]
-        title = f"{run.config.algo} on {run.config.env_id}, seed {run.config.seed}: {run.folder.path}"
+        title = f"{run.config.algo} on {run.config.env_id or 'a dataset'}, seed {run.config.seed}: {run.folder.path}"
         self._console.print(title, markup=False, highlight=False, soft_wrap=True)
         if self._console.is_terminal:
             self._live = Live(self._view(run), console=self._console, auto_refresh=False, transient=False)

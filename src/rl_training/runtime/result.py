@@ -72,6 +72,7 @@ def end_run(run: Run) -> TrainResult:
 
 
 def _evaluated_at(step: int, path: Path) -> list[EvalEpisode]:
-    """What eval.jsonl says of the evaluation at `step`, be it of this process or of one before."""
-    records = [record for record in read_json_lines(path / "eval.jsonl") if record["step"] == step]
+    """The episodes of the evaluation at `step` in eval.jsonl, be it of this process or of one before."""
+    lines = read_json_lines(path / "eval.jsonl")
+    records = [record for record in lines if record["step"] == step and "episode" in record]
     return [EvalEpisode(r["episode"], r["seed"], r["return"], r["length"]) for r in records]

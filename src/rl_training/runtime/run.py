@@ -9,12 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Memory, StateDict
+from rl_training.data.dataset_metadata import to_text
+from rl_training.data.schema import Spaces
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import RunDir
 from rl_training.experiment.seeding import Streams
-from rl_training.runtime.collector import Collector, Episode
+from rl_training.runtime.collector import Collector, Episode, NoCollector
 
 RECENT_EPISODES = 100
 
@@ -26,12 +28,13 @@ class Run:
     config: TrainConfig
     streams: Streams
     folder: RunDir
-    env_factory: EnvFactory
+    env_factory: EnvFactory | None  # None: offline, and nowhere to evaluate
     algorithm: Algorithm
     memory: Memory
-    collector: Collector
-    step: int = 0  # env steps taken
-    previous_step: int = 0  # before the latest round of env steps
+    collector: Collector | NoCollector
+    spaces: Spaces | None = None  # if there is no environment that could tell them
+    step: int = 0  # env steps taken; gradient steps if offline
+    previous_step: int = 0  # before the latest round of steps
     gradient_step: int = 0
     mid_step: bool = False  # True while the updates of a step are made: the state is then that of no step
     stop_reason: str = ""
@@ -50,11 +53,13 @@ class Run:
         return self._wall_before + time.perf_counter() - self._wall_start
 
     def crossed(self, interval: int) -> bool:
-        """Tell whether the latest round of env steps reached or passed a multiple of `interval` (0: never)."""
+        """Tell whether the latest round of steps reached or passed a multiple of `interval` (0: never)."""
         return interval > 0 and self.step // interval > self.previous_step // interval
 
     def counters(self) -> dict[str, Any]:
+        spaces = {} if self.spaces is None else {"spaces": to_text(self.spaces, "")}
         return {
+            **spaces,
             "step": self.step,
             "gradient_step": self.gradient_step,
             "wall_s": self.wall_s,

@@ -3,26 +3,30 @@
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from rl_training.algorithms.base import Algorithm, Memory, Setup
 from rl_training.data.action_masks import MaskReader
+from rl_training.data.dataset_loaders import load_transition_dataset
+from rl_training.data.dataset_metadata import from_text
+from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.schema import Spaces, check_spaces
 from rl_training.envs.factory import EnvFactory, RegisteredEnv, check_backend, make_env_factory, make_envs
 from rl_training.envs.vector import SyncEnvs
-from rl_training.errors import ConfigError, EnvError
+from rl_training.errors import CheckpointError, ConfigError, EnvError
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.seeding import Streams
+from rl_training.hparams.offline import OfflineHParams
 from rl_training.runtime.acceleration import resolve_acceleration
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collector import Collector
+from rl_training.runtime.collector import Collector, NoCollector
 
 log = logging.getLogger("rl_training")
 
@@ -36,7 +40,10 @@ class Extras:
     callbacks: Sequence[Callback] = ()
     show_progress: bool = True
 
-    def factory_for(self, config: TrainConfig) -> EnvFactory:
+    def factory_for(self, config: TrainConfig) -> EnvFactory | None:
+        """Give what makes the run's environments; None if it has none, which only offline algorithms may."""
+        if self.env_factory is None and not config.env_id:
+            return None
         return self.env_factory or make_env_factory(config.env_id, config.env_kwargs)
 
 
@@ -45,7 +52,7 @@ class Learner:
     """What learns, what it learns from, and the settings that both were built with."""
 
     config: TrainConfig
-    env_factory: EnvFactory
+    env_factory: EnvFactory | None
     setup: Setup[Any]
     algorithm: Algorithm
     memory: Memory
@@ -69,18 +76,52 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def build_learner(config: TrainConfig, extras: Extras, factory: EnvFactory) -> Learner:
-    """Build algorithm and memory, or refuse: spaces, a network or a buffer that will not do."""
-    check_backend(factory, config.execution_backend)
-    setup = make_setup(config, factory, extras.network)
+def env_factory_of(config: TrainConfig, extras: Extras) -> EnvFactory:
+    """Give what makes the environments in which a policy is to be evaluated, or refuse."""
+    factory = extras.factory_for(config)
+    if factory is None:
+        raise ConfigError(
+            "env_id is empty: there is no environment to evaluate in; eval.jsonl in the run's folder says what "
+            "held-out data tell"
+        )
+    return factory
+
+
+def build_learner(config: TrainConfig, extras: Extras, factory: EnvFactory | None) -> Learner:
+    """Build algorithm and memory, or refuse: spaces, a dataset, a network or a buffer that will not do."""
+    if factory is not None:
+        check_backend(factory, config.execution_backend)
+    dataset, held_out = _load_dataset(config, factory) if config.spec.loop == "offline" else (None, None)
+    setup = make_setup(config, factory, extras.network, spaces=dataset.spaces if dataset is not None else None)
+    setup = replace(setup, dataset=dataset, held_out=held_out)
     algorithm, memory = config.spec.build_algorithm(setup), config.spec.build_memory(setup)
     return Learner(config=config, env_factory=factory, setup=setup, algorithm=algorithm, memory=memory)
 
 
-def make_setup(config: TrainConfig, factory: EnvFactory, network: nn.Module | None = None) -> Setup[Any]:
-    """Note what building an algorithm needs to know; refuse an environment that it cannot handle."""
-    spaces = spaces_of(factory)
-    check_spaces(config.spec, spaces, config.env_id)
+def _load_dataset(
+    config: TrainConfig, factory: EnvFactory | None
+) -> tuple[TransitionDataset, TransitionDataset | None]:
+    """Give what an offline run learns from, and what is held out, if anything is."""
+    hparams = cast(OfflineHParams, config.hparams)
+    dataset = load_transition_dataset(hparams, env_factory=factory)
+    return dataset.split(hparams.held_out, hparams.dataset_seed) if hparams.held_out else (dataset, None)
+
+
+def make_setup(
+    config: TrainConfig,
+    factory: EnvFactory | None,
+    network: nn.Module | None = None,
+    *,
+    spaces: Spaces | None = None,
+) -> Setup[Any]:
+    """Note what building an algorithm needs to know; refuse an environment that it cannot handle.
+
+    `spaces`: those of a dataset, where there is no environment that could tell them.
+    """
+    if factory is not None:
+        spaces = spaces_of(factory)
+    assert spaces is not None
+    check_spaces(config.spec, spaces, config.env_id or "the dataset")
     if spaces.action_mask and not config.spec.action_masks:
         log.warning(
             "%s gives action masks, but %s does not use them: it may choose any action", config.env_id, config.algo
@@ -112,9 +153,11 @@ def spaces_of(factory: EnvFactory) -> Spaces:
         return Spaces(envs.observation_space, envs.action_space, gives_masks)
 
 
-def make_collector(learner: Learner, *, replayable: bool, crash_dir: Path) -> Collector:
-    """Make the environments in which the run takes its steps."""
+def make_collector(learner: Learner, *, replayable: bool, crash_dir: Path) -> Collector | NoCollector:
+    """Make the environments in which the run takes its steps, if it takes any."""
     config = learner.config
+    if learner.env_factory is None or config.spec.loop == "offline":
+        return NoCollector()
     envs = make_envs(
         learner.env_factory,
         config.num_envs,
@@ -129,6 +172,15 @@ def make_collector(learner: Learner, *, replayable: bool, crash_dir: Path) -> Co
         clip_rewards=config.clip_rewards,
         action_masks=learner.setup.spaces.action_mask,
     )
+
+
+def saved_spaces(checkpoint: Checkpoint) -> Spaces:
+    """Give the spaces of a run without an environment, which its checkpoints hold."""
+    text = checkpoint.manifest["counters"].get("spaces")
+    spaces, _ = from_text(text, str(checkpoint.path), allow_entry_points=False) if text else (None, "")
+    if spaces is None:
+        raise CheckpointError(f"{checkpoint.path} does not say what it observes and does, and its env_id is empty")
+    return spaces
 
 
 @contextlib.contextmanager
@@ -150,6 +202,8 @@ def load_policy(
     checkpoint = open_checkpoint(find_checkpoint(path, pointer), parts=(POLICY,))
     config = checkpoint.config
     here = config.updated(device=config.device if torch.cuda.is_available() else "cpu", acceleration="eager")
-    algorithm = here.spec.build_algorithm(make_setup(here, extras.factory_for(here), extras.network))
+    factory = extras.factory_for(here)
+    setup = make_setup(here, factory, extras.network, spaces=None if factory is not None else saved_spaces(checkpoint))
+    algorithm = here.spec.build_algorithm(setup)
     algorithm.load_policy_state_dict(checkpoint.load(POLICY))
     return checkpoint, algorithm

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from rl_training.envs.factory import EnvFactory
 from rl_training.envs.resumable import check_replay
 from rl_training.errors import CheckpointError, ConfigError, TrainingError
 from rl_training.experiment.checkpointing import checkpoint_names, resumable_names
@@ -20,8 +21,8 @@ from rl_training.runtime.callbacks import (
     Evaluation,
     MetricsLog,
 )
-from rl_training.runtime.collector import Collector
-from rl_training.runtime.loops import run_off_policy, run_on_policy
+from rl_training.runtime.collector import Collector, NoCollector
+from rl_training.runtime.loops import run_off_policy, run_offline, run_on_policy
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.result import TrainResult, end_run
 from rl_training.runtime.resuming import Continuation, abandon, find_continuation, fork, is_unsaved_run, take_over
@@ -31,7 +32,11 @@ from rl_training.runtime.signals import signals_stop
 
 __all__ = ["Extras", "TrainResult", "resume", "train"]
 
-LOOPS: dict[str, Callable[..., None]] = {"off_policy": run_off_policy, "on_policy": run_on_policy}
+LOOPS: dict[str, Callable[..., None]] = {
+    "off_policy": run_off_policy,
+    "on_policy": run_on_policy,
+    "offline": run_offline,
+}
 
 log = logging.getLogger("rl_training")
 
@@ -43,8 +48,7 @@ def train(config: TrainConfig, extras: Extras | None = None, *, run_dir: Path | 
     if run_dir is not None and resumable_names(run_dir / "checkpoints"):
         raise ConfigError(f"{run_dir} holds a run already: resume it, or train in another folder")
     factory = extras.factory_for(config)
-    replay_seed = Streams(config.seed).integer("replay_check")
-    replayable = config.execution_backend != "envpool" and check_replay(factory, replay_seed)
+    replayable = _is_replayable(config, factory)
     learner = build_learner(config, extras, factory)  # what is refused leaves no folder behind
     path = create_run_dir(config, run_dir)
     with locked(path):
@@ -84,8 +88,19 @@ def resume(
             return _run(learner, collector, run_dir, extras, continuation)
 
 
+def _is_replayable(config: TrainConfig, factory: EnvFactory | None) -> bool:
+    """Find out whether the envs of the run, if it steps any, can be brought back exactly."""
+    if factory is None or config.spec.loop == "offline":
+        return True
+    return config.execution_backend != "envpool" and check_replay(factory, Streams(config.seed).integer("replay_check"))
+
+
 def _run(
-    learner: Learner, collector: Collector, path: Path, extras: Extras, continuation: Continuation | None = None
+    learner: Learner,
+    collector: Collector | NoCollector,
+    path: Path,
+    extras: Extras,
+    continuation: Continuation | None = None,
 ) -> TrainResult:
     """Begin the run, or take it up, and bring it to its end."""
     checkpoint = continuation.checkpoint if continuation else None
@@ -100,6 +115,7 @@ def _run(
             algorithm=learner.algorithm,
             memory=learner.memory,
             collector=collector,
+            spaces=learner.setup.spaces if learner.env_factory is None else None,
             stop_reason=continuation.stop_reason if continuation else "",
         )
         if checkpoint is None:

@@ -1,0 +1,89 @@
+"""BC, behavioural cloning: the policy under which the dataset's actions are likeliest.
+
+    maximise  log pi(a|s)        of choices the softmax; of Box actions a normal density, or minus (mu(s) - a)^2
+
+Pomerleau 1991, Efficient training of artificial neural networks for autonomous navigation. Deviations are in
+docs/algorithms/bc.md.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import Batch, Metrics, Setup, State
+from rl_training.algorithms.offline import OfflineLearner, adam_of, check_output, zero_obs
+from rl_training.algorithms.optim import FlatModule, descend_part, named_part
+from rl_training.errors import ConfigError
+from rl_training.hparams.offline import BCHParams
+from rl_training.models.distributions import Distribution, Gaussian
+from rl_training.models.encoders import build_encoder
+from rl_training.models.mlp_policy import MLPPolicy, policy_distribution
+
+
+def bc_loss(
+    params: Tensor,
+    batch: Batch,
+    hparams: BCHParams,
+    *,
+    apply_actor: Callable[[Tensor, Tensor], Tensor],
+    policy: Distribution,
+) -> Metrics:
+    """The policy's loss, and how far it is from the dataset's actions. `batch`: obs, actions.
+
+    `action_error`: of choices the share that the policy would not have made, of numbers the mean squared error.
+    """
+    outputs, actions = apply_actor(params, batch["obs"]), batch["actions"]
+    log_probs, _ = policy.evaluate(outputs, actions, None)
+    if isinstance(policy, Gaussian):
+        means = outputs[:, : policy.num_outputs // 2]
+        action_error = (means - actions.reshape(len(actions), -1)).square().mean()
+    else:
+        action_error = (outputs.argmax(1) != actions).float().mean()
+    return {
+        "loss": action_error if hparams.loss == "mse" else -log_probs.mean(),
+        "log_likelihood": log_probs.detach().mean(),
+        "action_error": action_error.detach(),
+    }
+
+
+class BC:
+    """The recipe."""
+
+    def __init__(self, actor: nn.Module, setup: Setup[BCHParams]) -> None:
+        self.hparams = setup.hparams
+        self.actor = FlatModule(actor)
+        self._policy = policy_distribution(setup.spaces.action)
+        self._optimizer = adam_of(setup.hparams)
+
+    def state(self) -> State:
+        return named_part("actor", self._optimizer.state(self.actor.params))
+
+    def learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        return descend_part("actor", lambda params: self._loss(params, batch), state, self._optimizer)
+
+    def judge(self, state: State, batch: Batch) -> Metrics:
+        metrics = self._loss(state["actor.params"], batch)
+        return {name: metrics[name] for name in ("log_likelihood", "action_error")}
+
+    def _loss(self, params: Tensor, batch: Batch) -> Metrics:
+        return bc_loss(params, batch, self.hparams, apply_actor=self.actor.apply, policy=self._policy)
+
+
+def build_bc(setup: Setup[BCHParams]) -> OfflineLearner:
+    hparams, spaces = setup.hparams, setup.spaces
+    policy = policy_distribution(spaces.action)
+    if hparams.loss == "mse" and not isinstance(policy, Gaussian):
+        raise ConfigError(f"bc.algo_kwargs.loss: mse needs a Box action space, but it is {spaces.action}; use nll")
+    actor = setup.network
+    if actor is not None:
+        obs = zero_obs(setup)
+        check_output(actor.to(setup.device), "policy", (obs,), (len(obs), policy.num_outputs))
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(setup.streams.integer("init"))
+            residual = hparams.network == "simba"
+            actor = MLPPolicy(
+                lambda: build_encoder(spaces.observation), spaces.action, hparams.hidden_sizes, residual=residual
+            ).to(setup.device)
+    return OfflineLearner(BC(actor, setup), setup)

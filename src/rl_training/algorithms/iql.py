@@ -1,0 +1,191 @@
+"""IQL: values of the dataset's own actions, of which the better ones are learnt; no other action is ever asked about.
+
+    minimise  E_tau(min_i Q_target_i(s, a) - V(s)),    E_tau(u) = |tau - 1{u < 0}| u^2     (V: the tau-expectile of Q)
+    maximise  min(exp(beta * A), 100) * log pi(a|s),   A = min_i Q_target_i(s, a) - V(s)
+    minimise  sum_i (Q_i(s, a) - y)^2,                 y = r + gamma * V(s')   (no second term after a termination)
+
+in this order, each with what the one before has learnt; then the slow copies move. Kostrikov et al. 2022, Offline
+reinforcement learning with implicit Q-learning. Deviations are in docs/algorithms/iql.md.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.actor_critic import critic_metrics
+from rl_training.algorithms.base import Batch, Metrics, Setup, State
+from rl_training.algorithms.offline import OfflineLearner, adam_of, check_output, zero_obs
+from rl_training.algorithms.optim import FlatModule, descend_part, named_part, polyak
+from rl_training.algorithms.targets import td_target
+from rl_training.data.schema import action_field
+from rl_training.hparams.offline import ExpectileHParams
+from rl_training.models.distributions import Distribution
+from rl_training.models.encoders import build_encoder
+from rl_training.models.mlp_iql import MLPIQLModel
+from rl_training.models.mlp_policy import policy_distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Networks:
+    """What is learnt, as functions of parameters, and how the policy's outputs are read."""
+
+    actor: Callable[[Tensor, Tensor], Tensor]  # (params, obs) -> (batch, outputs)
+    critics: Callable[[Tensor, Tensor, Tensor], Tensor]  # (params, obs, actions) -> (critics, batch)
+    value: Callable[[Tensor, Tensor], Tensor]  # (params, obs) -> (batch,)
+    policy: Distribution
+
+
+def expectile_loss(values: Tensor, targets: Tensor, expectile: float) -> Tensor:
+    """Asymmetric squared error; its minimiser is the expectile of `targets`. Both (batch,).
+
+    0.5 is half the mean squared error; above, a value below its target counts more than one as far above it.
+    """
+    errors = targets - values
+    weights = torch.where(errors < 0.0, 1.0 - expectile, expectile)
+    return (weights * errors.square()).mean()
+
+
+def iql_value_loss(
+    params: Tensor, q_values: Tensor, batch: Batch, hparams: ExpectileHParams, networks: Networks
+) -> Metrics:
+    """V's loss. `q_values`: (batch,), what is believed of the dataset's actions."""
+    values = networks.value(params, batch["obs"])
+    return {"loss": expectile_loss(values, q_values, hparams.expectile), "value_mean": values.detach().mean()}
+
+
+def iql_actor_loss(
+    params: Tensor, advantages: Tensor, batch: Batch, hparams: ExpectileHParams, networks: Networks
+) -> Metrics:
+    """The policy's loss: the log-likelihood of the dataset's actions, weighted by their advantages, (batch,)."""
+    # Clipped before the exponential, which would overflow: the same weights.
+    exponents = (hparams.beta * advantages).clamp(max=math.log(hparams.max_advantage_weight))
+    weights = exponents.exp()
+    log_probs, _ = networks.policy.evaluate(networks.actor(params, batch["obs"]), batch["actions"], None)
+    return {
+        "loss": -(weights * log_probs).mean(),
+        "log_likelihood": log_probs.detach().mean(),
+        "advantage_mean": advantages.mean(),
+        "advantage_weight_mean": weights.mean(),
+    }
+
+
+def iql_critic_loss(
+    params: Tensor, next_values: Tensor, batch: Batch, hparams: ExpectileHParams, networks: Networks
+) -> Metrics:
+    """The critics' loss. `next_values`: (batch,), V of the next observations."""
+    targets = td_target(batch["rewards"], batch["terminated"], next_values, hparams.gamma)
+    metrics = critic_metrics(networks.critics(params, batch["obs"], batch["actions"]), targets, batch)
+    return {name: value for name, value in metrics.items() if name != "td_errors"}
+
+
+def believed(target_params: Tensor, batch: Batch, networks: Networks) -> Tensor:
+    """The lesser of the slow critics' values of the dataset's actions, (batch,)."""
+    return networks.critics(target_params, batch["obs"], batch["actions"]).amin(0)
+
+
+def iql_loss(state: State, batch: Batch, hparams: ExpectileHParams, networks: Networks) -> Metrics:
+    """All three losses, with the parameters as they are, and their sum: what held-out data are judged by.
+
+    `state`: actor.params, critic.params, value.params, target_critic. `batch`: obs, next_obs, actions, rewards
+    (batch,), terminated (batch,) bool.
+    """
+    q_values, values = believed(state["target_critic"], batch, networks), state["value.params"]
+    advantages = (q_values - networks.value(values, batch["obs"])).detach()
+    next_values = networks.value(values, batch["next_obs"]).detach()
+    parts = {
+        "value": iql_value_loss(values, q_values.detach(), batch, hparams, networks),
+        "actor": iql_actor_loss(state["actor.params"], advantages, batch, hparams, networks),
+        "critic": iql_critic_loss(state["critic.params"], next_values, batch, hparams, networks),
+    }
+    metrics = {f"{part}_loss" if key == "loss" else key: m for part, ms in parts.items() for key, m in ms.items()}
+    return {"loss": metrics["value_loss"] + metrics["actor_loss"] + metrics["critic_loss"], **metrics}
+
+
+class IQL:
+    """The recipe."""
+
+    def __init__(self, model: nn.Module, setup: Setup[ExpectileHParams]) -> None:
+        self.hparams = setup.hparams
+        self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
+        self.value = FlatModule(model.value)  # type: ignore[arg-type]
+        self.networks = Networks(
+            actor=self.actor.apply,
+            critics=self.critics.apply,
+            value=self.value.apply,
+            policy=policy_distribution(setup.spaces.action),
+        )
+        self._optimizer = adam_of(setup.hparams)
+
+    def state(self) -> State:
+        state = {"target_critic": self.critics.params.clone()}
+        for name, module in (("value", self.value), ("actor", self.actor), ("critic", self.critics)):
+            state |= named_part(name, self._optimizer.state(module.params))
+        return state
+
+    def learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        hparams, networks, optimizer = self.hparams, self.networks, self._optimizer
+        q_values = believed(state["target_critic"], batch, networks)
+        new, metrics = descend_part(
+            "value", lambda params: iql_value_loss(params, q_values, batch, hparams, networks), state, optimizer
+        )
+        both = torch.cat((batch["obs"], batch["next_obs"]))
+        values, next_values = networks.value(new["value.params"], both).chunk(2)
+        actor, more = descend_part(
+            "actor",
+            lambda params: iql_actor_loss(params, q_values - values, batch, hparams, networks),
+            state,
+            optimizer,
+        )
+        critic, most = descend_part(
+            "critic", lambda params: iql_critic_loss(params, next_values, batch, hparams, networks), state, optimizer
+        )
+        target = polyak(state["target_critic"], critic["critic.params"], hparams.tau)
+        return {**new, **actor, **critic, "target_critic": target}, {**metrics, **more, **most}
+
+    def judge(self, state: State, batch: Batch) -> Metrics:
+        metrics = iql_loss(state, batch, self.hparams, self.networks)
+        return {"log_likelihood": metrics["log_likelihood"], "value_error": metrics["td_error_mean"]}
+
+
+def build_iql(setup: Setup[ExpectileHParams]) -> OfflineLearner:
+    return OfflineLearner(IQL(build_iql_model(setup), setup), setup)
+
+
+def build_iql_model(setup: Setup[ExpectileHParams]) -> nn.Module:
+    """Give the user's networks, or make some for the run's spaces."""
+    hparams, spaces = setup.hparams, setup.spaces
+    if setup.network is not None:
+        _check_networks(setup.network.to(setup.device), setup)
+        return setup.network
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(setup.streams.integer("init"))
+        model = MLPIQLModel(
+            lambda: build_encoder(spaces.observation),
+            spaces.action,  # type: ignore[arg-type]
+            hparams.hidden_sizes,
+            layer_norm=hparams.layer_norm,
+            residual=hparams.network == "simba",
+        )
+    return model.to(setup.device)
+
+
+def _check_networks(network: nn.Module, setup: Setup[ExpectileHParams]) -> None:
+    parts = {name: getattr(network, name, None) for name in ("actor", "critics", "value")}
+    missing = [name for name, part in parts.items() if not isinstance(part, nn.Module)]
+    if missing:
+        raise TypeError(
+            f"the network must have the modules actor, critics and value, but {type(network).__name__} lacks "
+            f"{' and '.join(missing)}"
+        )
+    obs = zero_obs(setup)
+    actions = torch.zeros((len(obs), *action_field(setup.spaces.action).shape), device=setup.device)
+    outputs = policy_distribution(setup.spaces.action).num_outputs
+    for name, inputs, wanted in (
+        ("actor", (obs,), (len(obs), outputs)),
+        ("critics", (obs, actions), (2, len(obs))),
+        ("value", (obs,), (len(obs),)),
+    ):
+        check_output(parts[name], name, inputs, wanted)  # type: ignore[arg-type]

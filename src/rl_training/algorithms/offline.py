@@ -1,0 +1,210 @@
+"""Learning from a dataset, as far as it is the same for all algorithms: acting, updating, state, judging held-out data.
+
+A recipe (iql.py, bc.py) brings the networks and one pure step. What is known of the dataset (the observations' mean and
+deviation, the rewards' scale) is part of the state: the step normalises what it is given, and a checkpoint has it all.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
+from rl_training.algorithms.normalization import ObsNormalizer, normalized
+from rl_training.algorithms.optim import ClippedAdam, FlatModule
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.schema import observation_field, observation_kind
+from rl_training.errors import CheckpointError, ConfigError, SpaceError
+from rl_training.experiment.seeding import generator_state, set_generator_state
+from rl_training.hparams.offline import LearnerHParams
+from rl_training.models.distributions import Gaussian
+from rl_training.models.mlp_policy import policy_distribution
+from rl_training.runtime.acceleration import accelerate_rounds
+from rl_training.runtime.acting import act_function
+
+RETURN_RANGE = 1_000.0  # that of the scaled rewards' episode returns, with reward_scale: return (Kostrikov et al. 2022)
+_ROWS_AT_ONCE = 65_536  # of which statistics are taken, in float64
+
+
+class Recipe(Protocol):
+    """What an algorithm brings."""
+
+    @property
+    def actor(self) -> FlatModule: ...
+
+    def state(self) -> State:
+        """Give all that learns and how: `actor.params` and `actor.learning_rate` among it."""
+        ...
+
+    def learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        """Take one step: the entries of the state that change, and metrics."""
+        ...
+
+    def judge(self, state: State, batch: Batch) -> Metrics:
+        """Say how well transitions that were not learnt from are predicted: means over the rows."""
+        ...
+
+
+class OfflineLearner:
+    """Acts by its policy; a call of `update` makes one update per `batch_size` rows."""
+
+    def __init__(self, recipe: Recipe, setup: Setup[LearnerHParams]) -> None:
+        self.recipe = recipe
+        self.hparams = setup.hparams
+        self.num_updates = 0
+        self._policy = policy_distribution(setup.spaces.action)
+        self._generator = setup.streams.numpy("action")
+        self._normalizer = _obs_normalizer(setup)
+        self._total_updates = max(1, setup.hparams.updates_until(setup.total_timesteps))
+        scale = reward_scale(setup.hparams, setup.dataset)
+        known = {"reward_scale": torch.tensor(scale), "reward_shift": torch.tensor(setup.hparams.reward_shift)}
+        if self._normalizer is not None:
+            known["obs_mean"], known["obs_scale"] = self._normalizer.constants()
+        # A tensor, because a number would be part of the compiled step, whatever the length of the next run.
+        known["total_updates"] = torch.tensor(float(self._total_updates))
+        self.state = recipe.state() | {name: value.clone().to(setup.device) for name, value in known.items()}
+        self._outputs = act_function(recipe.actor.module, setup.device, setup.acceleration)
+        self._learn = accelerate_rounds(self._step, setup.acceleration, identity=setup.identity)
+
+    def act(
+        self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
+    ) -> ActResult:
+        outputs = self._outputs(self._normalizer.rows(obs) if self._normalizer is not None else obs)
+        if explore:
+            actions = self._policy.sample(outputs, self._generator, action_mask)
+            # What is learnt from is what the env was given, as in the dataset.
+            return ActResult(np.clip(actions, -1.0, 1.0) if isinstance(self._policy, Gaussian) else actions)
+        return ActResult(self._policy.mode(outputs, action_mask))
+
+    def update(self, batch: Batch) -> UpdateResult:
+        rounds = len(batch["rewards"]) // self.hparams.batch_size
+        metrics = self._learn(self.state, batch, rounds)
+        self.num_updates += rounds
+        means = metrics if rounds == 1 else {name: values.mean() for name, values in metrics.items()}
+        return UpdateResult(means, num_gradient_steps=rounds)
+
+    @torch.no_grad()
+    def judge(self, batch: Batch) -> Metrics:
+        """Say how well transitions that were not learnt from are predicted: means over the rows."""
+        return self.recipe.judge(self.state, self._scaled(self.state, batch))
+
+    def status(self, step: int) -> dict[str, float]:
+        share = min(1.0, self.num_updates / self._total_updates)
+        left = 0.5 * (1.0 + math.cos(math.pi * share)) if self._is_cosine else 1.0
+        return {"learning_rate": self.hparams.learning_rate * left}
+
+    def policy_state_dict(self) -> StateDict:
+        """The policy's parameters, and the statistics without which they mean nothing."""
+        state: StateDict = dict(self.recipe.actor.named(self.state["actor.params"]))
+        if self._normalizer is not None:
+            state["obs_moments"] = self._normalizer.moments.state_dict()
+        return state
+
+    def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
+        actor = dict(state)
+        moments = actor.pop("obs_moments", None) if self._normalizer is not None else None
+        if self._normalizer is not None:
+            if moments is None:
+                raise CheckpointError("the saved policy has no obs_moments: it was trained on observations as they are")
+            self._normalizer.load_state_dict(moments)
+            for name, value in zip(("obs_mean", "obs_scale"), self._normalizer.constants(), strict=True):
+                self.state[name].copy_(value)
+        self.recipe.actor.load(self.state["actor.params"], actor)
+
+    def state_dict(self) -> StateDict:
+        kept = {name: value for name, value in self.state.items() if name not in _ELSEWHERE}
+        return {**kept, "num_updates": self.num_updates, "generator": generator_state(self._generator)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, value in self.state.items():
+            if name not in _ELSEWHERE:
+                value.copy_(torch.as_tensor(state[name]))
+        self.num_updates = int(state["num_updates"])
+        set_generator_state(self._generator, state["generator"])
+
+    def start_from(self, policy: Mapping[str, Any], training: Mapping[str, Any]) -> None:
+        """Take up what another run has learnt, its optimizers' moments included, but not its step sizes and counts."""
+        self.load_policy_state_dict(policy)
+        for name, value in self.state.items():
+            if name not in _ELSEWHERE and not name.endswith("learning_rate"):
+                value.copy_(torch.as_tensor(training[name]))
+
+    @property
+    def _is_cosine(self) -> bool:
+        return self.hparams.learning_rate_schedule == "cosine"
+
+    def _step(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        now = dict(state)
+        if self._is_cosine:
+            share = (state["actor.adam_count"] / state["total_updates"]).clamp(max=1.0)
+            now["actor.learning_rate"] = state["actor.learning_rate"] * (0.5 + 0.5 * torch.cos(torch.pi * share))
+        return self.recipe.learn(now, self._scaled(state, batch))
+
+    def _scaled(self, state: State, batch: Batch) -> Batch:
+        """The batch as the networks see it, with rewards as they are learnt from."""
+        scaled = {**batch, "rewards": batch["rewards"] * state["reward_scale"] + state["reward_shift"]}
+        if self._normalizer is not None:
+            for name in ("obs", "next_obs"):
+                scaled[name] = normalized(batch[name], state["obs_mean"], state["obs_scale"])
+        return scaled
+
+
+# Parts of the policy, or of the run's length: no part of what learning on needs besides them.
+_ELSEWHERE = ("actor.params", "obs_mean", "obs_scale", "total_updates")
+
+
+# --- What is known of the dataset ------------------------------------------------------------------------------------
+
+
+def reward_scale(hparams: LearnerHParams, dataset: TransitionDataset | None) -> float:
+    """Give what rewards are multiplied by; without the dataset that tells it, a checkpoint will."""
+    if isinstance(hparams.reward_scale, float):
+        return hparams.reward_scale
+    if hparams.reward_scale == "none" or dataset is None:
+        return 1.0
+    returns = dataset.episode_returns()
+    span = float(returns.max() - returns.min())
+    if span <= 0.0:
+        raise ConfigError(
+            f"reward_scale: return needs episodes of different returns, but all {len(returns)} of the dataset have "
+            f"{returns[0]:g}; give a number, or none"
+        )
+    return RETURN_RANGE / span
+
+
+def _obs_normalizer(setup: Setup[LearnerHParams]) -> ObsNormalizer | None:
+    if not setup.hparams.normalize_observations:
+        return None
+    space = setup.spaces.observation
+    if observation_kind(space) != "vector":
+        raise SpaceError(f"normalize_observations needs vector observations, but these are {space}")
+    normalizer = ObsNormalizer(observation_field(space).shape)
+    if setup.dataset is not None:  # else the statistics come from a checkpoint
+        for start in range(0, len(setup.dataset), _ROWS_AT_ONCE):
+            normalizer.update(torch.from_numpy(setup.dataset.obs[start : start + _ROWS_AT_ONCE].copy()))
+    return normalizer
+
+
+# --- What the recipes share ------------------------------------------------------------------------------------------
+
+
+def adam_of(hparams: LearnerHParams) -> ClippedAdam:
+    return ClippedAdam(learning_rate=hparams.learning_rate, eps=hparams.adam_eps, max_grad_norm=hparams.max_grad_norm)
+
+
+def zero_obs(setup: Setup[LearnerHParams]) -> Tensor:
+    """Two observations with which to try a network."""
+    field = observation_field(setup.spaces.observation)
+    dtype = np.float32 if setup.hparams.normalize_observations else field.dtype
+    return torch.from_numpy(np.zeros((2, *field.shape), dtype)).to(setup.device)
+
+
+def check_output(network: nn.Module, name: str, inputs: tuple[Tensor, ...], wanted: tuple[int, ...]) -> None:
+    """Refuse a network of the user's whose outputs have another shape, before it learns anything wrong."""
+    with torch.no_grad():
+        found = tuple(network(*inputs).shape)
+    if found != wanted:
+        raise ValueError(f"the network's {name} must give shape {wanted} for 2 rows, but gave {found}")

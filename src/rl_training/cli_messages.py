@@ -1,0 +1,87 @@
+"""What all commands share: options, errors that end in one clear message and an exit code, and plain output."""
+
+import functools
+import logging
+import shlex
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Annotated, NoReturn, ParamSpec
+
+import typer
+
+from rl_training.errors import UserError
+
+PROGRAM = "rl-training"
+EXIT_BUG, EXIT_USER_ERROR, EXIT_KILLED = 1, 2, 130
+
+P = ParamSpec("P")
+log = logging.getLogger("rl_training")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
+Debug = Annotated[
+    bool, typer.Option("--debug", envvar="RL_TRAINING_DEBUG", help="Show the traceback of an error.", show_envvar=True)
+]
+
+
+class _PlainLines(logging.Handler):
+    """Log records as plain lines on whatever stderr is now: a live view puts its own in place while it shows."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        print(prefix + self.format(record), file=sys.stderr, flush=True)
+
+
+def _log_to_stderr(*, debug: bool, quiet: bool) -> None:
+    log.setLevel(logging.DEBUG if debug else logging.WARNING if quiet else logging.INFO)
+    if not any(isinstance(handler, _PlainLines) for handler in log.handlers):
+        log.addHandler(_PlainLines())
+
+
+def answers_errors(command: Callable[P, None]) -> Callable[P, None]:
+    """Let a command end with one clear message and an exit code; obeys its options `debug` and `quiet`."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        _log_to_stderr(debug=bool(kwargs.get("debug")), quiet=bool(kwargs.get("quiet")))
+        try:
+            command(*args, **kwargs)
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            _fail("interrupted", EXIT_KILLED)
+        except UserError as error:
+            _fail(str(error), EXIT_USER_ERROR)
+        except OSError as error:
+            _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_USER_ERROR)
+        except Exception as error:
+            _fail(_describe_bug(error), EXIT_BUG)
+
+    return wrapped
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    log.debug("the error in full:", exc_info=True)
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    raise typer.Exit(code)
+
+
+def _describe_bug(error: Exception) -> str:
+    summary = f"{type(error).__name__}: {error}"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter: torch's, on a GPU
+        return f"out of memory ({summary}); a smaller batch_size, buffer_capacity or num_envs needs less"
+    with tempfile.NamedTemporaryFile("w", prefix="rl_training_", suffix=".txt", delete=False, encoding="utf-8") as file:
+        file.write(f"{shlex.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}")
+    return f"{summary}\nthis is a bug in {PROGRAM}, not in what you typed; please report it with {file.name}"
+
+
+def show(rows: Sequence[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        typer.echo(f"{name:<{width}}  {text}".rstrip())
+
+
+def command_line(*words: object) -> str:
+    return shlex.join([PROGRAM, *map(str, words)])

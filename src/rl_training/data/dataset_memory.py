@@ -1,0 +1,80 @@
+"""A dataset as the memory of a run: it is drawn from, never added to."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Batch, Setup, StateDict
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.schema import transition_fields
+from rl_training.errors import CheckpointError
+from rl_training.experiment.seeding import generator_state, set_generator_state
+from rl_training.hparams.offline import OfflineHParams
+
+
+class DatasetMemory:
+    """Draws transitions of `dataset` uniformly; `held_out`, if there is any, is for judging alone.
+
+    A checkpoint does not hold the rows, but by which digest to know them again.
+    """
+
+    def __init__(
+        self,
+        dataset: TransitionDataset,
+        *,
+        generator: np.random.Generator,
+        held_out: TransitionDataset | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.dataset, self.held_out = dataset, held_out
+        self._generator, self._device = generator, torch.device(device)
+        self._rows = dataset.memory(generator=generator, device=device)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def add(self, transitions: Mapping[str, Any]) -> None:
+        raise RuntimeError("a dataset never changes: transitions cannot be added to it")
+
+    def sample(self, batch_size: int) -> Batch:
+        return self._rows.sample(batch_size)
+
+    def sampler(self, batch_size: int) -> Callable[[], Batch]:
+        return self._rows.sampler(batch_size)
+
+    def update_priorities(self, td_errors: Tensor) -> None:
+        """Ignore them: all transitions are drawn alike."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Identify the rows, whatever file they come from."""
+        digest = hashlib.sha256()
+        for name in transition_fields(self.dataset.spaces):
+            array = np.ascontiguousarray(getattr(self.dataset, name))
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(array.data)
+        return digest.hexdigest()
+
+    def state_dict(self) -> StateDict:
+        return {"rows": len(self), "digest": self.digest, "generator": generator_state(self._generator)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state["digest"] != self.digest:
+            raise CheckpointError(
+                f"the run learnt from {int(state['rows']):,} transitions (digest {state['digest'][:12]}), but "
+                f"{self.dataset.source} now gives {len(self):,} others (digest {self.digest[:12]}); "
+                "put the dataset back in its place to continue"
+            )
+        set_generator_state(self._generator, state["generator"])
+
+
+def build_dataset_memory(setup: Setup[OfflineHParams]) -> DatasetMemory:
+    assert setup.dataset is not None  # whoever builds a memory has loaded what it holds
+    return DatasetMemory(
+        setup.dataset, generator=setup.streams.numpy("buffer"), held_out=setup.held_out, device=setup.device
+    )

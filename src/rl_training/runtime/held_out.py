@@ -1,0 +1,55 @@
+"""Judging an offline algorithm by data that it has not learnt from: the only way where there is no environment."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+
+from rl_training.algorithms.base import Batch
+from rl_training.algorithms.offline import OfflineLearner
+from rl_training.data.dataset_memory import DatasetMemory
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.schema import transition_fields
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.run import Run
+
+_ROWS_AT_ONCE = 8_192
+
+
+class HeldOut(Callback):
+    """Whenever the run is evaluated: a line in eval.jsonl, and the same numbers among the metrics."""
+
+    def __init__(self, dataset: TransitionDataset) -> None:
+        self._dataset = dataset
+
+    def on_step(self, run: Run) -> None:
+        if run.crossed(run.config.eval_interval) or run.step >= run.config.total_timesteps:
+            found = judge(cast(OfflineLearner, run.algorithm), self._dataset)
+            run.folder.log("eval").write({"step": run.step, "held_out": found})
+            run.folder.log("eval").flush()
+            run.last_metrics |= {f"held_out_{name}": torch.tensor(value) for name, value in found.items()}
+
+
+def judge(algorithm: OfflineLearner, dataset: TransitionDataset) -> dict[str, float]:
+    """Give the means over all rows of what the algorithm says of them."""
+    sums: dict[str, float] = defaultdict(float)
+    for batch in _batches(dataset, algorithm.state["actor.params"].device):
+        for name, mean in algorithm.judge(batch).items():
+            sums[name] += float(mean) * len(batch["rewards"])
+    return {name: total / len(dataset) for name, total in sums.items()}
+
+
+def _batches(dataset: TransitionDataset, device: torch.device) -> Iterator[Batch]:
+    for start in range(0, len(dataset), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        yield {
+            name: torch.from_numpy(getattr(dataset, name)[rows].copy()).to(device)
+            for name in transition_fields(dataset.spaces)
+        }
+
+
+def held_out_evaluation(run: Run) -> list[Callback]:
+    """What an offline run needs besides the loop, if some of its data are held out."""
+    held_out = cast(DatasetMemory, run.memory).held_out
+    return [HeldOut(held_out)] if held_out is not None else []

@@ -1,0 +1,324 @@
+"""`train_iql` and `train_bc`: whole run folders with and without an environment, exact resume, and what is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import rl_training
+from conftest import assert_identical, make_config
+from rl_training.cli import app
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.checkpointing import open_checkpoint
+from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
+from rl_training.experiment.manager import run_seeds
+from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.experiment.metrics import read_json_lines
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.iql_trainer import train_bc, train_iql
+from rl_training.runtime.run import Run
+from rl_training.runtime.setup import load_policy
+from rl_training.runtime.trainer import Extras, TrainResult, resume, train
+
+QUIET = Extras(show_progress=False)
+TRAIN: dict[str, Callable[..., TrainResult]] = {"iql": train_iql, "bc": train_bc}
+METRICS = {
+    "iql": {"value_loss", "critic_loss", "actor_loss", "q_value_mean", "value_mean", "advantage_weight_mean"},
+    "bc": {"actor_loss", "log_likelihood", "action_error"},
+}
+
+
+def in_env(tmp_path: Path, **changes: Any) -> TrainConfig:
+    identity = {"algo": "iql", "env_id": "rl_training/Identity-v0", "env_kwargs": {"actions": "box"}}
+    return make_config(tmp_path, **{**identity, **changes})
+
+
+def write_file(path: Path, *, seed: int = 0, rows: int = 100) -> Path:
+    """Episodes of ten steps with three observed numbers; actions of two repeat the first two."""
+    rng = np.random.default_rng(seed)
+    obs = rng.uniform(-0.9, 0.9, (rows, 3)).astype(np.float32)
+    columns = {
+        "observations": obs,
+        "next_observations": rng.uniform(-0.9, 0.9, (rows, 3)).astype(np.float32),
+        "actions": obs[:, :2],
+        "rewards": rng.normal(size=rows).astype(np.float32),
+        "terminations": np.zeros(rows, np.bool_),
+        "truncations": np.arange(rows) % 10 == 9,
+    }
+    np.savez(path, **columns)
+    return path
+
+
+def from_file(tmp_path: Path, **changes: Any) -> TrainConfig:
+    file = tmp_path / "data.npz"
+    if not file.is_file():
+        write_file(file)
+    dataset = {"dataset_kind": "npz", "dataset_path": str(file), "dataset_size": None, "held_out": 0.2}
+    hparams = {**dataset, **changes.pop("algo_kwargs", {})}
+    return make_config(tmp_path / "runs", **{"algo": "iql", "env_id": "", "algo_kwargs": hparams, **changes})
+
+
+# --- With an environment ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", TRAIN)
+def test_a_run_leaves_everything_in_its_folder(algo: str, tmp_path: Path) -> None:
+    config = in_env(
+        tmp_path,
+        algo=algo,
+        total_timesteps=60,
+        log_interval=25,
+        eval_interval=40,
+        checkpoint_interval=30,
+        tensorboard=True,
+        algo_kwargs={"held_out": 0.2, "normalize_observations": True, "reward_scale": "return"},
+    )
+    result = TRAIN[algo](config, QUIET)
+    assert (result.step, result.gradient_step) == (60, 60)  # steps are gradient steps
+    assert METRICS[algo] | {"held_out_log_likelihood"} <= set(result.metrics)
+    assert all(np.isfinite(value) for value in result.metrics.values())
+    assert len(result.eval_episodes) == 2
+
+    folder = result.run_dir
+    assert folder.name.startswith(f"{algo}__rl_training-Identity-v0__seed0__")
+    assert load_config(folder / "config.yaml").hparams == config.hparams
+    records = read_json_lines(folder / "metrics.jsonl")
+    assert [record["step"] for record in records] == [25, 50, 60]
+    assert all(record["step"] == record["gradient_step"] for record in records)
+    evaluations = read_json_lines(folder / "eval.jsonl")
+    assert [line["step"] for line in evaluations if "held_out" in line] == [40, 60]
+    assert [line["step"] for line in evaluations if "return" in line] == [40, 40, 60, 60]
+    assert read_json_lines(folder / "episodes.jsonl") == []
+    assert {path.name for path in (folder / "checkpoints").glob("step_*")} >= {"step_000000030", "step_000000060"}
+    assert json.loads((folder / "result.json").read_text())["gradient_step"] == 60
+    assert open_checkpoint(result.checkpoint).step == 60
+
+
+@pytest.mark.parametrize("algo", TRAIN)
+def test_one_config_and_seed_give_one_result(algo: str, tmp_path: Path) -> None:
+    first, again = (TRAIN[algo](in_env(tmp_path, algo=algo, seed=3), QUIET) for _ in range(2))
+    other = TRAIN[algo](in_env(tmp_path, algo=algo, seed=4), QUIET)
+    assert first.run_dir != again.run_dir
+    assert first.metrics == again.metrics != other.metrics
+
+
+def test_evaluating_more_often_changes_nothing(tmp_path: Path) -> None:
+    seldom, often = (train_iql(in_env(tmp_path, eval_interval=interval), QUIET) for interval in (0, 10))
+    assert_identical(often.algorithm.state_dict(), seldom.algorithm.state_dict())
+
+
+@pytest.mark.parametrize("algo", TRAIN)
+def test_the_reference_configs_train(algo: str, tmp_path: Path) -> None:
+    shipped = load_config(f"configs/{algo}/pendulum.yaml")
+    config = shipped.updated(
+        total_timesteps=4,
+        eval_episodes=1,
+        output_dir=tmp_path,
+        algo_kwargs={**shipped.algo_kwargs, "dataset_size": 400, "batch_size": 8},
+    )
+    assert TRAIN[algo](config, QUIET).gradient_step == 4
+
+
+@pytest.mark.parametrize("name", [name for name in packaged_configs() if name.split("/")[0] in TRAIN])
+def test_the_shipped_configs_are_valid(name: str) -> None:
+    config = load_config(f"configs/{name}")
+    assert config.hparams.updates_until(config.total_timesteps) == config.total_timesteps
+
+
+# --- Without one -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", TRAIN)
+def test_a_file_alone_is_learnt_from_and_judged_by_what_is_held_out(algo: str, tmp_path: Path) -> None:
+    config = from_file(tmp_path, algo=algo, total_timesteps=200, eval_interval=100, algo_kwargs={"learning_rate": 1e-2})
+    result = TRAIN[algo](config, QUIET)
+    assert result.run_dir.name.startswith(f"{algo}__dataset__seed0__")
+    assert result.eval_episodes == []
+    assert result.eval_return is None
+    middle, end = read_json_lines(result.run_dir / "eval.jsonl")
+    assert (middle["step"], end["step"]) == (100, 200)
+    assert end["held_out"]["log_likelihood"] > middle["held_out"]["log_likelihood"]
+    assert end["held_out"]["log_likelihood"] == pytest.approx(result.metrics["held_out_log_likelihood"], rel=1e-5)
+    (last,) = [record for record in read_json_lines(result.run_dir / "metrics.jsonl") if record["step"] == 200]
+    assert "held_out_log_likelihood" in last["metrics"]
+
+
+@pytest.mark.parametrize("algo", TRAIN)
+def test_the_agent_of_a_file_predicts_saves_and_loads_without_it(algo: str, tmp_path: Path) -> None:
+    managed = getattr(rl_training, algo.upper())
+    agent = managed(from_file(tmp_path, algo=algo, algo_kwargs={"normalize_observations": True}), show_progress=False)
+    agent.learn()
+    saved = agent.save(tmp_path / "agent")
+    (tmp_path / "data.npz").unlink()
+    obs = np.random.default_rng(1).uniform(-1.0, 1.0, (20, 3)).astype(np.float32)
+    loaded = managed.load(saved)
+    assert np.array_equal(loaded.predict(obs), agent.predict(obs))
+    assert loaded.predict(obs[0]).shape == (2,)
+    with pytest.raises(ConfigError, match="env_id is empty: there is no environment to evaluate in"):
+        loaded.evaluate()
+    answer = CliRunner().invoke(app, ["predict", str(saved), "--obs", json.dumps(obs.tolist())])
+    np.testing.assert_allclose(json.loads(answer.output), agent.predict(obs), atol=1e-6)
+    assert CliRunner().invoke(app, ["evaluate", str(saved)]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("hparams", "message"),
+    [
+        ({"held_out": 0.0}, "held_out must be in (0, 1) if env_id is empty, got 0: without an environment only"),
+        (
+            {"dataset_kind": "random", "dataset_path": None},
+            "dataset_kind random needs an environment to act in, but env_id is empty",
+        ),
+    ],
+)
+def test_without_an_environment_some_settings_are_needed(hparams: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_file(tmp_path, algo_kwargs=hparams)
+    assert str(caught.value).startswith(f"iql.algo_kwargs: {message}")
+
+
+def test_other_algorithms_need_an_environment(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="env_id is missing: dqn learns in an environment"):
+        make_config(tmp_path, env_id="")
+
+
+def test_seeds_without_an_environment_cannot_be_compared(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="env_id is empty: seeds are compared by the returns"):
+        run_seeds(from_file(tmp_path), [0, 1])
+
+
+# --- Resuming --------------------------------------------------------------------------------------------------------
+
+
+class StopAt(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, run: Run) -> None:
+        if run.step >= self.step:
+            run.stop_reason, run.interrupted = "stopped", True
+
+
+def parts_of(result: TrainResult) -> dict[str, Any]:
+    checkpoint = open_checkpoint(result.checkpoint)
+    parts = {part: checkpoint.load(part) for part in (POLICY, TRAINING, MEMORY)}
+    parts[TRAINING].pop("log_positions")  # wall times have as many digits as they like
+    return parts
+
+
+@pytest.mark.parametrize("make", [in_env, from_file])
+@pytest.mark.parametrize("algo", TRAIN)
+def test_stopping_and_resuming_equals_the_unbroken_run(
+    algo: str, make: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    settings = {"algo": algo, "total_timesteps": 97, "log_interval": 13, "eval_interval": 29}
+    settings["algo_kwargs"] = {"normalize_observations": True, "learning_rate_schedule": "cosine", "held_out": 0.2}
+    unbroken = TRAIN[algo](make(tmp_path, **settings), QUIET)
+    stopped = TRAIN[algo](make(tmp_path, **settings), Extras(callbacks=[StopAt(35)], show_progress=False))
+    assert stopped.interrupted
+    assert stopped.step < 97
+    resumed = resume(stopped.run_dir, QUIET)
+    assert resumed.step == 97
+    assert_identical(parts_of(resumed), parts_of(unbroken))
+    for log in ("metrics", "eval"):
+        ours, theirs = (
+            [{k: v for k, v in line.items() if k not in ("wall_s", "steps_per_s")} for line in read_json_lines(path)]
+            for path in (resumed.run_dir / f"{log}.jsonl", unbroken.run_dir / f"{log}.jsonl")
+        )
+        assert ours == theirs
+
+
+def test_a_checkpoint_holds_no_transitions(tmp_path: Path) -> None:
+    result = train_iql(from_file(tmp_path), QUIET)
+    memory = open_checkpoint(result.checkpoint).load(MEMORY)
+    assert set(memory) == {"rows", "digest", "generator"}
+    assert memory["rows"] == 80  # two of ten episodes are held out
+    assert (result.checkpoint / "memory.safetensors").stat().st_size < 1_000
+
+
+def test_another_dataset_in_the_same_place_is_refused(tmp_path: Path) -> None:
+    result = train_iql(from_file(tmp_path), QUIET)
+    write_file(tmp_path / "data.npz", seed=1)
+    with pytest.raises(CheckpointError) as caught:
+        resume(result.run_dir, QUIET, total_timesteps=90)
+    assert str(caught.value).startswith("the run learnt from 80 transitions (digest ")
+    assert "data.npz now gives 80 others (digest " in str(caught.value)
+    write_file(tmp_path / "data.npz", seed=0)
+    assert resume(result.run_dir, QUIET, total_timesteps=90).step == 90
+
+
+def test_the_policy_alone_is_loaded_from_a_run(tmp_path: Path) -> None:
+    result = train_iql(in_env(tmp_path), QUIET)
+    _, policy = load_policy(result.run_dir)
+    obs = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    assert np.array_equal(policy.act(obs).actions, result.algorithm.act(obs).actions)
+
+
+def test_another_algorithms_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="train_iql trains IQL, but algo is 'bc'"):
+        train_iql(in_env(tmp_path, algo="bc"), QUIET)
+    with pytest.raises(ConfigError, match="train_bc trains BC, but algo is 'iql'"):
+        train_bc(in_env(tmp_path), QUIET)
+
+
+# --- Going on in the environment -------------------------------------------------------------------------------------
+
+
+def online(tmp_path: Path, init_from: Path | None, **hparams: Any) -> TrainConfig:
+    changes = {"init_from": None if init_from is None else str(init_from), "learning_starts": 0, **hparams}
+    return in_env(tmp_path / "online", algo="iql_online", algo_kwargs=changes)
+
+
+class Beginning(Callback):
+    """Notes what the run begins with, and ends it at once."""
+
+    def on_step(self, run: Run) -> None:
+        self.rows = len(run.memory)
+        run.stop_reason = "enough"
+
+
+def test_fine_tuning_begins_with_what_was_learnt_and_its_dataset(tmp_path: Path) -> None:
+    offline = train_iql(in_env(tmp_path, algo_kwargs={"normalize_observations": True, "reward_scale": 0.3}), QUIET)
+    beginning = Beginning()
+    config = online(tmp_path, offline.run_dir, normalize_observations=True, learning_starts=10, learning_rate=1e-3)
+    result = train(config, Extras(callbacks=[beginning], show_progress=False))
+    assert (result.step, result.gradient_step) == (1, 0)
+    assert beginning.rows == 60 + 1
+    assert_identical(result.algorithm.policy_state_dict(), offline.algorithm.policy_state_dict())
+    ours, theirs = result.algorithm.state_dict(), offline.algorithm.state_dict()
+    kept = {"critic.params", "critic.adam_square", "value.params", "target_critic", "reward_scale"}
+    assert_identical({name: ours[name] for name in kept}, {name: theirs[name] for name in kept})
+    assert float(ours["actor.learning_rate"]) == pytest.approx(1e-3)
+
+
+def test_fine_tuning_goes_on_exactly_and_without_the_offline_run(tmp_path: Path) -> None:
+    offline = train_iql(in_env(tmp_path), QUIET)
+    config = online(tmp_path, offline.run_dir)
+    unbroken = train(config, QUIET)
+    assert unbroken.gradient_step == 60
+    stopped = train(config, Extras(callbacks=[StopAt(30)], show_progress=False))
+    shutil.rmtree(offline.run_dir)
+    resumed = resume(stopped.run_dir, QUIET)
+    assert_identical(parts_of(resumed), parts_of(unbroken))
+    obs = np.zeros((1, 3), np.float32)
+    assert np.array_equal(load_policy(resumed.run_dir)[1].act(obs).actions, resumed.algorithm.act(obs).actions)
+
+
+def test_what_cannot_be_continued_is_refused(tmp_path: Path) -> None:
+    cloned = train_bc(in_env(tmp_path, algo="bc"), QUIET)
+    with pytest.raises(CheckpointError, match="is of bc, but must be of iql"):
+        train(online(tmp_path, cloned.run_dir), QUIET)
+    offline = train_iql(in_env(tmp_path), QUIET)
+    with pytest.raises(CheckpointError, match="the saved parameter"):
+        train(online(tmp_path, offline.run_dir, hidden_sizes=[8]), QUIET)
+    with pytest.raises(ConfigError, match="buffer_capacity must hold the dataset of 60 transitions, got 50"):
+        train(online(tmp_path, offline.run_dir, buffer_capacity=50), QUIET)
+    with pytest.raises(ConfigError, match="n_step must be 1 and prioritized false"):
+        online(tmp_path, offline.run_dir, n_step=2)
+    with pytest.raises(ConfigError, match="are taken from a dataset: give init_from"):
+        online(tmp_path, None, reward_scale="return")
