@@ -14,7 +14,7 @@ from torch import Tensor, distributions, nn
 from conftest import make_box_batch, make_box_setup
 from rl_training.algorithms.base import Batch, Metrics, State
 from rl_training.algorithms.draws import Draws
-from rl_training.algorithms.redq import REDQ, build_redq, least_of_subset, mean_of_all
+from rl_training.algorithms.redq import build_redq, least_of_subset, mean_of_all
 from rl_training.algorithms.sac import sac_actor_loss, sac_critic_loss
 from rl_training.experiment.seeding import Streams
 from rl_training.models.continuous import CriticEnsemble
@@ -110,7 +110,7 @@ def test_weights_begin_as_the_authors_do() -> None:
 
 def draw_subsets(num_critics: int, subset_size: int, rounds: int) -> np.ndarray:
     """As an update of so many rounds draws them: (rounds, M)."""
-    recipe = REDQ(make_box_setup("redq", num_critics=num_critics, subset_size=subset_size))
+    recipe = build_redq(make_box_setup("redq", num_critics=num_critics, subset_size=subset_size)).recipe
     draws = Draws(recipe.draws(rounds, 8, actor=True), torch.device("cpu"))
     drawn = draws.fill(np.random.default_rng(0))["subset"]
     assert drawn.dtype == torch.int64

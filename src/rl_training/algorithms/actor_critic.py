@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
 from rl_training.algorithms.draws import Draw, Draws
 from rl_training.algorithms.optim import ClippedAdam, FlatModule
-from rl_training.data.schema import action_field, observation_field
+from rl_training.algorithms.user_networks import check_output, zero_obs
+from rl_training.data.schema import action_field
 from rl_training.experiment.seeding import generator_state, set_generator_state
 from rl_training.hparams.actor_critic import ActorCriticHParams
 from rl_training.models.continuous import ContinuousActorCritic
@@ -218,14 +219,10 @@ def _check_networks(
         raise TypeError(
             f"the network must have the modules `actor` and `critics`, but {type(network).__name__} has not"
         )
-    obs_field, field = observation_field(setup.spaces.observation), action_field(setup.spaces.action)
-    obs = torch.from_numpy(np.zeros((2, *obs_field.shape), obs_field.dtype)).to(setup.device)
-    actions = torch.zeros((2, *field.shape), device=setup.device)
-    with torch.no_grad():
-        found = {"actor": tuple(actor(obs).shape), "critics": tuple(critics(obs, actions).shape)}
-    for name, shape in (("actor", (2, outputs)), ("critics", (num_critics, 2))):
-        if found[name] != shape:
-            raise ValueError(f"the network's {name} must give shape {shape} for 2 rows, but gave {found[name]}")
+    obs = zero_obs(setup)
+    actions = torch.zeros((len(obs), *action_field(setup.spaces.action).shape), device=setup.device)
+    check_output(actor, "actor", (obs,), (len(obs), outputs))
+    check_output(critics, "critics", (obs, actions), (num_critics, len(obs)))
     if by_member and "members" not in inspect.signature(critics.forward).parameters:
         raise TypeError(
             "the network's critics must take (obs, actions, members=None) and give the values of members alone"

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Batch, Metrics, Setup, State
-from rl_training.algorithms.offline import OfflineLearner, adam_of, check_output, zero_obs
+from rl_training.algorithms.offline import OfflineLearner, adam_of, trial_obs
 from rl_training.algorithms.optim import FlatModule, descend_part, named_part
+from rl_training.algorithms.user_networks import check_output
 from rl_training.errors import ConfigError
 from rl_training.hparams.offline import BCHParams
 from rl_training.models.distributions import Distribution, Gaussian
@@ -77,7 +78,7 @@ def build_bc(setup: Setup[BCHParams]) -> OfflineLearner:
         raise ConfigError(f"bc.algo_kwargs.loss: mse needs a Box action space, but it is {spaces.action}; use nll")
     actor = setup.network
     if actor is not None:
-        obs = zero_obs(setup)
+        obs = trial_obs(setup)
         check_output(actor.to(setup.device), "policy", (obs,), (len(obs), policy.num_outputs))
     else:
         with torch.random.fork_rng(devices=[]):

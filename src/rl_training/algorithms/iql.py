@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.actor_critic import critic_metrics
 from rl_training.algorithms.base import Batch, Metrics, Setup, State
-from rl_training.algorithms.offline import OfflineLearner, adam_of, check_output, zero_obs
+from rl_training.algorithms.offline import OfflineLearner, adam_of, trial_obs
 from rl_training.algorithms.optim import FlatModule, descend_part, named_part, polyak
 from rl_training.algorithms.targets import td_target
+from rl_training.algorithms.user_networks import check_output
 from rl_training.data.schema import action_field
 from rl_training.hparams.offline import ExpectileHParams
 from rl_training.models.distributions import Distribution
@@ -180,7 +181,7 @@ def _check_networks(network: nn.Module, setup: Setup[ExpectileHParams]) -> None:
             f"the network must have the modules actor, critics and value, but {type(network).__name__} lacks "
             f"{' and '.join(missing)}"
         )
-    obs = zero_obs(setup)
+    obs = trial_obs(setup)
     actions = torch.zeros((len(obs), *action_field(setup.spaces.action).shape), device=setup.device)
     outputs = policy_distribution(setup.spaces.action).num_outputs
     for name, inputs, wanted in (

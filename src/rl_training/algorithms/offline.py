@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
 from rl_training.algorithms.normalization import ObsNormalizer, normalized
 from rl_training.algorithms.optim import ClippedAdam, FlatModule
+from rl_training.algorithms.user_networks import zero_obs
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.schema import observation_field, observation_kind
 from rl_training.errors import CheckpointError, ConfigError, SpaceError
@@ -195,16 +196,6 @@ def adam_of(hparams: LearnerHParams) -> ClippedAdam:
     return ClippedAdam(learning_rate=hparams.learning_rate, eps=hparams.adam_eps, max_grad_norm=hparams.max_grad_norm)
 
 
-def zero_obs(setup: Setup[LearnerHParams]) -> Tensor:
-    """Two observations with which to try a network."""
-    field = observation_field(setup.spaces.observation)
-    dtype = np.float32 if setup.hparams.normalize_observations else field.dtype
-    return torch.from_numpy(np.zeros((2, *field.shape), dtype)).to(setup.device)
-
-
-def check_output(network: nn.Module, name: str, inputs: tuple[Tensor, ...], wanted: tuple[int, ...]) -> None:
-    """Refuse a network of the user's whose outputs have another shape, before it learns anything wrong."""
-    with torch.no_grad():
-        found = tuple(network(*inputs).shape)
-    if found != wanted:
-        raise ValueError(f"the network's {name} must give shape {wanted} for 2 rows, but gave {found}")
+def trial_obs(setup: Setup[LearnerHParams]) -> Tensor:
+    """Give observations with which to try a network, as it will see them: normalised ones are float32."""
+    return zero_obs(setup, np.float32 if setup.hparams.normalize_observations else None)

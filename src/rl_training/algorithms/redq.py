@@ -31,23 +31,27 @@ def mean_of_all(values_of: Callable[..., Tensor], batch: Batch) -> Tensor:
     return values_of().mean(0)
 
 
-class REDQ(SAC):
-    """SAC's recipe with REDQ's two ways to read the critics."""
+class Subsets:
+    """Subsets of the critics without repetition, each as likely as any other, one for each update."""
 
-    def __init__(self, setup: Setup[REDQHParams]) -> None:
-        self._num_critics, self._subset_size = setup.hparams.num_critics, setup.hparams.subset_size
-        model = build_model(setup, MLPREDQModel, num_critics=self._num_critics, by_member=True)
-        super().__init__(model, setup, target_believed=least_of_subset, actor_believed=mean_of_all)
+    def __init__(self, num_critics: int, subset_size: int) -> None:
+        self._num_critics, self._size = num_critics, subset_size
 
-    def draws(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, Draw]:
-        subset = Draw((rounds * self._subset_size,), self._draw_subsets, np.int64)
-        return {**super().draws(rounds, rows, actor=actor), "subset": subset}
+    def draws(self, rounds: int) -> Mapping[str, Draw]:
+        return {"subset": Draw((rounds * self._size,), self._fill, np.int64)}
 
-    def _draw_subsets(self, generator: np.random.Generator, out: np.ndarray) -> None:
-        """Subsets without repetition, each as likely as any other, one after the other."""
-        order = generator.random((len(out) // self._subset_size, self._num_critics)).argsort(1)
-        out[:] = order[:, : self._subset_size].reshape(-1)
+    def _fill(self, generator: np.random.Generator, out: np.ndarray) -> None:
+        order = generator.random((len(out) // self._size, self._num_critics)).argsort(1)
+        out[:] = order[:, : self._size].reshape(-1)
 
 
 def build_redq(setup: Setup[REDQHParams]) -> ActorCritic:
-    return ActorCritic(REDQ(setup), setup)
+    hparams = setup.hparams
+    recipe = SAC(
+        build_model(setup, MLPREDQModel, num_critics=hparams.num_critics, by_member=True),
+        setup,
+        target_believed=least_of_subset,
+        actor_believed=mean_of_all,
+        more_draws=Subsets(hparams.num_critics, hparams.subset_size).draws,
+    )
+    return ActorCritic(recipe, setup)

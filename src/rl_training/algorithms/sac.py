@@ -78,7 +78,10 @@ def sac_actor_loss(
 
 
 class SAC:
-    """The recipe; `target_believed` and `actor_believed` say what is made of the critics' values."""
+    """The recipe; `target_believed` and `actor_believed` say what is made of the critics' values.
+
+    `more_draws`: the random numbers that they need besides, by the number of updates.
+    """
 
     def __init__(
         self,
@@ -87,12 +90,14 @@ class SAC:
         *,
         target_believed: Believed = least,
         actor_believed: Believed = least,
+        more_draws: Callable[[int], Mapping[str, Draw]] = lambda rounds: {},
     ) -> None:
         self.hparams = setup.hparams
         self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
         self.policy = SquashedGaussian(action_field(setup.spaces.action).shape)
         self.explore, self.best = self.policy.sample, self.policy.mode
         self._target_believed, self._actor_believed = target_believed, actor_believed
+        self._more_draws = more_draws
         target = self.hparams.target_entropy
         self._target_entropy = -float(action_size(setup)) if target == "auto" else target
         sizes = self.hparams.step_sizes
@@ -116,7 +121,7 @@ class SAC:
 
     def draws(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, Draw]:
         noise = Draw((rounds * rows, self.policy.size), normal)
-        return {"next_noise": noise, "noise": noise} if actor else {"next_noise": noise}
+        return {"next_noise": noise, **({"noise": noise} if actor else {}), **self._more_draws(rounds)}
 
     def learn_critics(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         alpha = state["temperature.params"].exp()
