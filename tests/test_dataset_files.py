@@ -115,10 +115,30 @@ def test_d4rl_files_hold_terminals_and_timeouts(tmp_path: Path) -> None:
         file["terminals"] = np.array([0, 0, 1, 0, 0, 0], np.bool_)
         file["timeouts"] = np.array([0, 0, 0, 0, 0, 1], np.bool_)
         file["infos/qpos"] = np.zeros((6, 3))
+        file["metadata/algorithm"] = np.bytes_("SAC")  # a group, as ours is not
     dataset = load(tmp_path / "d4rl.hdf5")
     assert dataset.rewards.tolist() == [0, 1, 2, 3, 4]
     assert dataset.next_obs[:, 0].tolist() == [1, 2, 2, 4, 5]
     assert dataset.episode_ends.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("has_timeouts", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_d4rl_files_with_successors_need_no_timeouts(has_timeouts: bool, dtype: type, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "d4rl.hdf5", "w") as file:
+        file["observations"] = np.array([0, 1, 5, 6, 9], dtype)[:, None]
+        file["next_observations"] = np.array([1, 2, 6, 7, 10], dtype)[:, None]
+        file["actions"] = np.full((5, 2), 1.0005, dtype)  # a little outside: clipped
+        file["rewards"] = np.ones((5, 1), dtype)
+        file["terminals"] = np.array([0, 1, 0, 0, 0], np.uint8)
+        if has_timeouts:
+            file["timeouts"] = np.array([0, 0, 0, 1, 0], np.uint8)
+    dataset = load(tmp_path / "d4rl.hdf5")
+    assert dataset.episode_ends.tolist() == [1, 3, 4]
+    assert dataset.terminated.tolist() == [False, True, False, False, False]
+    assert dataset.truncated.tolist() == [False, False, False, True, not has_timeouts]
+    assert dataset.actions.max() == 1.0
+    assert (dataset.obs.dtype, dataset.rewards.dtype) == (np.float32, np.float32)
 
 
 # --- Minari's own files ----------------------------------------------------------------------------------------------
@@ -175,7 +195,7 @@ def test_minari_reads_what_we_write(env_id: str, minari_root: Path) -> None:
     write_transitions(transitions, minari_root / "ours-v0")
     theirs = minari.load_dataset("ours-v0")
     episodes = list(theirs.iterate_episodes())
-    assert theirs.total_steps == 250
+    assert (theirs.id, theirs.total_steps) == ("ours-v0", 250)
     assert np.array_equal(np.concatenate([episode.actions for episode in episodes]), transitions.actions)
     assert np.array_equal(np.concatenate([episode.rewards for episode in episodes]), transitions.rewards)
 
@@ -371,6 +391,8 @@ def test_the_good_columns_are_good(tmp_path: Path) -> None:
 def test_allowed_entry_points_are_read_over_and_still_not_run(tmp_path: Path, trace: Path) -> None:
     path = write_columns("npz", tmp_path, metadata(env_spec=EVIL_SPEC))
     assert len(read_transitions(path, allow_entry_points=True)) == 3
+    path = write_columns("hdf5", tmp_path, metadata(env_id="evil_module:Env-v0"))
+    assert read_transitions(path, allow_entry_points=True).env_id == ""  # so that a converted file has it no more
     assert not trace.exists()
 
 
@@ -658,6 +680,10 @@ WRONG_MINARI: dict[str, tuple[Callable[[Path], object], str]] = {
     "an entry point": (lambda folder: edit_metadata(folder, env_spec=EVIL_SPEC), "entry point 'evil_module:Env'"),
     "an entry point to evaluate with": (lambda folder: edit_metadata(folder, eval_env_spec=EVIL_SPEC), "'Evil-v0'"),
     "an entry point in broken JSON": (lambda folder: edit_metadata(folder, env_spec=EVIL_SPEC[:-1]), "entry point"),
+    "an id that imports": (
+        lambda folder: edit_metadata(folder, env_spec=json.dumps({"id": "evil_module:Env-v0"})),
+        "env_id is 'evil_module:Env-v0'",
+    ),
     "an unknown format": (lambda folder: edit_metadata(folder, data_format="pickle"), "found 'pickle'"),
     "files of another format": (lambda folder: edit_metadata(folder, data_format="arrow"), "one arrow file, found 0"),
     "no data": (lambda folder: (folder / "data/main_data.hdf5").unlink(), "there is no dataset"),

@@ -161,14 +161,18 @@ def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
         train_dqn(make_config(tmp_path, device="cuda:99"), QUIET)
 
 
-def test_a_run_uses_the_threads_of_its_config_and_gives_them_back(tmp_path: Path) -> None:
-    class NoteThreads(Callback):
-        seen = 0
+def test_a_run_uses_the_threads_and_the_precision_of_its_config_and_gives_them_back(tmp_path: Path) -> None:
+    def settings() -> tuple[int, str]:
+        return torch.get_num_threads(), torch.get_float32_matmul_precision()
+
+    class NoteSettings(Callback):
+        seen = settings()
 
         def on_step(self, run: Run) -> None:
-            self.seen = torch.get_num_threads()
+            self.seen = settings()
 
-    note = NoteThreads()
-    config = make_config(tmp_path, total_timesteps=4, threads=2)
+    note, before = NoteSettings(), settings()
+    config = make_config(tmp_path, total_timesteps=4, threads=2, matmul_precision="high")
     train_dqn(config, Extras(callbacks=[note], show_progress=False))
-    assert (note.seen, torch.get_num_threads()) == (2, 1)
+    assert note.seen == (2, "high")
+    assert settings() == before == (1, "highest")

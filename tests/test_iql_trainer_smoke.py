@@ -1,24 +1,32 @@
 """`train_iql` and `train_bc`: whole run folders with and without an environment, exact resume, and what is refused."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import rl_training
 from conftest import assert_identical, make_config
+from rl_training.algorithms.offline import OfflineLearner
 from rl_training.cli import app
-from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.checkpointing import open_checkpoint
+from rl_training.data.dataset_files import read_transitions
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.schema import transition_fields
+from rl_training.errors import CheckpointError, ConfigError, DatasetError, SpaceError, TrainingError, UserError
+from rl_training.experiment import manager
+from rl_training.experiment.checkpointing import open_checkpoint, save_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.manager import run_seeds
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.metrics import read_json_lines
+from rl_training.runtime import held_out, setup
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.iql_trainer import train_bc, train_iql
 from rl_training.runtime.run import Run
@@ -90,6 +98,7 @@ def test_a_run_leaves_everything_in_its_folder(algo: str, tmp_path: Path) -> Non
     records = read_json_lines(folder / "metrics.jsonl")
     assert [record["step"] for record in records] == [25, 50, 60]
     assert all(record["step"] == record["gradient_step"] for record in records)
+    assert all("episodes" not in record["metrics"] for record in records)  # none is played
     evaluations = read_json_lines(folder / "eval.jsonl")
     assert [line["step"] for line in evaluations if "held_out" in line] == [40, 60]
     assert [line["step"] for line in evaluations if "return" in line] == [40, 40, 60, 60]
@@ -163,7 +172,34 @@ def test_the_agent_of_a_file_predicts_saves_and_loads_without_it(algo: str, tmp_
         loaded.evaluate()
     answer = CliRunner().invoke(app, ["predict", str(saved), "--obs", json.dumps(obs.tolist())])
     np.testing.assert_allclose(json.loads(answer.output), agent.predict(obs), atol=1e-6)
-    assert CliRunner().invoke(app, ["evaluate", str(saved)]).exit_code == 2
+    refused = CliRunner().invoke(app, ["evaluate", str(saved)])
+    assert (refused.exit_code, "there is no dataset" in refused.stderr) == (2, True)
+
+
+def test_held_out_data_are_judged_by_the_mean_over_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = cast(OfflineLearner, train_iql(from_file(tmp_path), QUIET).algorithm)
+    dataset = TransitionDataset.of(read_transitions(tmp_path / "data.npz"))
+    batch = {name: torch.from_numpy(getattr(dataset, name).copy()) for name in transition_fields(dataset.spaces)}
+    monkeypatch.setattr(held_out, "_ROWS_AT_ONCE", 30)  # of 100
+    expected = {name: float(value) for name, value in learner.judge(batch).items()}
+    assert held_out.judge(learner, dataset) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_seed_of_the_dataset_says_which_episodes_are_held_out(tmp_path: Path) -> None:
+    configs = [from_file(tmp_path, algo_kwargs={"dataset_seed": seed}) for seed in (0, 0, 1)]
+    first, again, other = (parts_of(train_iql(config, QUIET))[MEMORY]["digest"] for config in configs)
+    assert first == again != other
+
+
+@pytest.mark.parametrize("algo", TRAIN)
+def test_evaluating_the_agent_of_a_file_asks_the_held_out_data_again(algo: str, tmp_path: Path) -> None:
+    result = TRAIN[algo](from_file(tmp_path, algo=algo, algo_kwargs={"normalize_observations": True}), QUIET)
+    (line,) = read_json_lines(result.run_dir / "eval.jsonl")
+    answer = CliRunner().invoke(app, ["evaluate", str(result.run_dir), "--json"])
+    assert json.loads(answer.stdout)["held_out"] == pytest.approx(line["held_out"], rel=1e-5)
+    assert "held out    log_likelihood" in CliRunner().invoke(app, ["evaluate", str(result.run_dir)]).stdout
+    write_file(tmp_path / "data.npz", seed=1)
+    assert "now gives 80 others" in CliRunner().invoke(app, ["evaluate", str(result.run_dir)]).stderr
 
 
 @pytest.mark.parametrize(
@@ -182,14 +218,101 @@ def test_without_an_environment_some_settings_are_needed(hparams: dict[str, Any]
     assert str(caught.value).startswith(f"iql.algo_kwargs: {message}")
 
 
+@pytest.mark.parametrize(("setting", "value"), [("stop_return", 5.0), ("env_kwargs", {"size": 2})])
+def test_settings_of_an_environment_are_refused_without_one(setting: str, value: object, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{setting} needs an environment, but env_id is empty"):
+        from_file(tmp_path, **{setting: value})
+
+
+def name_entry_point(file: Path) -> None:
+    columns = dict(np.load(file))
+    np.savez(file, **columns, metadata=np.array(json.dumps({"env_spec": {"entry_point": "evil_module:Env"}})))
+
+
+def test_entry_points_are_allowed_on_the_command_line_alone(tmp_path: Path) -> None:
+    def call(*words: object) -> Any:
+        return CliRunner().invoke(app, [str(word) for word in words])
+
+    config = from_file(tmp_path)
+    name_entry_point(tmp_path / "data.npz")
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    refused = call("train", "-c", tmp_path / "config.yaml")
+    assert refused.exit_code == 2
+    assert "the metadata name the entry point 'evil_module:Env'" in refused.stderr
+    assert not (tmp_path / "runs").exists()
+    assert call("train", "-c", tmp_path / "config.yaml", "--allow-entry-points", "--quiet").exit_code == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    assert "allow_entry" not in (run / "config.yaml").read_text()  # the permission is not kept
+    longer = ["resume", run, "--total-timesteps", 70]
+    assert "--allow-entry-points reads the data in spite of it" in call(*longer).stderr
+    assert call(*longer, "--allow-entry-points").exit_code == 0
+    assert call("predict", run, "--obs", "[0, 0, 0]").exit_code == 0  # opens no dataset
+
+
+def test_an_environment_that_will_not_do_is_refused_before_a_dataset_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "load_transition_dataset", None)
+    with pytest.raises(SpaceError, match=r"iql needs a box action space, but CartPole-v1 has Discrete\(2\)"):
+        train_iql(in_env(tmp_path, env_id="CartPole-v1", env_kwargs={}), QUIET)
+
+
 def test_other_algorithms_need_an_environment(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="env_id is missing: dqn learns in an environment"):
         make_config(tmp_path, env_id="")
 
 
+def test_seeds_side_by_side_hand_the_permission_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    class Ended:
+        returncode = 0
+
+        def poll(self) -> int:
+            return 0
+
+    monkeypatch.setattr(manager, "_start", lambda folder, options: started.append(options) or Ended())
+    for allowed in (True, False):
+        run_seeds(in_env(tmp_path), [0], jobs=2, extras=Extras(allow_entry_points=allowed))
+    assert started == [["--allow-entry-points"], []]
+
+
+def test_fine_tuning_needs_the_permission_for_its_dataset_too(tmp_path: Path) -> None:
+    config = from_file(tmp_path)
+    file = tmp_path / "data.npz"
+    columns = dict(np.load(file))
+    np.savez(file, **{**columns, "actions": columns["observations"]})  # three numbers, as the environment's
+    name_entry_point(file)
+    allowing = Extras(show_progress=False, allow_entry_points=True)
+    offline = train_iql(config, allowing)
+    with pytest.raises(DatasetError, match=r"^iql_online\.algo_kwargs\.init_from: .* name the entry point"):
+        train(online(tmp_path, offline.run_dir), QUIET)
+    assert train(online(tmp_path, offline.run_dir), allowing).step == 60
+
+
 def test_seeds_without_an_environment_cannot_be_compared(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="env_id is empty: seeds are compared by the returns"):
         run_seeds(from_file(tmp_path), [0, 1])
+
+
+def test_progress_and_results_speak_of_gradient_steps_and_held_out_data(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(from_file(tmp_path).to_yaml())
+    result = CliRunner().invoke(app, ["train", "-c", str(tmp_path / "config.yaml")])
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("gradient step 60/60 (100 %)  steps/s ")
+    assert "episodes" not in last
+    for shown in ("value_loss ", "critic_loss ", "actor_loss ", "held_out_log_likelihood ", "learning_rate "):
+        assert shown in last
+    summary = dict(line.split("  ", 1) for line in result.stdout.splitlines())
+    assert set(summary) == {"held out", "gradient steps", "wall time", "run folder", "evaluate it", "train on"}
+    assert summary["gradient steps"].strip() == "60 (all steps taken)"
+    assert re.fullmatch(r" *log_likelihood -?[\d.]+, value_error [\d.]+", summary["held out"])
+
+
+def test_a_run_that_diverges_tells_the_gradient_step(tmp_path: Path) -> None:
+    config = in_env(tmp_path, log_interval=20, algo_kwargs={"learning_rate": 1e30})
+    with pytest.raises(TrainingError, match=r"is (nan|inf|-inf) at gradient step 20: training has diverged"):
+        train_iql(config, QUIET)
 
 
 # --- Resuming --------------------------------------------------------------------------------------------------------
@@ -311,13 +434,35 @@ def test_fine_tuning_goes_on_exactly_and_without_the_offline_run(tmp_path: Path)
 
 def test_what_cannot_be_continued_is_refused(tmp_path: Path) -> None:
     cloned = train_bc(in_env(tmp_path, algo="bc"), QUIET)
-    with pytest.raises(CheckpointError, match="is of bc, but must be of iql"):
-        train(online(tmp_path, cloned.run_dir), QUIET)
     offline = train_iql(in_env(tmp_path), QUIET)
-    with pytest.raises(CheckpointError, match="the saved parameter"):
-        train(online(tmp_path, offline.run_dir, hidden_sizes=[8]), QUIET)
-    with pytest.raises(ConfigError, match="buffer_capacity must hold the dataset of 60 transitions, got 50"):
-        train(online(tmp_path, offline.run_dir, buffer_capacity=50), QUIET)
+    parts = {POLICY: offline.algorithm.policy_state_dict()}
+    counters = open_checkpoint(offline.checkpoint).manifest["counters"]
+    policy_only = save_checkpoint(tmp_path / "best", config=in_env(tmp_path), counters=counters, parts=parts)
+    other = train_iql(in_env(tmp_path, env_kwargs={"actions": "box", "size": 2}), QUIET)
+    wrong_file = train_iql(from_file(tmp_path), QUIET)
+    for changes, message in (
+        ({"init_from": tmp_path / "none"}, "init_from: there is no run or checkpoint at '.*none'"),
+        ({"init_from": cloned.run_dir}, "init_from: .* is of bc, but must be of iql"),
+        ({"init_from": policy_only}, "init_from: .* holds the policy only"),
+        ({"init_from": other.run_dir}, r"init_from: .* learnt from Box.*\(2,\).*, but the environment has Box.*\(3,\)"),
+        (
+            {"init_from": wrong_file.run_dir},
+            r"init_from: .*data.npz: actions must have shape \(100, 3\), found \(100, 2\)",
+        ),
+        ({"hidden_sizes": [8]}, r"init_from: hidden_sizes must be as in .*, \(16,\), got \(8,\)"),
+        ({"layer_norm": True}, "init_from: layer_norm must be as in .*, False, got True"),
+        ({"normalize_observations": True}, "init_from: normalize_observations must be as in"),
+        ({"network": "simba"}, "init_from: network must be as in .*, mlp, got simba"),
+        ({"buffer_capacity": 50}, "buffer_capacity must hold the 60 transitions of init_from's dataset, got 50"),
+    ):
+        settings: dict[str, Any] = {"init_from": offline.run_dir, **changes}
+        with pytest.raises(UserError, match=rf"^iql_online\.algo_kwargs\.{message}"):
+            train(online(tmp_path, **settings), QUIET)
+    assert not (tmp_path / "online").exists()  # refused before anything is written
+
+
+def test_settings_that_cannot_be_continued_are_refused(tmp_path: Path) -> None:
+    offline = train_iql(in_env(tmp_path), QUIET)
     with pytest.raises(ConfigError, match="n_step must be 1 and prioritized false"):
         online(tmp_path, offline.run_dir, n_step=2)
     with pytest.raises(ConfigError, match="are taken from a dataset: give init_from"):

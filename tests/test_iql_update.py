@@ -259,6 +259,15 @@ def test_observations_are_normalised_alike_in_acting_and_learning_and_by_the_che
     assert np.array_equal(other.act(obs).actions, learner.act(obs).actions)
 
 
+def test_exploring_actions_vary_and_are_clipped_to_the_bounds() -> None:
+    learner, obs = build_iql(iql_setup()), np.zeros((200, 3), np.float32)
+    actions = learner.act(obs, explore=True).actions  # the deviation begins at 1
+    assert (np.abs(actions) == 1.0).mean() > 0.2
+    assert np.abs(actions).max() == 1.0
+    assert actions.std() > 0.5
+    assert learner.act(obs).actions.std(0).max() == 0.0
+
+
 def test_only_vectors_are_normalised() -> None:
     image = Box(0, 255, (8, 8, 1), np.uint8)
     with pytest.raises(SpaceError, match="normalize_observations needs vector observations, but these are Box"):
@@ -308,6 +317,7 @@ def test_weights_begin_orthogonal_with_gain_sqrt_two() -> None:
             "minari",
             "iql.algo_kwargs: dataset_path or dataset_id is missing: dataset_kind minari needs it",
         ),
+        ("dataset_path", 5, "iql.algo_kwargs.dataset_path must be a path, got 5"),
         ("dataset_path", "x.npz", "iql.algo_kwargs: dataset_path must be null for dataset_kind random, got 'x.npz'"),
     ],
 )

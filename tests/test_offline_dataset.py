@@ -263,7 +263,7 @@ def test_without_declared_spaces_the_arrays_tell_them() -> None:
 
 
 def test_actions_of_unknown_bounds_are_refused() -> None:
-    with pytest.raises(DatasetError, match=r"does not declare its action space.*in 1 of 3 rows, first in row 1: \[2"):
+    with pytest.raises(DatasetError, match=r"action space is not declared.*in 1 of 3 rows, first in row 1: \[2"):
         TransitionDataset.of(stored(actions=np.array([[0.0], [2.0], [1.0]])))
 
 

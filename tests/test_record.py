@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,16 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from conftest import assert_identical
+from conftest import assert_identical, make_config
+from rl_training import cli_datasets
 from rl_training.data import recording
 from rl_training.data.dataset_files import read_transitions
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.recording import Plan, Player, Recorder, noisy, random_actions
 from rl_training.envs.factory import make_env_factory
 from rl_training.errors import ConfigError
+from rl_training.experiment.checkpointing import write_pointer
+from rl_training.runtime.trainer import Extras, train
 from test_cli import call, fails, only_folder, write_config
 
 CHAIN = "rl_training/Chain-v0"
@@ -77,6 +82,21 @@ def test_an_episode_that_is_interrupted_is_played_again(tmp_path: Path) -> None:
     assert np.array_equal(load(tmp_path / "parts.npz").obs, load(tmp_path / "whole.npz").obs)
 
 
+def test_what_a_kill_leaves_half_done_does_not_matter(tmp_path: Path) -> None:
+    """Killed after a piece was written and before that was noted; then after the whole was, before it had its name."""
+    whole, parts = make_recorder(tmp_path / "whole.npz"), make_recorder(tmp_path / "parts.npz")
+    assert whole.run()
+    assert not parts.run(should_stop=stop_after(2, parts))
+    folder = tmp_path / "parts.npz.partial"
+    shutil.copy(folder / "piece_00000.npz", folder / "piece_00001.npz")
+    shutil.copy(tmp_path / "whole.npz", folder / "parts.npz")
+    assert make_recorder(tmp_path / "parts.npz").run()
+    assert_identical(
+        read_transitions(tmp_path / "parts.npz").columns(), read_transitions(tmp_path / "whole.npz").columns()
+    )
+    assert not folder.exists()
+
+
 def test_pieces_are_written_as_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "_PIECE_ROWS", 50)
     recorder = make_recorder(tmp_path / "data.npz")
@@ -112,6 +132,14 @@ def test_shares_divide_the_steps(tmp_path: Path) -> None:
     dataset = load(tmp_path / "data.npz")
     assert np.bincount(dataset.actions).tolist() == [33, 67]
     assert 32 in dataset.episode_ends  # where the first one's part ends
+
+
+def test_shares_are_rounded_and_together_all_that_is_asked_for() -> None:
+    act = random_actions(Discrete(2))
+    plan = Plan(
+        players=[Player(name, act, share) for name, share in (("a", 2.0), ("b", 0.5), ("c", 0.5))], seed=0, steps=100
+    )
+    assert plan.amounts == [67, 16, 17]  # up to 66.7, 83.3 and 100
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 1.0])
@@ -150,13 +178,114 @@ def test_two_runs_are_mixed(runs: list[Path], tmp_path: Path) -> None:
     assert "80 steps" in result.stdout
 
 
-def test_noise_and_exploration_change_what_is_recorded(runs: list[Path], tmp_path: Path) -> None:
-    for name, options in {"greedy": [], "noise": ["--noise", 0.5], "explore": ["--explore"]}.items():
-        command = ["record", "--run", runs[0], "--steps", 200, "-o", tmp_path / f"{name}.npz", *options]
-        assert call(*command).exit_code == 0
-    greedy, noise = (load(tmp_path / f"{name}.npz").actions for name in ("greedy", "noise"))
-    assert (noise != greedy).any()
-    assert len(load(tmp_path / "explore.npz")) == 200
+@pytest.mark.parametrize(
+    ("epsilon", "options", "changed"),
+    [(0.0, ["--noise", 0.5], True), (0.5, ["--explore"], True), (0.0, ["--explore"], False)],
+)
+def test_noise_and_exploration_at_the_checkpoints_step_change_what_is_recorded(
+    epsilon: float, options: list[object], changed: bool, tmp_path: Path
+) -> None:
+    config = make_config(tmp_path / "runs", algo_kwargs={"epsilon_end": epsilon})
+    run = train(config, Extras(show_progress=False)).run_dir
+    for name, more in {"greedy": [], "other": options}.items():
+        assert call("record", "--run", run, "--steps", 200, "-o", tmp_path / f"{name}.npz", *more).exit_code == 0
+    greedy, other = (load(tmp_path / f"{name}.npz").actions for name in ("greedy", "other"))
+    assert (other != greedy).any() == changed
+
+
+def test_the_best_checkpoints_are_recorded_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = train(make_config(tmp_path / "runs", checkpoint_interval=30), Extras(show_progress=False)).run_dir
+    write_pointer(run / "checkpoints", "best", "step_000000030")
+    played = []
+    monkeypatch.setattr(cli_datasets, "_record", lambda recorder: played.append(recorder.plan.players[0].name))
+    for options in ([], ["--best"]):
+        call("record", "--run", run, "--steps", 20, "-o", tmp_path / "data.npz", *options)
+    assert [Path(name).name for name in played] == ["step_000000060", "step_000000030"]
+
+
+class Die(BaseException):
+    """As a kill: nobody catches it."""
+
+
+def interrupted(command: list[object], episodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a recording die after so many episodes, each of which was on the disk."""
+    with monkeypatch.context() as patch:
+        left = iter(range(episodes - 1))
+
+        def progress(recorder: Recorder) -> Callable[[], None]:
+            def on_episode() -> None:
+                if next(left, None) is None:
+                    raise Die
+
+            return on_episode
+
+        patch.setattr(recording, "_PIECE_ROWS", 1)
+        patch.setattr(cli_datasets, "_progress", progress)
+        with pytest.raises(Die):
+            call(*command)
+
+
+BOX_ANSWERS = {"env_id": "rl_training/Identity-v0", "env_kwargs": {"actions": "box"}}
+# Policies that draw when they explore (and one that draws when it does not), and the options with which they do.
+DRAWING: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "epsilon": ({"algo": "dqn", "algo_kwargs": {"epsilon_end": 0.5}}, ["--explore"]),
+    "noisy weights": ({"algo": "noisy_dqn"}, ["--explore"]),
+    "samples": ({"algo": "ppo"}, ["--explore"]),
+    "sampled evaluation": ({"algo": "ppo", "algo_kwargs": {"sampled_evaluation": True}}, []),
+    "a squashed actor": ({"algo": "sac", **BOX_ANSWERS}, ["--explore"]),
+    "the policy of IQL": ({"algo": "iql", **BOX_ANSWERS}, ["--explore"]),
+    "a noise besides": ({"algo": "iql", **BOX_ANSWERS}, ["--explore", "--noise", "0.3"]),
+}
+
+
+@pytest.mark.parametrize("case", DRAWING)
+def test_what_policies_draw_goes_on_where_it_stopped(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, options = DRAWING[case]
+    run = train(make_config(tmp_path / "runs", **changes), Extras(show_progress=False)).run_dir
+    command = ["record", "--run", run, "--episodes", 8, "--seed", 2, *options, "--out"]
+    assert call(*command, tmp_path / "whole.npz").exit_code == 0
+    interrupted([*command, tmp_path / "parts.npz"], 3, monkeypatch)
+    result = call(*command, tmp_path / "parts.npz")
+    assert "going on after" in result.stderr
+    whole, parts = (read_transitions(tmp_path / f"{name}.npz").columns() for name in ("whole", "parts"))
+    assert_identical(parts, whole)
+    assert len(np.unique(load(tmp_path / "whole.npz").actions)) > 1
+
+
+def test_a_mix_that_dies_in_its_second_part_goes_on_to_the_same_file(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    players = ["--run", runs[0], "--run", runs[1], "--share", 1, "--share", 3, "--explore", "--noise", 0.5]
+    command = ["record", *players, "--episodes", 12, "--out"]
+    assert call(*command, tmp_path / "whole").exit_code == 0
+    for episodes in (5, 2):  # of the second part both times
+        interrupted([*command, tmp_path / "parts"], episodes, monkeypatch)
+    assert call(*command, tmp_path / "parts").exit_code == 0
+    assert_identical(read_transitions(tmp_path / "parts").columns(), read_transitions(tmp_path / "whole").columns())
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_killed_recording_goes_on_to_the_same_file(tmp_path: Path) -> None:
+    command = ["record", "--random", "--env", "Pendulum-v1", "--steps", 20_000, "--out"]
+    code = (
+        "from rl_training import cli; from rl_training.data import recording as r; r._PIECE_SECONDS = 0.0; cli.main()"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, command), str(tmp_path / "k.npz")], env=environment
+    )
+    while not (tmp_path / "k.npz.partial" / "piece_00002.npz").exists():
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "k.npz").exists()
+    for name in ("k.npz", "whole.npz"):
+        assert call(*command, tmp_path / name, "--quiet").exit_code == 0
+    assert_identical(read_transitions(tmp_path / "k.npz").columns(), read_transitions(tmp_path / "whole.npz").columns())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["k.npz", "whole.npz"]
 
 
 def test_random_actions_are_recorded_and_repeat_themselves(tmp_path: Path) -> None:
@@ -166,6 +295,8 @@ def test_random_actions_are_recorded_and_repeat_themselves(tmp_path: Path) -> No
     first, again = load(tmp_path / "a.npz"), load(tmp_path / "b.npz")
     assert first.episode_ends.tolist() == [199, 249]
     assert np.array_equal(first.obs, again.obs)
+    assert not np.array_equal(first.obs[0], first.obs[200])  # episodes differ in where they begin and what is done
+    assert not np.array_equal(first.actions[:50], first.actions[200:])
 
 
 def test_a_signal_keeps_what_was_recorded_and_the_same_command_goes_on(tmp_path: Path) -> None:
@@ -235,6 +366,71 @@ def test_inspect_shows_the_shares_of_choices(tmp_path: Path) -> None:
     facts = json.loads(call("dataset", "inspect", path, "--json").stdout)
     assert facts["coverage"][0]["shares"] == pytest.approx(np.bincount(load(path).actions) / 100)
     assert "shares of each choice" in call("dataset", "inspect", path).stdout
+
+
+def write_npz(path: Path, **changes: Any) -> Path:
+    """Four rows, two episodes, no spaces declared."""
+    numbers = np.arange(4)
+    columns = {
+        "observations": np.zeros((4, 3), np.float32),
+        "next_observations": np.zeros((4, 3), np.float32),
+        "actions": numbers,
+        "rewards": numbers * 1.0,
+        "terminations": numbers == 1,
+        "truncations": numbers < 0,
+    }
+    np.savez(path, **{**columns, **changes})
+    return path
+
+
+def test_inspect_tells_an_open_end_from_a_cut(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "data.npz")
+    assert "2 (1 terminated, 0 cut, 1 without an end)" in call("dataset", "inspect", path).stdout
+    cut = write_npz(tmp_path / "cut.npz", truncations=np.arange(4) == 3)
+    assert "2 (1 terminated, 1 cut)" in call("dataset", "inspect", cut).stdout
+
+
+def test_inspect_counts_the_choices_nobody_made(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "data.npz", actions=np.array([1, 1, 2, 25]))
+    shown = call("dataset", "inspect", path).stdout
+    assert "3 of 26 tried  0: 0.0 %  1: 50.0 %  2: 25.0 %" in shown
+    assert "and 6 more" in shown
+    facts = json.loads(call("dataset", "inspect", path, "--json").stdout)
+    assert facts["coverage"][0]["shares"] == [0.0, 0.5, 0.25, *[0.0] * 22, 0.25]
+
+
+@pytest.mark.parametrize("case", ["one row", "equal returns", "returns that differ by rounding", "a range of actions"])
+def test_inspect_draws_the_smallest_datasets(case: str, tmp_path: Path) -> None:
+    rows = 1 if case == "one row" else 4
+    ends = np.ones(4, np.bool_)
+    rewards = {"equal returns": np.zeros(4), "returns that differ by rounding": 100.0 + 1e-14 * np.arange(4)}
+    actions = np.full((4, 2), 0.3, np.float32) + np.float32(1e-8) * np.arange(4)[:, None]
+    path = write_npz(
+        tmp_path / "all.npz", terminations=ends, actions=actions, rewards=rewards.get(case, np.arange(4.0))
+    )
+    np.savez(tmp_path / "data.npz", **{name: array[:rows] for name, array in np.load(path).items()})
+    result = call("dataset", "inspect", tmp_path / "data.npz", "--png", tmp_path / "data.png")
+    assert result.exit_code == 0, result.output
+    assert "█" in result.stdout
+    assert (tmp_path / "data.png").stat().st_size > 1_000
+
+
+def test_the_named_environment_declares_what_a_file_does_not(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "data.npz", actions=np.full((4, 1), 1.7))
+    assert "name the environment" in fails("dataset", "inspect", path)
+    shown = call("dataset", "inspect", path, "--env", "Pendulum-v1").stdout
+    assert "mean +0.85 ± 0.00" in shown
+    assert call("dataset", "convert", path, tmp_path / "data.hdf5", "--env", "Pendulum-v1").exit_code == 0
+    converted = load(tmp_path / "data.hdf5")
+    assert (converted.env_id, converted.actions[0, 0]) == ("Pendulum-v1", np.float32(0.85))
+    assert "observations must have shape (4, 4)" in fails("dataset", "inspect", path, "--env", "CartPole-v1")
+
+
+def test_a_picture_needs_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_npz(tmp_path / "data.npz")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    message = fails("dataset", "inspect", path, "--png", tmp_path / "data.png")
+    assert "--png needs the package matplotlib, which is not installed: pip install 'rl-training[offline]'" in message
 
 
 def test_convert_goes_round_through_all_formats_unchanged(pendulum: Path, tmp_path: Path) -> None:

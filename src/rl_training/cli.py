@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rl_training
-from rl_training.cli_datasets import dataset_app, record
+from rl_training.cli_datasets import AllowEntryPoints, dataset_app, record
 from rl_training.cli_messages import EXIT_BUG, PROGRAM, AsJson, Debug, Quiet, answers_errors, command_line, show
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import AlgorithmSpec, registry
 
 if TYPE_CHECKING:
+    from rl_training.experiment.checkpointing import Checkpoint
     from rl_training.experiment.manager import SeedsResult
     from rl_training.runtime.evaluation import EvalEpisode
-    from rl_training.runtime.trainer import TrainResult
+    from rl_training.runtime.trainer import Extras, TrainResult
 
 _PROGRESS_SECONDS = 5.0
 
@@ -103,6 +104,7 @@ def train(
         Path | None, typer.Option(metavar="DIR", help="Folder in which the run's folder is made.")
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help='"auto", "cpu", "cuda" or "cuda:N".')] = None,
+    allow_entry_points: AllowEntryPoints = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -112,22 +114,22 @@ def train(
     loaded = load_config(config, [*(settings or []), *as_settings])
     if seeds is None and jobs > 1:
         raise ConfigError("--jobs runs several seeds at the same time: give --seeds too")
-    if seeds is not None:
-        if seed is not None:
-            raise ConfigError("give --seed or --seeds, not both")
-        _train_seeds(loaded, seeds, jobs, quiet)
-        return
+    if seeds is not None and seed is not None:
+        raise ConfigError("give --seed or --seeds, not both")
     from rl_training.runtime.trainer import Extras
     from rl_training.runtime.trainer import train as run_training
 
-    _end_training(run_training(loaded, Extras(show_progress=not quiet)))
+    extras = Extras(show_progress=not quiet, allow_entry_points=allow_entry_points)
+    if seeds is not None:
+        _train_seeds(loaded, seeds, jobs, extras)
+    else:
+        _end_training(run_training(loaded, extras))
 
 
-def _train_seeds(config: TrainConfig, seeds: str, jobs: int, quiet: bool) -> None:
+def _train_seeds(config: TrainConfig, seeds: str, jobs: int, extras: "Extras") -> None:
     from rl_training.experiment.manager import EXIT_INTERRUPTED, parse_seeds, run_seeds
-    from rl_training.runtime.trainer import Extras
 
-    result: SeedsResult = run_seeds(config, parse_seeds(seeds), jobs=jobs, extras=Extras(show_progress=not quiet))
+    result: SeedsResult = run_seeds(config, parse_seeds(seeds), jobs=jobs, extras=extras)
     rows = [(f"seed {seed}", f"{score:.1f}") for seed, score in sorted(result.results.items())]
     if result.summary is not None:
         rows.append(("all seeds", str(result.summary)))
@@ -147,6 +149,7 @@ def resume(
     output_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Continue in a new run folder made in here; the old one stays.")
     ] = None,
+    allow_entry_points: AllowEntryPoints = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -154,21 +157,27 @@ def resume(
     from rl_training.runtime.trainer import Extras
     from rl_training.runtime.trainer import resume as resume_training
 
-    extras = Extras(show_progress=not quiet)
+    extras = Extras(show_progress=not quiet, allow_entry_points=allow_entry_points)
     _end_training(resume_training(path, extras, total_timesteps=total_timesteps, output_dir=output_dir))
 
 
 def _end_training(result: "TrainResult") -> None:
     """Show how training ended and what to type next."""
     from rl_training.experiment.manager import EXIT_INTERRUPTED
+    from rl_training.experiment.run_dir import read_run_config
 
     wall = f"{result.wall_s:.1f} s" if result.wall_s < 60 else str(timedelta(seconds=round(result.wall_s)))
+    is_offline = read_run_config(result.run_dir).spec.loop == "offline"
+    updates = "" if is_offline else f"{result.gradient_step:,} gradient steps; "
     rows = [
-        ("steps", f"{result.step:,} ({result.gradient_step:,} gradient steps; {result.stop_reason})"),
+        ("gradient steps" if is_offline else "steps", f"{result.step:,} ({updates}{result.stop_reason})"),
         ("wall time", f"{wall} ({result.step / max(result.wall_s, 1e-9):,.0f} steps/s)"),
         ("run folder", str(result.run_dir)),
         ("evaluate it", command_line("evaluate", result.run_dir)),
     ]
+    told = {n.removeprefix("held_out_"): value for n, value in result.metrics.items() if n.startswith("held_out_")}
+    if told:
+        rows.insert(0, ("held out", describe_held_out(told)))
     if result.eval_episodes:
         rows.insert(0, ("evaluation", describe_returns(result.eval_episodes)))
     if result.interrupted:
@@ -197,16 +206,22 @@ def evaluate(
         int | None, typer.Option(min=0, metavar="S", help="Play other episodes than the run's own evaluations did.")
     ] = None,
     best: Best = False,
+    allow_entry_points: AllowEntryPoints = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Play whole episodes with a trained policy, without exploration."""
+    """Play whole episodes with a trained policy, without exploration; without an environment, ask held-out data."""
+    from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
     from rl_training.experiment.seeding import Streams
     from rl_training.runtime.evaluation import Evaluator
     from rl_training.runtime.setup import Extras, env_factory_of, load_policy
 
-    checkpoint, algorithm = load_policy(path, pointer="best" if best else "latest")
+    found = find_checkpoint(path, "best" if best else "latest")
+    if not open_checkpoint(found, parts=()).config.env_id:
+        _evaluate_on_held_out(open_checkpoint(found), Extras(allow_entry_points=allow_entry_points), as_json=as_json)
+        return
+    checkpoint, algorithm = load_policy(found)
     config = checkpoint.config
     seeds = Streams(config.seed if seed is None else seed).eval_seeds(episodes or config.eval_episodes)
     evaluator = Evaluator(env_factory_of(config, Extras()))
@@ -228,6 +243,20 @@ def evaluate(
         typer.echo(json.dumps(record))
     else:
         show([("evaluation", describe_returns(played)), ("checkpoint", str(checkpoint.path))])
+
+
+def _evaluate_on_held_out(checkpoint: "Checkpoint", extras: "Extras", *, as_json: bool) -> None:
+    from rl_training.runtime.held_out import judge_checkpoint
+
+    told = judge_checkpoint(checkpoint, extras)
+    if as_json:
+        typer.echo(json.dumps({"checkpoint": str(checkpoint.path), "step": checkpoint.step, "held_out": told}))
+    else:
+        show([("held out", describe_held_out(told)), ("checkpoint", str(checkpoint.path))])
+
+
+def describe_held_out(told: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in told.items())
 
 
 def _episode_progress(total: int) -> "Callable[[EvalEpisode], None]":

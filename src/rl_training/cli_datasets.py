@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,9 +17,9 @@ from rl_training.errors import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
-    from rl_training.algorithms.base import Algorithm
     from rl_training.data.offline_dataset import TransitionDataset
-    from rl_training.data.recording import Act, Recorder
+    from rl_training.data.recording import Player, Recorder
+    from rl_training.data.transitions import Transitions
     from rl_training.experiment.config import TrainConfig
 
 log = logging.getLogger("rl_training")
@@ -27,6 +28,7 @@ dataset_app = typer.Typer(help="Look at datasets and convert them.", no_args_is_
 
 _PROGRESS_SECONDS = 2.0
 _BARS = 12  # of a histogram
+_CHOICES = 20  # whose shares are shown
 
 DatasetPath = Annotated[
     Path, typer.Argument(metavar="DATASET", help="A .npz, .hdf5 or .parquet file, or the folder of a Minari dataset.")
@@ -35,6 +37,13 @@ AllowEntryPoints = Annotated[
     bool,
     typer.Option(
         "--allow-entry-points", help="Read a dataset whose metadata name code that is not known here; it is not run."
+    ),
+]
+
+EnvOfDataset = Annotated[
+    str | None,
+    typer.Option(
+        "--env", metavar="ID", help="The environment whose spaces it must fit, if it does not declare its own."
     ),
 ]
 
@@ -84,8 +93,8 @@ def record(
     if env is not None:
         env_id, env_kwargs = env, dict[str, Any]()
     else:
-        loaded = [_load(path, best) for path in run or []]
-        env_id, env_kwargs = _common_env([config for config, _, _ in loaded])
+        loaded = [_load(path, best=best, explore=explore) for path in run or []]
+        env_id, env_kwargs = _common_env([config for config, _ in loaded])
     factory = make_env_factory(env_id, env_kwargs)
     with SyncEnvs(factory) as envs:
         space = envs.action_space
@@ -94,20 +103,27 @@ def record(
     else:
         shares = share or [1.0] * len(loaded)
         players = [
-            Player(name, noisy(_acting(algorithm, step, explore), noise, space), part)
-            for (_, (name, step), algorithm), part in zip(loaded, shares, strict=True)
+            replace(player, act=noisy(player.act, noise, space), share=part)
+            for (_, player), part in zip(loaded, shares, strict=True)
         ]
     details = {"env_kwargs": env_kwargs, "noise": noise, "explore": explore}
     plan = Plan(players=players, seed=seed, steps=steps, episodes=episodes, env_id=env_id, details=details)
     _record(Recorder(plan, factory, out))
 
 
-def _load(path: Path, best: bool) -> "tuple[TrainConfig, tuple[str, int], Algorithm]":
-    """Give a run's config, its checkpoint's name and step, and its policy."""
+def _load(path: Path, *, best: bool, explore: bool) -> "tuple[TrainConfig, Player]":
+    """Give a run's config and its policy."""
+    from rl_training.data.recording import Player
+    from rl_training.experiment.seeding import RepeatableStreams
     from rl_training.runtime.setup import load_policy
 
-    checkpoint, algorithm = load_policy(path, pointer="best" if best else "latest")
-    return checkpoint.config, (str(checkpoint.path.resolve()), checkpoint.step), algorithm
+    streams = RepeatableStreams(0)  # each episode has its own seed
+    checkpoint, algorithm = load_policy(path, pointer="best" if best else "latest", streams=streams)
+
+    def act(obs: "np.ndarray", mask: "np.ndarray | None", generator: "np.random.Generator") -> "np.ndarray":
+        return algorithm.act(obs, step=checkpoint.step, explore=explore, action_mask=mask).actions
+
+    return checkpoint.config, Player(str(checkpoint.path.resolve()), act, begin=streams.begin)
 
 
 def _common_env(configs: "Sequence[TrainConfig]") -> tuple[str, dict[str, Any]]:
@@ -121,13 +137,6 @@ def _common_env(configs: "Sequence[TrainConfig]") -> tuple[str, dict[str, Any]]:
                 f"and {other.env_id} {other.env_kwargs}"
             )
     return first.env_id, dict(first.env_kwargs)
-
-
-def _acting(algorithm: "Algorithm", step: int, explore: bool) -> "Act":
-    def act(obs: "np.ndarray", mask: "np.ndarray | None", generator: "np.random.Generator") -> "np.ndarray":
-        return algorithm.act(obs, step=step, explore=explore, action_mask=mask).actions
-
-    return act
 
 
 def _record(recorder: "Recorder") -> None:
@@ -181,15 +190,15 @@ def _progress(recorder: "Recorder") -> Callable[[], None]:
 def inspect(
     path: DatasetPath,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw returns, lengths and actions.")] = None,
+    env: EnvOfDataset = None,
     allow_entry_points: AllowEntryPoints = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Check a dataset and show what it holds: rows, episodes, returns, lengths, flags, actions."""
-    from rl_training.data.dataset_files import kind_of, read_transitions
-    from rl_training.data.offline_dataset import TransitionDataset
+    from rl_training.data.dataset_files import kind_of
 
-    dataset = TransitionDataset.of(read_transitions(path, allow_entry_points=allow_entry_points))
+    _, dataset = _read(path, env, allow_entry_points=allow_entry_points)
     facts = _facts(dataset) | {"format": kind_of(path)}
     if png is not None:
         _draw(dataset, png)
@@ -204,7 +213,7 @@ def inspect(
             ("observations", str(dataset.spaces.observation)),
             ("actions", str(dataset.spaces.action)),
             ("rows", f"{facts['rows']:,}"),
-            ("episodes", f"{facts['episodes']:,} ({facts['terminated']:,} terminated, {facts['truncated']:,} cut)"),
+            ("episodes", f"{facts['episodes']:,} ({', '.join(_ends(facts))})"),
             ("lengths", f"mean {lengths['mean']:.1f}, min {lengths['min']:.0f}, max {lengths['max']:.0f}"),
             ("returns", f"mean {returns['mean']:.1f}, min {returns['min']:.1f}, max {returns['max']:.1f}"),
         ]
@@ -218,17 +227,36 @@ def inspect(
         typer.echo(f"\ndrawn in {png}")
 
 
+def _read(path: Path, env: str | None, *, allow_entry_points: bool) -> "tuple[Transitions, TransitionDataset]":
+    """Read a dataset and check it, by the spaces of the environment if one is named."""
+    from rl_training.data.dataset_files import read_transitions
+    from rl_training.data.offline_dataset import TransitionDataset
+    from rl_training.envs.factory import make_env_factory
+    from rl_training.runtime.setup import spaces_of
+
+    spaces = None if env is None else spaces_of(make_env_factory(env, {}))
+    found = read_transitions(path, allow_entry_points=allow_entry_points)
+    return found, TransitionDataset.of(found, spaces)
+
+
+def _ends(facts: dict[str, Any]) -> list[str]:
+    open_end = [f"{facts['open']} without an end"] if facts["open"] else []
+    return [f"{facts['terminated']:,} terminated", f"{facts['truncated']:,} cut", *open_end]
+
+
 def _facts(dataset: "TransitionDataset") -> dict[str, Any]:
     def spread(values: "np.ndarray") -> dict[str, float]:
         return {"mean": float(values.mean()), "min": float(values.min()), "max": float(values.max())}
 
     terminated = int(dataset.terminated[dataset.episode_ends].sum())
+    is_open = int(not (dataset.terminated[-1] or dataset.truncated[-1]))
     coverage, choices = _coverage(dataset)
     return {
         "rows": len(dataset),
         "episodes": len(dataset.episode_ends),
         "terminated": terminated,
-        "truncated": len(dataset.episode_ends) - terminated,
+        "truncated": len(dataset.episode_ends) - terminated - is_open,
+        "open": is_open,
         "env_id": dataset.env_id,
         "returns": spread(dataset.episode_returns()),
         "lengths": spread(dataset.episode_lengths()),
@@ -240,15 +268,19 @@ def _facts(dataset: "TransitionDataset") -> dict[str, Any]:
 def _coverage(dataset: "TransitionDataset") -> tuple[list[dict[str, Any]], bool]:
     """Say how actions spread: per dimension the share of 20 equal parts that were tried, or of each choice."""
     import numpy as np
+    from gymnasium.spaces import Discrete
 
-    columns = dataset.actions.reshape(len(dataset), -1)
+    columns, space = dataset.actions.reshape(len(dataset), -1), dataset.spaces.action
     rows: list[dict[str, Any]] = []
     if columns.dtype.kind != "f":
+        sizes = np.ravel(getattr(space, "nvec", space.n if isinstance(space, Discrete) else 2))
         for index, column in enumerate(columns.T):
-            counts = np.bincount(column)
+            counts = np.bincount(column, minlength=sizes[index % len(sizes)])
             shares = (counts / len(column)).round(4).tolist()
-            text = "  ".join(f"{choice}: {100 * share:.1f} %" for choice, share in enumerate(shares[:20]))
-            rows.append({"dimension": index, "shares": shares, "text": f"{index}  {text}"})
+            text = "  ".join(f"{choice}: {100 * share:.1f} %" for choice, share in enumerate(shares[:_CHOICES]))
+            more = f"  and {len(shares) - _CHOICES} more" if len(shares) > _CHOICES else ""
+            made = f"{np.count_nonzero(counts)} of {len(counts)} tried"
+            rows.append({"dimension": index, "shares": shares, "text": f"{index}  {made}  {text}{more}"})
         return rows, True
     for index, column in enumerate(columns.T):
         tried = np.count_nonzero(np.histogram(column, 20, (-1.0, 1.0))[0]) / 20
@@ -266,7 +298,7 @@ def _histogram(values: "np.ndarray") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    counts, edges = np.histogram(values, min(_BARS, len(np.unique(values))))
+    counts, edges = np.histogram(values, _bins(values, _BARS))
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
     table.add_column(justify="right")
@@ -274,6 +306,14 @@ def _histogram(values: "np.ndarray") -> None:
     for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
         table.add_row(f"{low:,.4g} to {high:,.4g}", f"{count:,}", Bar(counts.max(), 0, count))
     Console(highlight=False).print(table)
+
+
+def _bins(values: "np.ndarray", most: int) -> int:
+    """Give no more parts than there are values, and one for values that differ by rounding alone."""
+    import numpy as np
+
+    nearly_equal = np.ptp(values) <= 1e-6 * np.abs(values).max()
+    return 1 if nearly_equal else min(most, len(np.unique(values)))
 
 
 def _draw(dataset: "TransitionDataset", png: Path) -> None:
@@ -289,7 +329,7 @@ def _draw(dataset: "TransitionDataset", png: Path) -> None:
         ("actions", dataset.actions.reshape(len(dataset), -1), 20),
     )
     for axes, (title, values, bins) in zip(figure.subplots(1, len(parts)), parts, strict=True):
-        axes.hist(values, bins=bins)
+        axes.hist(values, bins=_bins(values, bins))
         axes.set_title(title)
     figure.savefig(png)
 
@@ -302,17 +342,14 @@ def _draw(dataset: "TransitionDataset", png: Path) -> None:
 def convert(
     source: DatasetPath,
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The new dataset; its name says the format.")],
+    env: EnvOfDataset = None,
     allow_entry_points: AllowEntryPoints = False,
     debug: Debug = False,
 ) -> None:
     """Check a dataset and write it in another format: npz, hdf5 (D4RL), parquet or a Minari folder."""
-    from dataclasses import replace
-
-    from rl_training.data.dataset_files import check_new, read_transitions, write_transitions
-    from rl_training.data.offline_dataset import TransitionDataset
+    from rl_training.data.dataset_files import check_new, write_transitions
 
     check_new(target)
-    found = read_transitions(source, allow_entry_points=allow_entry_points)
-    checked = TransitionDataset.of(found)
-    write_transitions(replace(found, spaces=checked.spaces), target)
+    found, checked = _read(source, env, allow_entry_points=allow_entry_points)
+    write_transitions(replace(found, spaces=checked.spaces, env_id=env or found.env_id), target)
     show([("dataset", str(target)), ("rows", f"{len(checked):,} in {len(checked.episode_ends):,} episodes")])

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Literal
 
 _PACKAGES = ("rl-training", "torch", "gymnasium", "numpy", "pydantic", "safetensors", "tensorboard", "typer", "rich")
-# Extra -> a module that it brings.
+# Extra -> the modules of its that are used.
 _EXTRAS = {
-    "box2d": "Box2D",
-    "mujoco": "mujoco",
-    "atari": "ale_py",
-    "minatar": "minatar",
-    "envpool": "envpool",
-    "offline": "minari",
+    "box2d": ("Box2D",),
+    "mujoco": ("mujoco",),
+    "atari": ("ale_py",),
+    "minatar": ("minatar",),
+    "envpool": ("envpool",),
+    "offline": ("h5py", "pyarrow", "PIL", "matplotlib"),
 }
 _LITTLE_MEMORY = _LITTLE_DISK = 2 * 2**30  # bytes
 
@@ -63,11 +63,13 @@ def _packages() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    for extra, module in _EXTRAS.items():
-        if importlib.util.find_spec(module) is not None:
+    for extra, modules in _EXTRAS.items():
+        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        if not missing:
             yield Finding("ok", extra, "installed")
         else:
-            yield Finding("note", extra, f"not installed; if you need it: pip install 'rl-training[{extra}]'")
+            what = "" if len(missing) == len(modules) else f"{', '.join(missing)} "
+            yield Finding("note", extra, f"{what}not installed; if you need it: pip install 'rl-training[{extra}]'")
 
 
 def _processors() -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from rl_training.errors import DatasetError
 log = logging.getLogger("rl_training")
 
 ACTION_TOLERANCE = 1e-3  # of half a Box's range: what rounding may carry an action over its bound; it is clipped
+_NAME_ENV = "name the environment: env_id in a config, --env of `dataset inspect` and `convert`"
 
 
 # --- Spaces ----------------------------------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ def _observations_like(transitions: Transitions) -> gym.Space[Any]:
     if obs.ndim == 1:
         raise DatasetError(
             f"{transitions.source} does not declare its observation space, and single whole numbers do not tell it; "
-            "name the environment in env_id"
+            f"{_NAME_ENV}"
         )
     bounds = np.iinfo(obs.dtype) if obs.dtype != np.bool_ else None
     low, high = (int(bounds.min), int(bounds.max)) if bounds else (0, 1)
@@ -69,15 +70,16 @@ def _observations_like(transitions: Transitions) -> gym.Space[Any]:
 def _actions_like(transitions: Transitions) -> gym.Space[Any]:
     """Whole numbers are choices; others lie in [-1, 1], or nobody knows where."""
     actions, source = transitions.actions, transitions.source
-    unknown = f"{source} does not declare its action space"
+    unknown = "the action space is not declared"
     if actions.dtype.kind == "f":
         beyond = rows_with(~(np.abs(actions) <= 1.0 + ACTION_TOLERANCE))
-        refuse_rows(beyond, actions, f"{unknown}, and actions lie outside [-1, 1] (name env_id)", source)
+        refuse_rows(beyond, actions, f"{unknown} ({_NAME_ENV}), and actions lie outside [-1, 1]", source)
         return spaces.Box(-1.0, 1.0, actions.shape[1:], np.float32)
     if actions.ndim == 1 or actions.shape[1:] == (1,):
-        refuse_rows(actions.reshape(-1) < 0, actions, f"{unknown}, and actions are negative", source)
+        refuse_rows(actions.reshape(-1) < 0, actions, f"{unknown} ({_NAME_ENV}), and actions are negative", source)
         return spaces.Discrete(int(actions.max()) + 1)
-    raise DatasetError(f"{unknown}, and whole numbers of shape {actions.shape[1:]} do not tell it; name env_id")
+    shape = actions.shape[1:]
+    raise DatasetError(f"{source}: {unknown}, and whole numbers of shape {shape} do not tell it; {_NAME_ENV}")
 
 
 # --- Values ----------------------------------------------------------------------------------------------------------

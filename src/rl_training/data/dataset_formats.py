@@ -169,7 +169,8 @@ def read_hdf5(path: Path, *, allow_entry_points: bool = False) -> Transitions:
         check_size(sum(num_bytes for num_bytes, _ in arrays.values()), path)
         columns = {ours: read() for ours, (_, read) in arrays.items()}
         spaces, env_id = None, ""
-        if METADATA_KEY in file:
+        # D4RL's files have a group of that name.
+        if METADATA_KEY in file and not hasattr(hdf5_member(file, METADATA_KEY, path), "keys"):
             num_bytes, read_text = hdf5_array(file, METADATA_KEY, path)
             if num_bytes > MAX_TEXT:
                 raise DatasetError(f"{path}: {METADATA_KEY!r} is a text of {num_bytes:,} bytes")

@@ -11,7 +11,7 @@ from rl_training.data.recording import random_transitions
 from rl_training.data.schema import Spaces
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.vector import SyncEnvs
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, DatasetError
 
 log = logging.getLogger("rl_training")
 
@@ -78,4 +78,6 @@ def _path(settings: DatasetSettings) -> Path:
     if path is None or not str(path):
         what = "dataset_path or dataset_id" if kind == "minari" else "dataset_path"
         raise ConfigError(f"dataset_kind: {kind} needs {what}")
-    return Path(path)
+    if not path.exists():
+        raise DatasetError(f"dataset_path: there is no dataset {path}; `rl-training record` makes one")
+    return path

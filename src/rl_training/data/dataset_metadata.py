@@ -40,14 +40,21 @@ def from_text(text: object, source: str, *, allow_entry_points: bool) -> tuple[S
     metadata = parse_json(text, f"the metadata of {source}")
     refuse_entry_points(metadata, source, allowed=allow_entry_points)
     found = [space_from_json(metadata.get(key), f"{source}: {key}") for key in ("observation_space", "action_space")]
-    env_id = metadata.get("env_id") or ""
-    if not isinstance(env_id, str) or (env_id and not _PLAIN_ID.fullmatch(env_id) and not allow_entry_points):
+    env_id = plain_env_id(metadata.get("env_id"), source, allow_entry_points=allow_entry_points)
+    observation, action = found
+    return (None if observation is None or action is None else Spaces(observation, action)), env_id
+
+
+def plain_env_id(env_id: object, source: str, *, allow_entry_points: bool) -> str:
+    """Give an environment's id, empty if there is none; refuse, or else forget, one that would import a module."""
+    if env_id is None or (isinstance(env_id, str) and (not env_id or _PLAIN_ID.fullmatch(env_id))):
+        return env_id or ""
+    if not allow_entry_points:
         raise DatasetError(
             f"{source}: the metadata's env_id is {_shortened(env_id)}, which is no plain id of an environment; "
             f"{ALLOW} reads the data in spite of it"
         )
-    observation, action = found
-    return (None if observation is None or action is None else Spaces(observation, action)), env_id
+    return ""
 
 
 def parse_json(text: object, source: str) -> dict[str, Any]:

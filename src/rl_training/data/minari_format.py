@@ -29,7 +29,14 @@ from rl_training.data.dataset_formats import (
     optional,
     read_parquet_table,
 )
-from rl_training.data.dataset_metadata import MAX_TEXT, parse_json, refuse_entry_points, space_from_json, space_to_json
+from rl_training.data.dataset_metadata import (
+    MAX_TEXT,
+    parse_json,
+    plain_env_id,
+    refuse_entry_points,
+    space_from_json,
+    space_to_json,
+)
 from rl_training.data.packed_space import PackedSpace
 from rl_training.data.schema import Spaces
 from rl_training.data.transitions import Transitions, assemble
@@ -76,6 +83,7 @@ def read_minari(path: Path, *, allow_entry_points: bool = False) -> Transitions:
         raise DatasetError(f"{folder / METADATA} has more than {MAX_TEXT:,} bytes")
     metadata = parse_json((folder / METADATA).read_bytes(), str(folder / METADATA))
     refuse_entry_points(metadata, str(path), allowed=allow_entry_points)
+    env_id = plain_env_id(_env_id(metadata), str(path), allow_entry_points=allow_entry_points)
     observation, action = (
         space_from_json(metadata.get(f"{role}_space"), f"{path}: {role}_space") for role in ("observation", "action")
     )
@@ -95,13 +103,12 @@ def read_minari(path: Path, *, allow_entry_points: bool = False) -> Transitions:
         raise DatasetError(f"{path}: data_format must be hdf5, arrow or parquet, found {data_format!r}")
     if steps is not None and steps != len(columns["rewards"]):
         raise DatasetError(f"{path}: the metadata tell of {steps:,} steps, but there are {len(columns['rewards']):,}")
-    return assemble(columns, source=str(path), spaces=layout.spaces, env_id=_env_id(metadata))
+    return assemble(columns, source=str(path), spaces=layout.spaces, env_id=env_id)
 
 
-def _env_id(metadata: dict[str, Any]) -> str:
+def _env_id(metadata: dict[str, Any]) -> object:
     spec = metadata.get("env_spec")
-    env_id = parse_json(spec, "env_spec").get("id") if isinstance(spec, str) else None
-    return env_id if isinstance(env_id, str) else ""
+    return parse_json(spec, "env_spec").get("id") if isinstance(spec, str) else None
 
 
 def _join(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.ndarray]:
@@ -287,8 +294,8 @@ def write_minari(transitions: Transitions, path: Path, *, name: str = "") -> Non
             group.attrs.update({"id": number, "total_steps": end - start})
             obs = np.concatenate([transitions.observations[rows], transitions.next_observations[end - 1 : end]])
             _write_elements(group, "observations", obs, known.observation)
-            for name in ("actions", *_FLAT):
-                group.create_dataset(name, data=getattr(transitions, name)[rows], fletcher32=True)
+            for column in ("actions", *_FLAT):
+                group.create_dataset(column, data=getattr(transitions, column)[rows], fletcher32=True)
     metadata = {
         "dataset_id": name if re.search(r"-v\d+$", name) else f"{name}-v0",
         "total_episodes": len(bounds) - 1,

@@ -21,7 +21,7 @@ from rl_training.data.transitions import NAMES, Transitions
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, DatasetError, EnvError
-from rl_training.experiment.durable_files import write_atomic
+from rl_training.experiment.durable_files import sync_folder, write_atomic
 from rl_training.experiment.seeding import Streams
 
 log = logging.getLogger("rl_training")
@@ -133,6 +133,7 @@ class Player:
     name: str
     act: Act
     share: float = 1.0
+    begin: Callable[[int], None] | None = None  # called with an episode's seed: what the policy draws begins there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +211,12 @@ class Recorder:
                 self._flush(known)
         if complete:
             columns = joined([read_transitions(self._piece(number)).columns() for number in range(self._pieces)])
-            source = Transitions(source=str(self.out), spaces=known, env_id=self.plan.env_id, **columns)
-            write_transitions(source, self.out)
+            recorded = Transitions(source=str(self.out), spaces=known, env_id=self.plan.env_id, **columns)
+            whole = self._folder / self.out.name  # there, so that a kill leaves nothing elsewhere
+            if not whole.exists():
+                write_transitions(recorded, whole)
+            whole.replace(self.out)
+            sync_folder(self.out.parent)
             shutil.rmtree(self._folder)
         return complete
 
@@ -223,6 +228,8 @@ class Recorder:
                 if should_stop():
                     return False
                 limit = amount - self._done[index] if by_steps else MAX_EPISODE_STEPS
+                if player.begin is not None:
+                    player.begin(streams.integer("action", self.episodes))
                 episode = play_episode(envs, player.act, streams, self.episodes, limit, _stop_at_once(should_stop))
                 length = len(episode["rewards"])
                 self._pending.append(episode)

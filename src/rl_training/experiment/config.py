@@ -40,16 +40,19 @@ class TrainConfig(Settings):
     )
     worker_timeout: Positive = Field(60.0, description="seconds after which a silent env worker counts as hung")
     threads: Count = Field(1, description="CPU threads of PyTorch; small networks are fastest, and repeatable, with 1")
+    matmul_precision: Literal["highest", "high"] = Field(
+        "highest", description="of float32 matrix products on a GPU; high: TF32, faster, as convolutions are anyhow"
+    )
     acceleration: Literal["auto", "eager", "compile", "cuda_graph"] = Field(
         "auto", description="how the update step is run; auto decides from its length, the device and the compiler"
     )
     output_dir: Path = Field(Path("runs"), description="folder in which the run's folder is made")
-    log_interval: Count = Field(1_000, description="env steps between records in metrics.jsonl")
-    eval_interval: CountOrZero = Field(0, description="env steps between evaluations; 0 = only at the end")
+    log_interval: Count = Field(1_000, description="env steps (offline: gradient steps) between records of metrics")
+    eval_interval: CountOrZero = Field(0, description="the same between evaluations; 0 = only at the end")
     eval_episodes: Count = Field(5, description="episodes per evaluation")
     stop_return: Real | None = Field(None, description="stop once an evaluation's mean return reaches this")
     checkpoint_interval: CountOrZero = Field(
-        0, description="env steps between checkpoints; 0 = only at the end and on a signal"
+        0, description="the same between checkpoints; 0 = only at the end and on a signal"
     )
     keep_checkpoints: Count = Field(3, description="newest checkpoints kept; the best one is kept besides")
     tensorboard: Switch = Field(True, description="also write TensorBoard event files")
@@ -67,6 +70,9 @@ class TrainConfig(Settings):
         hparams = self.hparams  # its own errors say where they are from
         if not self.env_id and self.spec.loop != "offline":
             raise ConfigError(f"env_id is missing: {self.algo} learns in an environment")
+        if not self.env_id and (self.stop_return is not None or self.env_kwargs):
+            name = "stop_return" if self.stop_return is not None else "env_kwargs"
+            raise ConfigError(f"{name} needs an environment, but env_id is empty")
         try:
             hparams.check_run(self.num_envs, has_env=bool(self.env_id))
         except ValueError as error:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
+from rl_training.data.dataset_metadata import ALLOW
 from rl_training.errors import ConfigError, TrainingError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.durable_files import write_atomic
@@ -119,7 +120,8 @@ def run_seeds(config: TrainConfig, seeds: Sequence[int], *, jobs: int = 1, extra
             "several jobs are processes of their own and cannot take an env factory, network or callbacks"
         )
     else:
-        results, interrupted = _side_by_side(config, folders, jobs)
+        allowed = extras is not None and extras.allow_entry_points
+        results, interrupted = _side_by_side(config, folders, jobs, [ALLOW] if allowed else [])
     outcome = SeedsResult(folder, results, interrupted)
     if outcome.summary is not None:
         record = {"config": config.digest(), "seeds": results, "summary": asdict(outcome.summary)}
@@ -137,7 +139,9 @@ def _one_by_one(config: TrainConfig, folders: dict[int, Path], extras: Extras | 
     return results, False
 
 
-def _side_by_side(config: TrainConfig, folders: dict[int, Path], jobs: int) -> tuple[dict[int, float], bool]:
+def _side_by_side(
+    config: TrainConfig, folders: dict[int, Path], jobs: int, options: Sequence[str]
+) -> tuple[dict[int, float], bool]:
     """Keep `jobs` processes busy; a signal is handed on, so that each saves its run and can be resumed."""
     waiting = [seed for seed, folder in folders.items() if read_result(folder) is None]
     for seed in waiting:
@@ -149,7 +153,7 @@ def _side_by_side(config: TrainConfig, folders: dict[int, Path], jobs: int) -> t
         while running or (waiting and not received):
             while waiting and len(running) < jobs and not received:
                 seed = waiting.pop(0)
-                running[seed] = _start(folders[seed])
+                running[seed] = _start(folders[seed], options)
             time.sleep(0.05)
             if received:
                 for process in running.values():
@@ -167,10 +171,10 @@ def _side_by_side(config: TrainConfig, folders: dict[int, Path], jobs: int) -> t
     return {seed: score for seed, score in scores.items() if score is not None}, len(done) < len(folders)
 
 
-def _start(folder: Path) -> "subprocess.Popen[bytes]":
+def _start(folder: Path, options: Sequence[str]) -> "subprocess.Popen[bytes]":
     with (folder / "log.txt").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "rl_training", "resume", str(folder)],
+            [sys.executable, "-m", "rl_training", "resume", str(folder), *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

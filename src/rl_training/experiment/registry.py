@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rl_training.algorithms.base import Algorithm, Memory, Setup
     from rl_training.runtime.callbacks import Callback
     from rl_training.runtime.run import Run
+    from rl_training.runtime.setup import Extras, Learner
 
 ENTRY_POINT_GROUP = "rl_training.algorithms"
 
@@ -58,6 +59,7 @@ class AlgorithmSpec:
     action_masks: bool = False  # whether it keeps to the actions that an env's masks allow
     build: str  # "module:function", Setup -> Algorithm
     memory: str  # "module:function", Setup -> Memory
+    begin: str | None = None  # "module:function", (Learner, Extras): what a new run has to know before its first step
     callbacks: str | None = None  # "module:function", Run -> callbacks: what its runs do besides the loop
     reference_config: str
 
@@ -66,6 +68,10 @@ class AlgorithmSpec:
 
     def build_memory(self, setup: "Setup[Any]") -> "Memory":
         return _resolve(self.memory)(setup)  # type: ignore[no-any-return]
+
+    def begin_run(self, learner: "Learner", extras: "Extras") -> None:
+        if self.begin:
+            _resolve(self.begin)(learner, extras)
 
     def build_callbacks(self, run: "Run") -> "list[Callback]":
         return _resolve(self.callbacks)(run) if self.callbacks else []
@@ -290,7 +296,7 @@ _ROWS = (
         hparams=IQLOnlineHParams,
         build="rl_training.algorithms.iql:build_iql",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
-        callbacks="rl_training.runtime.fine_tuning:start_from",
+        begin="rl_training.runtime.fine_tuning:begin_from_offline_run",
         reference_config="iql_online/pendulum.yaml",
     ),
     _offline(

@@ -5,7 +5,7 @@ often, or adding an env, leaves every other stream as it was.
 """
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +60,23 @@ class Streams:
         if name not in STREAM_NAMES:
             raise ValueError(f"unknown random stream {name!r}; known: {', '.join(STREAM_NAMES)}")
         return np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()), *indices))
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatableStreams(Streams):
+    """Streams that can be begun again: whoever draws from them then draws the same numbers."""
+
+    _given: list[tuple[str, np.random.Generator]] = field(default_factory=list)
+
+    def numpy(self, name: str) -> np.random.Generator:
+        generator = Streams.numpy(self, name)
+        self._given.append((name, generator))
+        return generator
+
+    def begin(self, seed: int) -> None:
+        """Bring every generator that was asked for to the beginning of its stream of another seed."""
+        for name, generator in self._given:
+            set_generator_state(generator, generator_state(Streams(seed).numpy(name)))
 
 
 def generator_state(generator: np.random.Generator) -> dict[str, Any]:

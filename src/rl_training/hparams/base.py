@@ -143,6 +143,8 @@ def _explain_one(detail: Mapping[str, Any], model: type[Settings], prefix: str) 
     interval = _interval(field.metadata) if field is not None and len(location) == 1 else None
     if detail["type"] in _RANGE_ERRORS and interval:
         message = f"must be {interval}"
+    elif detail["type"] == "path_type":
+        message = "must be a path"
     elif not message.startswith("must"):
         message = "must be " + message.removeprefix("Input should be ")
     return f"{name} {message}, got {detail['input']!r}"

@@ -13,6 +13,7 @@ import numpy as np
 from rl_training.errors import TrainingError
 from rl_training.experiment.checkpointing import prune_checkpoints, save_checkpoint, write_pointer
 from rl_training.experiment.manifest import POLICY
+from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.evaluation import EvalEpisode, Evaluator, mean_return
 from rl_training.runtime.run import Run
 
@@ -78,8 +79,9 @@ class MetricsLog(Callback):
         metrics = {name: float(value) for name, value in run.last_metrics.items()}
         for name, value in metrics.items():
             if not math.isfinite(value):
+                of_updates = f" (gradient step {run.gradient_step})" if run.unit == "env step" else ""
                 raise TrainingError(
-                    f"{name} is {value} at env step {run.step} (gradient step {run.gradient_step}): training has "
+                    f"{name} is {value} at {run.unit} {run.step}{of_updates}: training has "
                     "diverged; a smaller learning_rate or max_grad_norm usually helps"
                 )
         metrics |= run.algorithm.status(run.step) | episode_metrics(run)
@@ -107,7 +109,9 @@ class MetricsLog(Callback):
 
 
 def episode_metrics(run: Run) -> dict[str, float]:
-    """Averages over the latest training episodes."""
+    """Averages over the latest training episodes; offline there are none."""
+    if isinstance(run.collector, NoCollector):
+        return {}
     if not run.recent:
         return {"episodes": 0}
     return {

@@ -4,34 +4,63 @@ from typing import cast
 
 from rl_training.algorithms.offline import OfflineLearner
 from rl_training.data.dataset_loaders import load_transition_dataset
+from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.schema import transition_fields
-from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
+from rl_training.errors import CheckpointError, ConfigError, UserError
+from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.experiment.manifest import POLICY, TRAINING
 from rl_training.hparams.offline import IQLHParams, IQLOnlineHParams
-from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.run import Run
+from rl_training.runtime.setup import Extras, Learner
+
+_ALIKE = ("network", "hidden_sizes", "layer_norm", "normalize_observations")  # settings that shape what is taken over
 
 
-class StartFrom(Callback):
-    """At the run's beginning: loads the offline run's checkpoint, and fills the memory with its dataset."""
+def begin_from_offline_run(learner: Learner, extras: Extras) -> None:
+    """Load the offline run's checkpoint, and fill the memory with its dataset. If resumed, a run has all of it."""
+    hparams = cast(IQLOnlineHParams, learner.setup.hparams)
+    if hparams.init_from is None:
+        return
+    try:
+        checkpoint = _open(hparams)
+        dataset = _dataset(checkpoint, learner, extras)
+        algorithm = cast(OfflineLearner, learner.algorithm)
+        algorithm.start_from(checkpoint.load(POLICY), checkpoint.load(TRAINING)["algorithm"])
+    except UserError as error:
+        raise type(error)(f"iql_online.algo_kwargs.init_from: {error}") from error
+    rows, capacity = len(dataset), hparams.buffer_capacity
+    if rows > capacity:
+        raise ConfigError(
+            f"iql_online.algo_kwargs.buffer_capacity must hold the {rows:,} transitions of init_from's dataset, "
+            f"got {capacity:,}"
+        )
+    learner.memory.add({name: getattr(dataset, name) for name in transition_fields(dataset.spaces)})
 
-    def on_start(self, run: Run) -> None:
-        hparams = cast(IQLOnlineHParams, run.config.hparams)
-        if hparams.init_from is None or run.step > 0:  # if resumed, its own checkpoint has all of it
-            return
-        checkpoint = open_checkpoint(find_checkpoint(hparams.init_from), parts=(POLICY, TRAINING))
-        learnt_with = checkpoint.config.hparams
-        if not isinstance(learnt_with, IQLHParams):
-            raise CheckpointError(f"init_from: {checkpoint.path} is of {checkpoint.config.algo}, but must be of iql")
-        dataset = load_transition_dataset(learnt_with, env_factory=run.env_factory)
-        rows, capacity = len(dataset), hparams.buffer_capacity
-        if rows > capacity:
-            raise ConfigError(f"buffer_capacity must hold the dataset of {rows:,} transitions, got {capacity:,}")
-        cast(OfflineLearner, run.algorithm).start_from(checkpoint.load(POLICY), checkpoint.load(TRAINING)["algorithm"])
-        run.memory.add({name: getattr(dataset, name) for name in transition_fields(dataset.spaces)})
+
+def _open(hparams: IQLOnlineHParams) -> Checkpoint:
+    """Open the checkpoint of an offline run whose networks are those of this one."""
+    assert hparams.init_from is not None
+    checkpoint = open_checkpoint(find_checkpoint(hparams.init_from), parts=(POLICY, TRAINING))
+    learnt_with = checkpoint.config.hparams
+    if not isinstance(learnt_with, IQLHParams):
+        raise CheckpointError(f"{checkpoint.path} is of {checkpoint.config.algo}, but must be of iql")
+    if not checkpoint.is_resumable:
+        raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation), without the critics")
+    for name in _ALIKE:
+        ours, theirs = getattr(hparams, name), getattr(learnt_with, name)
+        if ours != theirs:
+            raise ConfigError(f"{name} must be as in {checkpoint.path}, {theirs}, got {ours}")
+    return checkpoint
 
 
-def start_from(run: Run) -> list[Callback]:
-    """What a run that is continued in an environment needs besides the loop."""
-    return [StartFrom()]
+def _dataset(checkpoint: Checkpoint, learner: Learner, extras: Extras) -> TransitionDataset:
+    """Give what the offline run learnt from, which must fit this run's environment."""
+    learnt_with, spaces = cast(IQLHParams, checkpoint.config.hparams), learner.setup.spaces
+    is_random = learnt_with.dataset_kind == "random"  # made in the environment of the offline run, be it another
+    factory = extras.factory_for(checkpoint.config) if is_random else learner.env_factory
+    dataset = load_transition_dataset(learnt_with, env_factory=factory, allow_entry_points=extras.allow_entry_points)
+    if (dataset.spaces.observation, dataset.spaces.action) != (spaces.observation, spaces.action):
+        raise CheckpointError(
+            f"{checkpoint.path} learnt from {dataset.spaces.observation} to {dataset.spaces.action}, "
+            f"but the environment has {spaces.observation} and {spaces.action}"
+        )
+    return dataset

@@ -11,8 +11,11 @@ from rl_training.algorithms.offline import OfflineLearner
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.schema import transition_fields
+from rl_training.experiment.checkpointing import Checkpoint
+from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
+from rl_training.runtime.setup import Extras, build_learner, for_acting
 
 _ROWS_AT_ONCE = 8_192
 
@@ -38,6 +41,16 @@ def judge(algorithm: OfflineLearner, dataset: TransitionDataset) -> dict[str, fl
         for name, mean in algorithm.judge(batch).items():
             sums[name] += float(mean) * len(batch["rewards"])
     return {name: total / len(dataset) for name, total in sums.items()}
+
+
+def judge_checkpoint(checkpoint: Checkpoint, extras: Extras) -> dict[str, float]:
+    """Judge a saved run that has no environment by the data that it held out, which must be there again."""
+    learner = build_learner(for_acting(checkpoint.config), extras, None)
+    learner.memory.load_state_dict(checkpoint.load(MEMORY))
+    learner.algorithm.load_policy_state_dict(checkpoint.load(POLICY))
+    learner.algorithm.load_state_dict(checkpoint.load(TRAINING)["algorithm"])
+    assert learner.setup.held_out is not None  # settings without it are refused
+    return judge(cast(OfflineLearner, learner.algorithm), learner.setup.held_out)
 
 
 def _batches(dataset: TransitionDataset, device: torch.device) -> Iterator[Batch]:

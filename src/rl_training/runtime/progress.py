@@ -8,13 +8,14 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from rl_training.algorithms.base import Metrics
 from rl_training.runtime.callbacks import Callback, Evaluation, episode_metrics
 from rl_training.runtime.evaluation import mean_return
 from rl_training.runtime.run import Run
 
 _LIVE_SECONDS = 0.25
 _LINE_SECONDS = 5.0
-_STEPS_PER_LOOK = 64  # rounds between looks at the clock
+_ROUNDS_PER_LOOK = 64  # between looks at the clock; offline a round is several updates, and each is looked at
 
 
 class Progress(Callback):
@@ -39,7 +40,8 @@ class Progress(Callback):
 
     def on_step(self, run: Run) -> None:
         self._rounds += 1
-        if self._rounds % _STEPS_PER_LOOK and run.step < run.config.total_timesteps:
+        rounds_per_look = _ROUNDS_PER_LOOK if run.unit == "env step" else 1
+        if self._rounds % rounds_per_look and run.step < run.config.total_timesteps:
             return
         now = time.perf_counter()
         if now - self._shown_at >= (_LIVE_SECONDS if self._live else _LINE_SECONDS):
@@ -63,14 +65,15 @@ class Progress(Callback):
         total = run.config.total_timesteps
         speed = (run.step - self._start[0]) / max(time.perf_counter() - self._start[1], 1e-9)
         facts = {
-            "step": f"{run.step:,}/{total:,} ({100 * min(run.step / total, 1.0):.0f} %)",
+            run.unit.removeprefix("env "): f"{run.step:,}/{total:,} ({100 * min(run.step / total, 1.0):.0f} %)",
             "steps/s": f"{speed:,.0f}",
         }
         if speed > 0 and run.step < total:
             facts["left"] = str(timedelta(seconds=round((total - run.step) / speed)))
         episodes = episode_metrics(run)
-        facts["episodes"] = f"{episodes.pop('episodes'):,.0f}"
-        values = {name: float(run.last_metrics[name]) for name in ("loss",) if name in run.last_metrics}
+        if "episodes" in episodes:
+            facts["episodes"] = f"{episodes.pop('episodes'):,.0f}"
+        values = {name: float(value) for name, value in _shown(run.last_metrics).items()}
         facts |= {
             name: f"{value:.4g}" for name, value in {**episodes, **values, **run.algorithm.status(run.step)}.items()
         }
@@ -84,3 +87,9 @@ class Progress(Callback):
         for name, value in self._facts(run).items():
             view.add_row(name, value)
         return view
+
+
+def _shown(metrics: Metrics) -> Metrics:
+    """The loss, or those of the parts that learn; and what held-out data tell, when they have just been asked."""
+    losses = ["loss"] if "loss" in metrics else [name for name in metrics if name.endswith("_loss")]
+    return {name: metrics[name] for name in (*losses, *(name for name in metrics if name.startswith("held_out_")))}

@@ -48,6 +48,11 @@ class Run:
     _wall_start: float = field(default_factory=time.perf_counter)
 
     @property
+    def unit(self) -> str:
+        """What `step` counts, for messages."""
+        return "gradient step" if self.config.spec.loop == "offline" else "env step"
+
+    @property
     def wall_s(self) -> float:
         """Seconds of training, those before a resume included."""
         return self._wall_before + time.perf_counter() - self._wall_start

@@ -39,6 +39,7 @@ class Extras:
     network: nn.Module | None = None  # in place of the algorithm's own
     callbacks: Sequence[Callback] = ()
     show_progress: bool = True
+    allow_entry_points: bool = False  # read a dataset although its metadata name code that is not known here
 
     def factory_for(self, config: TrainConfig) -> EnvFactory | None:
         """Give what makes the run's environments; None if it has none, which only offline algorithms may."""
@@ -81,8 +82,8 @@ def env_factory_of(config: TrainConfig, extras: Extras) -> EnvFactory:
     factory = extras.factory_for(config)
     if factory is None:
         raise ConfigError(
-            "env_id is empty: there is no environment to evaluate in; eval.jsonl in the run's folder says what "
-            "held-out data tell"
+            "env_id is empty: there is no environment to evaluate in; eval.jsonl in the run's folder, and "
+            "`rl-training evaluate`, say what held-out data tell"
         )
     return factory
 
@@ -91,19 +92,22 @@ def build_learner(config: TrainConfig, extras: Extras, factory: EnvFactory | Non
     """Build algorithm and memory, or refuse: spaces, a dataset, a network or a buffer that will not do."""
     if factory is not None:
         check_backend(factory, config.execution_backend)
-    dataset, held_out = _load_dataset(config, factory) if config.spec.loop == "offline" else (None, None)
-    setup = make_setup(config, factory, extras.network, spaces=dataset.spaces if dataset is not None else None)
-    setup = replace(setup, dataset=dataset, held_out=held_out)
+        setup = make_setup(config, factory, extras.network)  # before a dataset is made or read for nothing
+    if config.spec.loop == "offline":
+        dataset, held_out = _load_dataset(config, extras, factory)
+        if factory is None:
+            setup = make_setup(config, None, extras.network, spaces=dataset.spaces)
+        setup = replace(setup, dataset=dataset, held_out=held_out)
     algorithm, memory = config.spec.build_algorithm(setup), config.spec.build_memory(setup)
     return Learner(config=config, env_factory=factory, setup=setup, algorithm=algorithm, memory=memory)
 
 
 def _load_dataset(
-    config: TrainConfig, factory: EnvFactory | None
+    config: TrainConfig, extras: Extras, factory: EnvFactory | None
 ) -> tuple[TransitionDataset, TransitionDataset | None]:
     """Give what an offline run learns from, and what is held out, if anything is."""
     hparams = cast(OfflineHParams, config.hparams)
-    dataset = load_transition_dataset(hparams, env_factory=factory)
+    dataset = load_transition_dataset(hparams, env_factory=factory, allow_entry_points=extras.allow_entry_points)
     return dataset.split(hparams.held_out, hparams.dataset_seed) if hparams.held_out else (dataset, None)
 
 
@@ -184,26 +188,35 @@ def saved_spaces(checkpoint: Checkpoint) -> Spaces:
 
 
 @contextlib.contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Let PyTorch use `count` CPU threads for a while. Threads that wait for each other cost more than they bring."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def torch_settings(config: TrainConfig) -> Iterator[None]:
+    """Set what holds for all of PyTorch as the run wants it, for a while: CPU threads, precision of products."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_num_threads(config.threads)
+    torch.set_float32_matmul_precision(config.matmul_precision)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+
+
+def for_acting(config: TrainConfig) -> TrainConfig:
+    """Give the config of a saved run as it holds on this machine, where nothing is learnt."""
+    return config.updated(device=config.device if torch.cuda.is_available() else "cpu", acceleration="eager")
 
 
 def load_policy(
-    path: str | Path, extras: Extras | None = None, *, pointer: str = "latest"
+    path: str | Path, extras: Extras | None = None, *, pointer: str = "latest", streams: Streams | None = None
 ) -> tuple[Checkpoint, Algorithm]:
-    """Build the algorithm of a checkpoint and give it the trained policy; the memory is not read."""
+    """Build the algorithm of a checkpoint and give it the trained policy; the memory is not read.
+
+    `streams`: what it draws from where it acts by chance, in place of the run's.
+    """
     extras = extras or Extras()
     checkpoint = open_checkpoint(find_checkpoint(path, pointer), parts=(POLICY,))
-    config = checkpoint.config
-    here = config.updated(device=config.device if torch.cuda.is_available() else "cpu", acceleration="eager")
+    here = for_acting(checkpoint.config)
     factory = extras.factory_for(here)
     setup = make_setup(here, factory, extras.network, spaces=None if factory is not None else saved_spaces(checkpoint))
-    algorithm = here.spec.build_algorithm(setup)
+    algorithm = here.spec.build_algorithm(replace(setup, streams=streams) if streams is not None else setup)
     algorithm.load_policy_state_dict(checkpoint.load(POLICY))
     return checkpoint, algorithm

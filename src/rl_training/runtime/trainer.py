@@ -27,7 +27,7 @@ from rl_training.runtime.progress import Progress
 from rl_training.runtime.result import TrainResult, end_run
 from rl_training.runtime.resuming import Continuation, abandon, find_continuation, fork, is_unsaved_run, take_over
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import Extras, Learner, build_learner, make_collector, resolve, torch_threads
+from rl_training.runtime.setup import Extras, Learner, build_learner, make_collector, resolve, torch_settings
 from rl_training.runtime.signals import signals_stop
 
 __all__ = ["Extras", "TrainResult", "resume", "train"]
@@ -50,6 +50,7 @@ def train(config: TrainConfig, extras: Extras | None = None, *, run_dir: Path | 
     factory = extras.factory_for(config)
     replayable = _is_replayable(config, factory)
     learner = build_learner(config, extras, factory)  # what is refused leaves no folder behind
+    config.spec.begin_run(learner, extras)
     path = create_run_dir(config, run_dir)
     with locked(path):
         abandon(path, checkpoint_names(path / "checkpoints"))
@@ -106,7 +107,7 @@ def _run(
     checkpoint = continuation.checkpoint if continuation else None
     training = checkpoint.load(TRAINING) if checkpoint else {}
     folder = RunDir(path, training.get("log_positions"))
-    with contextlib.closing(folder), torch_threads(learner.config.threads):
+    with contextlib.closing(folder), torch_settings(learner.config):
         run = Run(
             config=learner.config,
             streams=learner.setup.streams,
