@@ -1,4 +1,4 @@
-"""Entry point: `python -m benchmarks speed dqn ppo`, `scores C1`, `replay`, `dynamics`, `exactness`, `kills`, `gpu`."""
+"""Entry point: `python -m benchmarks speed dqn ppo`, `scores C1 C23`, `datasets`, `replay`, `exactness`, `gpu`, ..."""
 
 import argparse
 import os
@@ -6,10 +6,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.datasets import RECIPES, DatasetError, all_kinds, make_datasets
+from benchmarks.launch import KEPT_RUNS
 from benchmarks.peers import PeerError, peer_names, peer_python
 from benchmarks.replay import CONTENDERS as REPLAY_CONTENDERS
 from benchmarks.replay import run_replay
-from benchmarks.scores import KEPT_RUNS, ROWS, Row, run_scores
+from benchmarks.scores import ROWS, Row, RowRuns, rows_named, run_scores
 from benchmarks.speed import TASKS, SpeedTask, run_speed
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -66,12 +68,22 @@ def build_parser() -> argparse.ArgumentParser:
     )
 
     scores = commands.add_parser("scores", parents=[shared], help="returns over seeds, ours and the peer's")
-    scores.add_argument("names", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)} (default: all)")
+    scores.add_argument(
+        "names",
+        nargs="*",
+        metavar="ROW",
+        help=f"of {', '.join(ROWS)}, or what several begin with, such as C23 (default: all)",
+    )
     scores.add_argument(
         "--seeds", type=parse_seeds, default=None, help="0-4 or 0,2,5 (default: the row's own, with --quick: 0-1)"
     )
     scores.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each (default: %(default)s)")
-    scores.add_argument("--device", default="cpu", help="where ours learns (default: %(default)s)")
+    scores.add_argument("--device", default="cpu", help="where ours (and d3rlpy) learns (default: %(default)s)")
+
+    datasets = commands.add_parser("datasets", help="record what the offline rows learn from; they do it if need be")
+    datasets.add_argument("names", nargs="*", metavar="ENV", help=f"of {', '.join(RECIPES)} (default: all)")
+    datasets.add_argument("--device", default="cpu", help="where SAC learns (default: %(default)s)")
+    datasets.add_argument("--jobs", type=int, default=2, help="processes at a time (default: %(default)s)")
 
     broken = argparse.ArgumentParser(add_help=False)
     broken.add_argument("--seed", type=int, default=0, help="of the random moments (default: %(default)s)")
@@ -83,11 +95,21 @@ def build_parser() -> argparse.ArgumentParser:
         "--kills", type=int, default=40, help="deaths, at least half while saving (default: %(default)s)"
     )
 
-    gpu = commands.add_parser("gpu", help="on a CUDA device: updates/s of DQN or SAC in each mode, or Atari games")
+    gpu = commands.add_parser("gpu", help="on a CUDA device: updates/s of DQN, SAC or IQL in each mode, or Atari games")
     gpu.add_argument(
-        "name", nargs="?", default="dqn", choices=["dqn", "sac", "pong", "breakout"], help="(default: %(default)s)"
+        "name",
+        nargs="?",
+        default="dqn",
+        choices=["dqn", "sac", "iql", "pong", "breakout"],
+        help="(default: %(default)s)",
     )
     gpu.add_argument("--out", type=Path, default=RESULTS, help="folder of the result file (default: %(default)s)")
+    gpu.add_argument(
+        "--modes",
+        type=parse_names,
+        metavar="A,B",
+        help="sac and iql: only these of eager, compile and cuda_graph (compile takes the longest to build)",
+    )
     atari = gpu.add_argument_group("pong and breakout")
     atari.add_argument(
         "--algos", type=parse_names, default=["ppo"], metavar="A,B", help="several run side by side (default: ppo)"
@@ -131,6 +153,11 @@ def main() -> int:
             print(f"{name}: {peer_python(name)}")
         return 0
 
+    if args.command == "datasets":
+        names = check_names(args.names, list(RECIPES), "environment", parser)
+        make_datasets(all_kinds(names), device=args.device, jobs=args.jobs)
+        return 0
+
     if args.command == "exactness":
         from benchmarks.exactness import run_exactness  # imports torch, which the others do not need
 
@@ -155,10 +182,14 @@ def main() -> int:
             from benchmarks.gpu import run_gpu
 
             return run_gpu(args.out / "gpu_dqn.json")
-        if args.name == "sac":
-            from benchmarks.gpu_sac import run_gpu_sac
+        if args.name in ("sac", "iql"):
+            from benchmarks import gpu_iql, gpu_sac
+            from benchmarks.gpu import MODES
+            from benchmarks.gpu_beside import run_family
 
-            return run_gpu_sac(args.out / "gpu_sac.json")
+            family = {"sac": gpu_sac.FAMILY, "iql": gpu_iql.FAMILY}[args.name]
+            modes = check_names(args.modes or (), MODES, "mode", parser)
+            return run_family(family, args.out / f"gpu_{args.name}.json", modes)
         from benchmarks.atari import AtariSetting, run_atari, run_side_by_side
 
         folder = args.run or KEPT_RUNS / args.name
@@ -195,24 +226,25 @@ def main() -> int:
                 out=args.out / f"speed_{name}{suffix}.json",
             )
     else:
-        for name in check_names(args.names, list(ROWS), "row", parser):
-            contenders = check_names(args.contenders or (), list(ROWS[name].contenders), "contender", parser)
-            well &= run_scores(
-                name,
-                contenders=contenders,
+        names = [row for name in args.names for row in rows_named(name) or [name]]
+        wanted = [
+            RowRuns(
+                name=name,
+                contenders=check_names(args.contenders or (), list(ROWS[name].contenders), "contender", parser),
                 seeds=args.seeds or range(2 if args.quick else ROWS[name].seeds),
                 steps=steps_of(ROWS[name]),
-                jobs=args.jobs,
                 out=args.out / f"scores_{name}{suffix}.json",
-                device=args.device,
             )
+            for name in check_names(names, list(ROWS), "row", parser)
+        ]
+        well = run_scores(wanted, jobs=args.jobs, device=args.device)
     return 0 if well else 1
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except PeerError as error:
+    except (PeerError, DatasetError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

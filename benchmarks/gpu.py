@@ -10,8 +10,8 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,11 @@ import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 
-from rl_training.algorithms.base import Algorithm, Setup
-from rl_training.algorithms.dqn import build_dqn
-from rl_training.data.replay_buffer import build_replay_buffer
+from rl_training.algorithms.base import Setup
+from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.schema import Spaces
+from rl_training.experiment.registry import find_spec
 from rl_training.experiment.seeding import Streams
-from rl_training.hparams.base import OffPolicyHParams
 from rl_training.hparams.dqn import DQNHParams
 
 MODES = ("eager", "compile", "cuda_graph")
@@ -43,12 +42,16 @@ Seconds = Callable[[int], float]  # gives the time of so many updates
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """An algorithm of ours that learns from random transitions. `at_once`: updates per call."""
+    """An algorithm of ours that learns from random transitions.
 
-    build: Callable[[Setup[Any]], Algorithm]
+    `at_once`: updates per call. `others`: who does the same, by name: from the case and the device to a timer.
+    """
+
+    algo: str
     spaces: Spaces
-    hparams: OffPolicyHParams
+    hparams: Any  # the algorithm's, with a batch_size
     at_once: int = 1
+    others: Mapping[str, "Callable[[Case, str], Seconds]"] = field(default_factory=dict)
 
 
 def random_transitions(spaces: Spaces) -> dict[str, np.ndarray]:
@@ -62,6 +65,14 @@ def random_transitions(spaces: Spaces) -> dict[str, np.ndarray]:
         "rewards": np.ones(TRANSITIONS),
         "terminated": rng.random(TRANSITIONS) < 0.05,
     }
+
+
+def random_dataset(spaces: Spaces) -> TransitionDataset:
+    """Give the random transitions as an offline algorithm learns from them."""
+    rows = random_transitions(spaces)
+    single = {name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in rows.items()}
+    truncated = np.zeros(TRANSITIONS, np.bool_)
+    return TransitionDataset(**single, truncated=truncated, spaces=spaces, env_id="", source="random transitions")
 
 
 def timed(call: Callable[[], object], device: str, at_once: int = 1) -> Seconds:
@@ -80,7 +91,7 @@ def timed(call: Callable[[], object], device: str, at_once: int = 1) -> Seconds:
 
 def build_updater(case: Case, mode: str, device: str) -> tuple[Seconds, Callable[[], torch.Tensor]]:
     """Give a function that times n updates of one mode, and one that shows the parameters reached."""
-    setup = Setup(
+    setup: Setup[Any] = Setup(
         spaces=case.spaces,
         hparams=case.hparams,
         total_timesteps=50_000,
@@ -88,8 +99,12 @@ def build_updater(case: Case, mode: str, device: str) -> tuple[Seconds, Callable
         device=torch.device(device),
         acceleration=mode,
     )
-    algorithm, memory = case.build(setup), build_replay_buffer(setup)
-    memory.add(random_transitions(case.spaces))
+    spec = find_spec(case.algo)
+    offline = spec.loop == "offline"
+    setup = replace(setup, dataset=random_dataset(case.spaces)) if offline else setup
+    algorithm, memory = spec.build_algorithm(setup), spec.build_memory(setup)
+    if not offline:
+        memory.add(random_transitions(case.spaces))
     sample = memory.sampler(case.hparams.batch_size * case.at_once)
     seconds = timed(lambda: algorithm.update(sample()), device, case.at_once)
     return seconds, lambda: torch.cat([value.flatten() for value in algorithm.policy_state_dict().values()]).cpu()
@@ -116,7 +131,7 @@ def differences(reached: Mapping[str, torch.Tensor]) -> dict[str, float]:
 
 def measure(updates: int = 2_000, repeats: int = 5, device: str = "cuda") -> dict[str, Any]:
     env = gym.make("CartPole-v1")
-    case = Case(build=build_dqn, spaces=Spaces(env.observation_space, env.action_space), hparams=HPARAMS)
+    case = Case(algo="dqn", spaces=Spaces(env.observation_space, env.action_space), hparams=HPARAMS)
     updaters = {mode: build_updater(case, mode, device) for mode in MODES}
     for seconds, _ in updaters.values():
         seconds(100)  # compiling, capturing and warming up
@@ -140,14 +155,15 @@ def print_rates(updates_per_s: Mapping[str, Mapping[str, Any]]) -> None:
         print(f"{name:20s} {row['median']:10,.0f} updates/s  ({row['min']:,.0f} to {row['max']:,.0f})")
 
 
-def run_gpu(out: Path, measure: Callable[[], dict[str, Any]] = measure) -> int:
-    """Measure on the GPU and write `out`; `updates_per_s` of what was measured is printed."""
+def run_gpu(out: Path, measure: Callable[[], Iterable[dict[str, Any]]] = lambda: [measure()]) -> int:
+    """Measure on the GPU and write `out`, anew after each part; the `updates_per_s` of all are printed at the end."""
     if not torch.cuda.is_available():
         print("error: this benchmark needs a CUDA device, and PyTorch sees none", file=sys.stderr)
         return 2
-    results = measure()
+    results: dict[str, Any] = {"updates_per_s": {}}
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    for results in measure():
+        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print_rates(results["updates_per_s"])
     print(f"written: {out}")
     return 0

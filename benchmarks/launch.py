@@ -12,9 +12,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import peer_python
+from benchmarks.peers import ROOT, peer_python
 
 SCRIPTS = Path(__file__).resolve().parent / "contenders"
+KEPT_RUNS = ROOT / "runs" / "benchmarks"
 
 
 class ContenderError(RuntimeError):
@@ -25,12 +26,14 @@ class ContenderError(RuntimeError):
 class Contender:
     """A script, and the environment it runs in: a peer's, or (None) the one this benchmark runs in.
 
-    `setting`: what it changes in the benchmark's setting; `hparams`: in the hyperparameters there.
+    `setting`: what it changes in the benchmark's setting; `hparams`: in the hyperparameters there. `any_device`: it
+    learns where it is told to; else on the CPU.
     """
 
     name: str
     script: str
     peer: str | None = None
+    any_device: bool = False
     environ: Mapping[str, str] = field(default_factory=dict)
     setting: Mapping[str, Any] = field(default_factory=dict)
     hparams: Mapping[str, Any] = field(default_factory=dict)
@@ -59,13 +62,14 @@ def _with_two_threads(*contenders: Contender) -> dict[str, Contender]:
 
 # "ours" starts with a warm cache of compiled steps, "ours-cold" with an empty one.
 _OURS_COLD = Contender(name="ours-cold", script="ours.py")
-OURS = Contender(name="ours", script="ours.py")
+OURS = Contender(name="ours", script="ours.py", any_device=True)
 _OURS_ENVPOOL = Contender(name="ours-envpool", script="ours.py", setting={"execution_backend": "envpool"})
 _ON_CPU = {"JAX_PLATFORMS": "cpu"}
 SB3_CONTRIB = Contender(name="sb3_contrib", script="sb3_qr_dqn.py", peer="sb3")
 TIANSHOU = Contender(name="tianshou", script="tianshou_dqn.py", peer="tianshou")  # any head: the setting's `algo`
 SB3_ACTOR_CRITIC = Contender(name="sb3", script="sb3_actor_critic.py", peer="sb3")  # SAC and TD3
 TIANSHOU_ACTOR_CRITIC = Contender(name="tianshou", script="tianshou_actor_critic.py", peer="tianshou")  # and REDQ
+D3RLPY_IQL = Contender(name="d3rlpy", script="d3rlpy_iql.py", peer="d3rlpy", any_device=True)
 FLOOR = Contender(name="floor", script="floor.py")  # no learner: the time of an update's matrix products alone
 
 DQN_CONTENDERS = _by_name(
@@ -107,6 +111,7 @@ TD3_CONTENDERS = _with_two_threads(OURS, SB3_ACTOR_CRITIC, _SBX_ACTOR_CRITIC, TI
 SAC_CONTENDERS = {**TD3_CONTENDERS, **_by_name(Contender(name="plain", script="plain_sac.py"))}
 # sbx has no REDQ: its SAC with as many critics takes the least value of all of them.
 REDQ_CONTENDERS = _with_two_threads(OURS, TIANSHOU_ACTOR_CRITIC, replace(_SBX_ACTOR_CRITIC, name="sbx-sac"))
+IQL_CONTENDERS = _by_name(_OURS_COLD, OURS, D3RLPY_IQL, Contender(name="plain", script="plain_iql.py"))
 
 
 def run_contender(

@@ -1,8 +1,8 @@
 """Scores: train over several seeds, play the final policy greedily on shared reset seeds, compare with the peer.
 
-Two runs at a time, one thread and one core each. A finished run is kept under `runs/benchmarks/` and not repeated while
-its setting, the library's source and the peer's versions stay as they are; so an interrupted benchmark goes on where it
-stopped.
+Some runs at a time, those of all rows together, one thread and one core each. A finished run is kept under
+`runs/benchmarks/` and not repeated while its setting, the library's source and the peer's versions stay as they are; so
+an interrupted benchmark goes on where it stopped.
 """
 
 import hashlib
@@ -10,14 +10,17 @@ import json
 import os
 import queue
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from benchmarks.datasets import dataset_facts, make_datasets, normalised
 from benchmarks.launch import (
+    D3RLPY_IQL,
     DQN_CONTENDERS,
+    KEPT_RUNS,
     OURS,
     PPO_CONTENDERS,
     SB3_ACTOR_CRITIC,
@@ -29,11 +32,11 @@ from benchmarks.launch import (
     run_contender,
 )
 from benchmarks.machine import describe_run, source_digest
-from benchmarks.peers import REQUIREMENTS, ROOT
+from benchmarks.peers import REQUIREMENTS
 from benchmarks.speed import write_json
+from rl_training import load_config
 from rl_training.experiment.manager import summarize
 
-KEPT_RUNS = ROOT / "runs" / "benchmarks"
 HELD_EVALUATIONS = 3
 
 # The values of rl-zoo3 for stable-baselines3's DQN, in our names. SB3 counts `target_update_interval` in env steps.
@@ -255,15 +258,22 @@ def sb3_actor_critics(sac: dict[str, Any], td3: dict[str, Any]) -> list[Peer]:
     ]
 
 
+def d3rlpy_iql(config: str) -> Peer:
+    """Give d3rlpy's IQL with the values of one of our configs."""
+    places = {name for name in load_config(config).hparams.model_dump() if name.startswith("dataset_")}
+    hparams = load_config(config).hparams.model_dump(mode="json", exclude={*places, "held_out"})
+    return Peer(contender=D3RLPY_IQL, hparams=hparams)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One row of the score table.
 
-    `ours`: our contenders, each with its config. `threshold`: the return whose first holding over 3 evaluations is
-    reported. `goal`: what the target wants of each seed, where that is another number. `by`: the step at which the
-    target wants to see the training evaluation, too. `window`: with more than one, the target speaks of the mean of so
-    many evaluations during training: the last ones, and those up to `by`. `quoted`: scores of peers that are not run,
-    with their source.
+    `ours`: our contenders, each with its config. `dataset`: what is learnt from, such as pendulum/medium; steps are
+    gradient steps then. `threshold`: the return whose first holding over 3 evaluations is reported. `goal`: what the
+    target wants of each seed, where that is another number. `by`: the step at which the target wants to see the
+    training evaluation, too. `window`: with more than one, the target speaks of the mean of so many evaluations during
+    training: the last ones, and those up to `by`. `quoted`: scores of peers that are not run, with their source.
     """
 
     env_id: str
@@ -271,11 +281,12 @@ class Row:
     target: str
     ours: Mapping[str, str]
     peers: Sequence[Peer] = ()
-    threshold: float
+    dataset: str | None = None
+    threshold: float | None = None
     goal: float | None = None
     by: int | None = None
     window: int = 1
-    track_every: int
+    track_every: int = 0
     eval_episodes: int = 20
     track_episodes: int = 10
     seeds: int = 5
@@ -291,9 +302,12 @@ class Row:
         # Only what differs from the default: kept runs are found by their setting.
         vector = {} if peer is None or peer.num_envs == 1 else {"num_envs": peer.num_envs}
         algo = {} if peer is None or peer.algo is None else {"algo": peer.algo}
+        facts = dataset_facts(self.dataset) if self.dataset else {}
+        source = {"dataset": facts["path"], "dataset_sha256": facts["sha256"]} if facts else {}
         return {
             **vector,
             **algo,
+            **source,
             "mode": "score",
             "env_id": self.env_id,
             "steps": steps,
@@ -358,6 +372,32 @@ def pendulum(steps: int, target: str, ours: Mapping[str, str], *peers: Peer, **m
 
 def mujoco(env_id: str, steps: int, target: str, ours: Mapping[str, str], *peers: Peer, **more: Any) -> Row:
     return Row(env_id=env_id, steps=steps, target=target, ours=ours, peers=peers, eval_episodes=10, **more)
+
+
+def offline(dataset: str, steps: int, target: str, *, seeds: int) -> Row:
+    """Give a row of IQL, BC and d3rlpy's IQL on one dataset, whose first part names the environment's configs."""
+    name = dataset.partition("/")[0]
+    iql = f"iql/{name}.yaml"
+    return Row(
+        env_id=load_config(iql).env_id,
+        steps=steps,
+        target=target,
+        ours={"ours": iql, "ours-bc": f"bc/{name}.yaml"},
+        peers=[d3rlpy_iql(iql)],
+        dataset=dataset,
+        eval_episodes=100 if name == "pendulum" else 10,
+        seeds=seeds,
+    )
+
+
+def offline_rows(
+    row: str, names: Sequence[str], kinds: Sequence[str], *, steps: int, target: str, seeds: int
+) -> dict[str, Row]:
+    return {
+        f"{row}_{name}_{kind.replace('-', '_')}": offline(f"{name}/{kind}", steps, target, seeds=seeds)
+        for name in names
+        for kind in kinds
+    }
 
 
 DOPAMINE = "(Dopamine's SAC: training episodes, 5 seeds)"
@@ -550,66 +590,125 @@ ROWS = {
     "M14_breakout": minatar("Breakout", BEYOND_DQN, DISTRIBUTIONAL, threshold=10.0),
     "M14_asterix": minatar("Asterix", BEYOND_DQN, DISTRIBUTIONAL, threshold=10.0),
     "M14_space_invaders": minatar("SpaceInvaders", BEYOND_DQN, DISTRIBUTIONAL, threshold=40.0),
+    **offline_rows(
+        "C23",
+        ("pendulum", "halfcheetah"),
+        ("random", "medium", "medium-replay"),
+        steps=50_000,
+        target="mean >= d3rlpy; on medium-replay >= BC + 10 %",
+        seeds=5,
+    ),
+    **offline_rows(
+        "M16",
+        ("hopper", "halfcheetah"),
+        ("medium", "medium-replay", "medium-expert"),
+        steps=200_000,
+        target=">= d3rlpy on 5 of the 6 datasets, and a higher sum of normalised scores",
+        seeds=3,
+    ),
 }
 
 
-def run_scores(
-    name: str,
-    *,
-    contenders: Sequence[str],
-    seeds: Sequence[int],
-    steps: int,
-    jobs: int,
-    out: Path,
-    device: str = "cpu",
-) -> bool:
-    """Run what is missing of a row, print, and write `out`. Give whether every run ended well.
+def rows_named(name: str) -> list[str]:
+    """Give the rows that a name stands for: one, or all that begin with it, as C23_pendulum_medium does with C23."""
+    return [name] if name in ROWS else [row for row in ROWS if row.startswith(f"{name}_")]
 
-    `device`: where ours learns; the peers stay on the CPU.
+
+@dataclass(frozen=True, kw_only=True)
+class RowRuns:
+    """The runs of a row that are wanted, and where its results go."""
+
+    name: str
+    contenders: Sequence[str]
+    seeds: Sequence[int]
+    steps: int
+    out: Path
+
+    @property
+    def row(self) -> Row:
+        return ROWS[self.name]
+
+    @property
+    def cells(self) -> list[tuple[str, int]]:
+        return [(contender, seed) for seed in self.seeds for contender in self.contenders]
+
+    def setting(self, contender: str, seed: int, device: str) -> dict[str, Any]:
+        setting = self.row.setting(contender, seed, steps=self.steps)
+        elsewhere = device != "cpu" and self.row.contenders[contender].any_device
+        return {**setting, "device": device} if elsewhere else setting
+
+
+class RowResults:
+    """What has come of a row so far; written anew after every run."""
+
+    def __init__(self, wanted: RowRuns) -> None:
+        self.wanted, self.failures = wanted, list[str]()
+        self.finished: dict[tuple[str, int], dict[str, Any]] = {}
+        row = wanted.row
+        self._header = {
+            "benchmark": f"scores {wanted.name}",
+            **describe_run(),
+            "env_id": row.env_id,
+            "steps": wanted.steps,
+            "target": row.target,
+            **({"dataset": dataset_facts(row.dataset)} if row.dataset else {}),
+            "threshold": row.threshold,
+            "goal": row.goal,
+            "seeds": list(wanted.seeds),
+            "quoted": dict(row.quoted),
+        }
+
+    @property
+    def complete(self) -> bool:
+        return len(self.finished) + len(self.failures) == len(self.wanted.cells)
+
+    def add(self, contender: str, seed: int, run: "Future[dict[str, Any]]") -> None:
+        title = f"  {self.wanted.name:8} {contender:20} seed {seed}"
+        try:
+            result = run.result()
+        except ContenderError as error:
+            self.failures.append(str(error))
+            print(f"{title}: FAILED: {error}", flush=True)
+        else:
+            self.finished[contender, seed] = result
+            print(f"{title}: {fmean(result['returns']):8.1f} {result['kept']}", flush=True)
+        results = self.write()
+        if self.complete:
+            print_table(results)
+            print(f"written: {self.wanted.out}", flush=True)
+
+    def write(self) -> dict[str, Any]:
+        runs = collect(self.finished, self.wanted.contenders, self.wanted.row)
+        results = {**self._header, "failures": self.failures, **runs}
+        write_json(self.wanted.out, results)
+        return results
+
+
+def run_scores(wanted: Sequence[RowRuns], *, jobs: int, device: str = "cpu") -> bool:
+    """Run what is missing of some rows, `jobs` runs at a time; print, and write the results. Give whether all is well.
+
+    `device`: where ours learns; the peers that cannot choose stay on the CPU.
     """
-    row = ROWS[name]
-    header = {
-        "benchmark": f"scores {name}",
-        **describe_run(),
-        "env_id": row.env_id,
-        "steps": steps,
-        "target": row.target,
-        "threshold": row.threshold,
-        "goal": row.goal,
-        "seeds": list(seeds),
-        "quoted": dict(row.quoted),
+    make_datasets([each.row.dataset for each in wanted if each.row.dataset], device=device, jobs=jobs)
+    for each in wanted:
+        size = f"{each.steps} steps, {len(each.cells)} runs, {jobs} at a time"
+        print(f"scores {each.name}: {each.row.env_id}, {size}", flush=True)
+    results = {each.name: RowResults(each) for each in wanted}
+    pool, cores = ThreadPoolExecutor(jobs), FreeCores(jobs)
+    pending = {
+        pool.submit(
+            run_or_recall, each.row.contenders[contender], each.setting(contender, seed, device), each.name, cores
+        ): (each.name, contender, seed)
+        for each in wanted
+        for contender, seed in each.cells
     }
-    cells = [(contender, seed) for seed in seeds for contender in contenders]
-    print(f"scores {name}: {row.env_id}, {steps} steps, {len(cells)} runs, {jobs} at a time", flush=True)
-    finished: dict[tuple[str, int], dict[str, Any]] = {}
-    failures: list[str] = []
-    pool = ThreadPoolExecutor(jobs)
-    cores = FreeCores(jobs)
-    pending = {}
-    for contender, seed in cells:
-        setting = row.setting(contender, seed, steps=steps)
-        if device != "cpu" and row.contenders[contender].peer is None:
-            setting = {**setting, "device": device}
-        pending[pool.submit(run_or_recall, row.contenders[contender], setting, name, cores)] = (contender, seed)
     try:
         for future in as_completed(pending):
-            contender, seed = pending[future]
-            try:
-                result = future.result()
-            except ContenderError as error:
-                failures.append(str(error))
-                print(f"  {contender:20} seed {seed}: FAILED: {error}", flush=True)
-                continue
-            finished[contender, seed] = result
-            print(f"  {contender:20} seed {seed}: {fmean(result['returns']):8.1f} {result['kept']}", flush=True)
-            write_json(out, {**header, "failures": failures, **collect(finished, contenders, row)})
+            name, contender, seed = pending[future]
+            results[name].add(contender, seed, future)
     finally:
         pool.shutdown(cancel_futures=True)  # on Ctrl-C, do not start the runs that still wait
-    results = {**header, "failures": failures, **collect(finished, contenders, row)}
-    write_json(out, results)
-    print_table(results)
-    print(f"written: {out}")
-    return not failures
+    return not any(result.failures for result in results.values())
 
 
 class FreeCores:
@@ -675,6 +774,33 @@ def returns_at(runs: Sequence[dict[str, Any]], row: Row) -> dict[str, list[float
     return {name: [return_at(run["tracked"], step, row.window) for run in runs] for name, step in places.items()}
 
 
+def held_from(run: dict[str, Any], row: Row) -> dict[str, int | None]:
+    return {} if row.threshold is None else {"first_held_step": first_held(run["tracked"], row.threshold)}
+
+
+def thresholds_reached(runs: Sequence[dict[str, Any]], means: Sequence[float], row: Row) -> dict[str, Any]:
+    """Give how many final policies are as good as the row wants, and since when the runs have held it."""
+    goal = {"seeds_at_goal": sum(mean >= row.goal for mean in means)} if row.goal is not None else {}
+    if row.threshold is None:
+        return goal
+    threshold = row.threshold
+    held = [first_held(run["tracked"], threshold) for run in runs]
+    return {
+        "seeds_at_threshold": sum(mean >= threshold for mean in means),
+        **goal,
+        "first_held_steps": held,
+        "first_held_median": median_step(held),
+    }
+
+
+def normalised_scores(means: Sequence[float], row: Row) -> dict[str, Any]:
+    """Give the seeds' means as scores between the random policy (0) and the expert (100), in rows with a dataset."""
+    if row.dataset is None:
+        return {}
+    scores = [normalised(mean, dataset_facts(row.dataset)) for mean in means]
+    return {"normalised_mean": fmean(scores), "normalised_scores": scores}
+
+
 def collect(finished: dict[tuple[str, int], dict[str, Any]], contenders: Sequence[str], row: Row) -> dict[str, Any]:
     """Put the runs together per contender: summary over seeds first, then every seed."""
     per_contender: dict[str, Any] = {}
@@ -685,10 +811,8 @@ def collect(finished: dict[tuple[str, int], dict[str, Any]], contenders: Sequenc
         means = [fmean(run["returns"]) for run in runs]
         per_contender[contender] = {
             **asdict(summarize(means)),
-            "seeds_at_threshold": sum(mean >= row.threshold for mean in means),
-            **({"seeds_at_goal": sum(mean >= row.goal for mean in means)} if row.goal is not None else {}),
-            "first_held_steps": (held := [first_held(run["tracked"], row.threshold) for run in runs]),
-            "first_held_median": median_step(held),
+            **normalised_scores(means, row),
+            **thresholds_reached(runs, means, row),
             **returns_at(runs, row),
             "versions": runs[0]["versions"],
             "hparams": runs[0].get("resolved_config")
@@ -698,7 +822,7 @@ def collect(finished: dict[tuple[str, int], dict[str, Any]], contenders: Sequenc
                 {
                     "seed": run["setting"]["seed"],
                     "mean_return": mean,
-                    "first_held_step": first_held(run["tracked"], row.threshold),
+                    **held_from(run, row),
                     "returns": run["returns"],
                     "tracked": [
                         {"step": evaluation["step"], "mean_return": fmean(evaluation["returns"])}
@@ -716,14 +840,17 @@ def collect(finished: dict[tuple[str, int], dict[str, Any]], contenders: Sequenc
 
 
 def print_table(results: dict[str, Any]) -> None:
-    threshold = results["threshold"]
+    threshold, dataset = results["threshold"], results.get("dataset")
     print(f"\ntarget: {results['target']}")
-    held_title = f"first held at {threshold:g}+ (per seed)"
-    print(f"{'contender':20} {'mean':>8} {'std':>7} {'IQM':>8} {'95 % interval':>18}  {held_title}")
+    if dataset:
+        print(f"dataset: {dataset['name']}, mean return {dataset['mean_return']:.1f}, {dataset['rows']} rows")
+    last_title = "normalised" if threshold is None else f"first held at {threshold:g}+ (per seed)"
+    print(f"{'contender':20} {'mean':>8} {'std':>7} {'IQM':>8} {'95 % interval':>18}  {last_title}")
     for name, row in results["contenders"].items():
         low, high = row["interval"]
-        held = " ".join("-" if step is None else f"{step / 1000:g}k" for step in row["first_held_steps"])
+        held = ("-" if step is None else f"{step / 1000:g}k" for step in row.get("first_held_steps", ()))
+        last = f"{row['normalised_mean']:.1f}" if dataset else " ".join(held)
         interval = f"{low:.1f}..{high:.1f}"
-        print(f"{name:20} {row['mean']:8.1f} {row['std']:7.1f} {row['iqm']:8.1f} {interval:>18}  {held}")
+        print(f"{name:20} {row['mean']:8.1f} {row['std']:7.1f} {row['iqm']:8.1f} {interval:>18}  {last}")
     for name, score in results["quoted"].items():
         print(f"{name:20} quoted: {score}")

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from benchmarks.atari import AtariSetting, StopAfter, first_at, median_rate, sha
 from benchmarks.launch import FLOOR, PPO_CONTENDERS, Contender
 from benchmarks.replay import summarize
 from benchmarks.scores import ROWS, FreeCores, collect, first_held, median_step, return_at, returns_at, run_or_recall
-from benchmarks.speed import FIGURES, TASKS, cores_for, share_of_floor, summarize_speed
+from benchmarks.speed import FIGURES, TASKS, cores_for, share_of_floor, summarize_speed, write_random_rows
 
 CONTENDERS = Path(__file__).parent.parent / "benchmarks" / "contenders"
 
@@ -143,14 +144,17 @@ def test_every_row_has_its_configs_and_tracks_the_step_its_target_names() -> Non
         for file in row.ours.values():
             config = load_config(file)
             assert config.algo == file.partition("/")[0], name
-            # Nothing in the actor-critics depends on the length of the run: a row may end before its config does.
+            # Nothing in the actor-critics depends on the length of the run: a row may end before its config does. Of
+            # what is learnt from a dataset, the row says how long.
             cut_short = config.algo in ("sac", "td3", "redq", "mbpo") and row.steps < config.total_timesteps
+            cut_short |= row.dataset is not None
             assert config.total_timesteps == row.steps or cut_short, name
             # MinAtar's games share a config: the setting names the env.
             assert config.env_id == row.env_id or config.env_id.partition("/")[0] == "MinAtar", name
+        assert (row.dataset is None) == (row.threshold is not None) == (row.track_every > 0), name
         assert row.by is None or row.by % row.track_every == 0, name
-        assert row.steps % row.track_every == 0, name
-        assert row.window <= (row.by or row.steps) // row.track_every, name
+        assert row.dataset or row.steps % row.track_every == 0, name
+        assert row.dataset or row.window <= (row.by or row.steps) // row.track_every, name
 
 
 def test_a_row_gives_each_contender_its_own_config_or_values() -> None:
@@ -385,6 +389,11 @@ def test_floor_counts_the_products_of_actor_critics() -> None:
     redq = {"policy_delay": 20, "num_critics": 10, "subset_size": 2}
     assert work("redq", **redq) == 8 * (20 * redq_critics + redq_actor)
     assert (updates_of(redq), updates_of({})) == (20, 1)
+    # IQL: V learns and is asked again about states and successors; the policy has one number per action.
+    value = 4 * 5 + 5 * 6 + 6 * 1
+    iql_critics = 2 * critic + 2 * (critic + critic_back)
+    iql_actor = actor + 2 * actor - 4 * 5
+    assert work("iql") == 8 * (iql_critics + value + 2 * value - 4 * 5 + 2 * value + iql_actor)
 
 
 @pytest.mark.parametrize("members", [1, 3])
@@ -454,6 +463,24 @@ def test_ours_trains_and_plays_as_the_harness_asks(algo: str, env_id: str) -> No
     assert np.isfinite(result["returns"]).all()
 
 
+def test_plain_iql_trains_and_plays_as_the_harness_asks(tmp_path: Path) -> None:
+    from harness import Setting, Stopwatch, run_score
+    from plain_iql import PlainLearner
+
+    write_random_rows(tmp_path / "random.npz", 2_000)
+    setting = Setting(
+        mode="score",
+        env_id="HalfCheetah-v5",
+        steps=12,
+        hparams={**TASKS["iql"].hparams, "hidden_sizes": [8], "reward_scale": "return"},
+        eval_seeds=[1],
+        dataset=str(tmp_path / "random.npz"),
+    )
+    result = run_score(PlainLearner, setting, Stopwatch())
+    assert result["updates"] == result["env_steps"] == 12
+    assert np.isfinite(result["returns"]).all()
+
+
 def test_plain_sac_trains_and_plays_as_the_harness_asks() -> None:
     from harness import Setting, Stopwatch, run_score
     from plain_sac import PlainLearner
@@ -466,20 +493,38 @@ def test_plain_sac_trains_and_plays_as_the_harness_asks() -> None:
     assert np.isfinite(result["returns"]).all()
 
 
-def test_gpu_times_ours_in_each_mode_beside_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import gpu_sac
+def _not_here(*_: object) -> Any:
+    raise ImportError("No module named 'broken'")
 
-    monkeypatch.setattr(gpu_sac, "WARM_UP", 20)
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("gpu_sac", {"sac_1 eager", "sac_1 plain", "sac_20 eager", "sac_20 plain", "redq_20 eager"}),
+        ("gpu_iql", {"iql_1 eager", "iql_1 plain", "iql_10 eager", "iql_10 plain"}),
+    ],
+)
+def test_gpu_times_ours_in_each_mode_beside_a_plain_loop(
+    name: str, wanted: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks import gpu_beside
+
+    monkeypatch.setattr(gpu_beside, "WARM_UP", 20)
+    family = import_module(f"benchmarks.{name}").FAMILY
     small = {"batch_size": 4, "hidden_sizes": (8,)}
-    cases = {name: replace(case, hparams=case.hparams.model_copy(update=small)) for name, case in gpu_sac.CASES.items()}
-    monkeypatch.setattr(gpu_sac, "CASES", cases)
-    results = gpu_sac.measure(target_s=0.0, repeats=2, device="cpu", modes=("eager",))
-    assert {"sac_1 eager", "sac_1 plain", "sac_20 eager", "sac_20 plain", "redq_20 eager"} <= set(
-        results["updates_per_s"]
-    )
+    cases = {
+        name: replace(case, hparams=case.hparams.model_copy(update=small), others={**case.others, "broken": _not_here})
+        for name, case in family.cases.items()
+    }
+    modes = ("eager",)
+    steps = list(gpu_beside.measure(replace(family, cases=cases), target_s=0.0, repeats=2, device="cpu", modes=modes))
+    assert len(steps) == len(cases)  # what is known is given after each
+    results, last = steps[-1], list(cases)[-1]
+    assert wanted <= set(results["updates_per_s"])
+    assert not any(name.endswith("broken") for name in results["updates_per_s"])
     assert all(len(row["all"]) == 2 and row["min"] > 0.0 for row in results["updates_per_s"].values())
-    assert results["ratio_to_eager"]["redq_20"] == {"eager": 1.0}
-    assert results["largest_difference_to_eager_after_20"]["sac_20"] == {"eager": 0.0}
+    assert results["ratio_to_eager"][last]["eager"] == 1.0
+    assert results["largest_difference_to_eager_after_20"][last] == {"eager": 0.0}
 
 
 @pytest.mark.parametrize(("loop", "stops_at_once"), [("on_policy", False), ("off_policy", True)])

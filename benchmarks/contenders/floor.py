@@ -111,6 +111,18 @@ def layers_of_actor_critic(algo: str, hparams: dict[str, Any], obs_size: int, ac
     return [*(learn_critics * delay), *dense(rows, actor, trained=True), *judge]
 
 
+def layers_of_iql(hparams: dict[str, Any], obs_size: int, action_size: int) -> list[Layer]:
+    rows, hidden = hparams["batch_size"], hparams["hidden_sizes"]
+    critic, value = [obs_size + action_size, *hidden, 1], [obs_size, *hidden, 1]
+    return [
+        *ensemble(rows, critic, 2),
+        *dense(rows, value, trained=True),
+        *dense(2 * rows, value, trained=False),  # of states and of their successors, once V has learnt
+        *dense(rows, [obs_size, *hidden, action_size], trained=True),
+        *ensemble(rows, critic, 2, trained=True),
+    ]
+
+
 def layers_of_updates(algo: str, hparams: dict[str, Any], obs_size: int, num_actions: int) -> list[Layer]:
     """Give every layer that `updates_of(hparams)` updates pass, as our losses ask for them.
 
@@ -118,6 +130,8 @@ def layers_of_updates(algo: str, hparams: dict[str, Any], obs_size: int, num_act
     """
     if algo in ("sac", "td3", "redq"):
         return layers_of_actor_critic(algo, hparams, obs_size, num_actions)
+    if algo == "iql":
+        return layers_of_iql(hparams, obs_size, num_actions)
     network, double = Network(algo, hparams, obs_size, num_actions), hparams.get("double_q", False)
     if algo == "iqn":
         samples, selection = hparams["num_tau_samples"], hparams["num_quantiles"]

@@ -16,15 +16,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One run. `hparams` are named as in `rl_training`; each contender translates those it knows."""
+    """One run. `hparams` are named as in `rl_training`; each contender translates those it knows.
+
+    `dataset`: a .npz file, relative to the repository, that is learnt from in place of an env: `steps` and all that is
+    counted in env steps are gradient steps then. Its digest is here to tell runs on different files apart.
+    """
 
     mode: str  # "speed", "score", or (ours only) "profile"
     env_id: str
@@ -36,12 +43,19 @@ class Setting:
     hparams: dict[str, Any] = field(default_factory=dict)
     config: str | None = None  # a config file shipped with rl_training, instead of `hparams`
     acceleration: str = "auto"  # ours only
-    device: str = "cpu"  # ours only
+    device: str = "cpu"  # ours and d3rlpy only
     execution_backend: str = "local_sync"  # ours only
     warm_up: int = 500  # env steps with updates before the steady part of a speed run, where there are no rollouts
     eval_seeds: Sequence[int] = ()  # one reset seed per evaluation episode
     track_every: int = 0  # env steps between evaluations during training; 0 = none
     track_seeds: Sequence[int] = ()
+    dataset: str | None = None
+    dataset_sha256: str | None = None
+
+    @property
+    def dataset_path(self) -> Path:
+        assert self.dataset is not None
+        return ROOT / self.dataset
 
     @property
     def learning_starts(self) -> int:

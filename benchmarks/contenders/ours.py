@@ -18,6 +18,7 @@ from harness import Build, Learner, Setting, StepCounter, Stopwatch, TrainingEnv
 import rl_training
 from rl_training import Callback, TrainConfig, load_config
 from rl_training.data.schema import observation_field, to_env_actions
+from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.run import Run
 
 # Where the time of a step goes: a part, and the methods that are it; `name()` stands for the functions that the method
@@ -44,6 +45,7 @@ ACTOR_CRITIC = {
 PARTS = {
     **dict.fromkeys(("dqn", "c51_dqn", "rainbow_dqn", "qr_dqn", "iqn", "fqf"), Q_LEARNING),
     **dict.fromkeys(("sac", "td3", "redq"), ACTOR_CRITIC),
+    "iql": {"buffer": REPLAY, "update": ["rl_training.algorithms.offline:OfflineLearner.update"]},
     "ppo": {
         "act": ["rl_training.algorithms.ppo:PPO.act"],
         "buffer": [
@@ -65,8 +67,9 @@ class CountSteps(Callback):
 
     def on_start(self, run: Run) -> None:
         self.run = run
-        self.to_env_actions = to_env_actions(run.collector.envs.action_space)
-        self.obs_dtype = observation_field(run.collector.envs.observation_space).dtype
+        spaces = run.env_factory() if isinstance(run.collector, NoCollector) else run.collector.envs
+        self.to_env_actions = to_env_actions(spaces.action_space)
+        self.obs_dtype = observation_field(spaces.observation_space).dtype
 
     def on_step(self, run: Run) -> None:
         while self.counter.count < run.step:
@@ -87,14 +90,18 @@ class OurLearner(Learner):
             "execution_backend": setting.execution_backend,
             "output_dir": self.run_folder.name,
         }
+        # All of the file, whatever the config takes.
+        whole = {"dataset_kind": "npz", "dataset_size": None, "held_out": 0.0}
+        source = {**whole, "dataset_path": str(setting.dataset_path)} if setting.dataset else {}
         if setting.config:
-            self.config = load_config(setting.config).updated(**changes)
+            config = load_config(setting.config)
+            self.config = config.updated(**changes, algo_kwargs={**config.algo_kwargs, **source})
         else:
             # The run's own evaluation at the end is no part of a timed run; one episode is the least it can be told.
             self.config = TrainConfig(
                 algo=setting.algo,
                 num_envs=setting.num_envs,
-                algo_kwargs=setting.hparams,
+                algo_kwargs={**setting.hparams, **source},
                 eval_episodes=1,
                 tensorboard=False,  # nor do the peers write its files
                 **changes,

@@ -1,0 +1,315 @@
+"""Datasets to learn from offline: our own SAC, trained with its shipped config, and recorded along the way.
+
+    python -m benchmarks datasets pendulum halfcheetah hopper --device cuda --jobs 8
+
+As in D4RL, but smaller: `random` actions; a `medium` policy, part of the way from random to the final one;
+`medium-replay`, policies from the start up to medium; `expert`, the final policy; `medium-expert`, both. All policies
+act as in training, with their exploration. An interrupted command goes on, and what is there already is used again as
+long as its recipe stays as it is: `facts.json` says what it was, and what came of it.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.launch import KEPT_RUNS
+from benchmarks.machine import describe_machine, describe_source
+from benchmarks.peers import ROOT
+from benchmarks.speed import write_json
+from rl_training import load_config
+
+DATASETS = KEPT_RUNS / "datasets"
+KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
+# Numbers of policies in medium-replay, of which the largest is taken for which there are checkpoints: each has its even
+# part of the rows, and no part of an episode where all episodes are equally long.
+MIXES = (10, 5, 4, 2, 1)
+
+
+class DatasetError(RuntimeError):
+    """A dataset could not be made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How the datasets of an environment are made.
+
+    `interval`: env steps between checkpoints, each of which plays `eval_episodes`. `medium`: how far from the random
+    policy's return to the final one's the medium policy should be. `expert_episodes`: of the final policy, played
+    greedily; their mean is what counts as 100. `rows`: of each dataset. `changes`: "key=value" texts for the config.
+    """
+
+    config: str
+    interval: int
+    eval_episodes: int
+    expert_episodes: int
+    medium: float = 0.4
+    rows: int = 100_000
+    seed: int = 0
+    changes: Sequence[str] = ()
+
+    @property
+    def env_id(self) -> str:
+        return load_config(self.config).env_id
+
+    def settings(self) -> list[str]:
+        """Give the changes of the config, those that the recipe itself makes included."""
+        watched = {
+            "eval_interval": self.interval,
+            "checkpoint_interval": self.interval,
+            "keep_checkpoints": 1_000_000,  # all of them
+            "eval_episodes": self.eval_episodes,
+            "tensorboard": "false",
+        }
+        return [*(f"{name}={value}" for name, value in watched.items()), *self.changes]
+
+    def identity(self) -> dict[str, Any]:
+        """Give all that determines the datasets, but for the library's code, its defaults and the machine."""
+        config = load_config(self.config, self.settings())
+        trained = config.model_dump(mode="json", include={"algo", "env_id", "total_timesteps", "algo_kwargs"})
+        identity: dict[str, Any] = json.loads(json.dumps({**asdict(self), "config": trained}))
+        return identity
+
+
+RECIPES = {
+    "pendulum": Recipe(config="sac/pendulum.yaml", interval=200, eval_episodes=20, expert_episodes=100),
+    "halfcheetah": Recipe(config="sac/halfcheetah.yaml", interval=2_000, eval_episodes=5, expert_episodes=20),
+    "hopper": Recipe(config="sac/hopper.yaml", interval=4_000, eval_episodes=5, expert_episodes=20),
+}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A checkpoint of the training run, and the mean return of its evaluation, greedily."""
+
+    step: int
+    mean_return: float
+    path: str
+
+
+def nearest_to_share(policies: Sequence[Policy], random_return: float, final_return: float, share: float) -> Policy:
+    """Give the first of the policies nearest to `share` of the way from the random policy's return to the final's."""
+    wanted = random_return + share * (final_return - random_return)
+    return min(policies, key=lambda policy: abs(policy.mean_return - wanted))
+
+
+def spread_out(policies: Sequence[Policy]) -> list[Policy]:
+    """Give as many policies as one of MIXES says, evenly from first to last, the last one included."""
+    count = next(count for count in MIXES if count <= len(policies))
+    return [policies[round((place + 1) * len(policies) / count) - 1] for place in range(count)]
+
+
+class DatasetFolder:
+    """The datasets of one environment, their facts, and the training run behind them, in a folder of their own."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.recipe, self.path = name, RECIPES[name], DATASETS / name
+        self._lock = threading.Lock()  # of the facts
+
+    def file(self, kind: str) -> Path:
+        return self.path / f"{kind}.npz"
+
+    def facts(self) -> dict[str, Any]:
+        """Give what is known; nothing, if it was made by another recipe."""
+        file = self.path / "facts.json"
+        facts: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+        return facts if facts.get("recipe") == self.recipe.identity() else {}
+
+    def missing(self, kinds: Sequence[str] = KINDS) -> list[str]:
+        facts = self.facts()
+        return [kind for kind in kinds if kind not in facts.get("datasets", {}) or not self.file(kind).is_file()]
+
+    def start(self) -> None:
+        """Begin with nothing, unless what is there was begun by the same recipe."""
+        if not self.facts():
+            shutil.rmtree(self.path, ignore_errors=True)
+            write_json(self.path / "facts.json", {"recipe": self.recipe.identity(), "datasets": {}})
+
+    def note(self, **facts: Any) -> None:
+        """Add facts; those of `datasets` to those of other datasets."""
+        with self._lock:
+            known = self.facts()
+            datasets = {**known["datasets"], **facts.pop("datasets", {})}
+            write_json(self.path / "facts.json", {**known, **facts, "datasets": datasets})
+
+    def train(self, device: str) -> None:
+        """Train the policies, or go on with it, and record random actions; note how good each of them is."""
+        recipe, facts = self.recipe, self.facts()
+        if "random" in self.missing():
+            self.record("random", [])
+        if "training" in facts:
+            return
+        runs = self.path / "training"
+        for run in sorted(runs.glob("*/config.yaml")):
+            if any((run.parent / "checkpoints").glob("step_*")):
+                if not (run.parent / "result.json").is_file():
+                    call("resume", str(run.parent), "--quiet")
+                break
+        else:
+            shutil.rmtree(runs, ignore_errors=True)
+            changes = [part for change in recipe.settings() for part in ("--set", change)]
+            place = ["--output-dir", str(runs), "--seed", str(recipe.seed), "--device", device]
+            call("train", "--config", recipe.config, *place, *changes, "--quiet")
+        (run,) = (path.parent for path in runs.glob("*/result.json"))
+        played = ("--episodes", str(recipe.expert_episodes), "--json", "--quiet")
+        expert = json.loads(call("evaluate", str(run), *played, on_cpu=True))
+        policies = evaluated_checkpoints(run)
+        random_return = self.facts()["datasets"]["random"]["mean_return"]
+        medium = nearest_to_share(policies, random_return, expert["mean"], recipe.medium)
+        self.note(
+            training={
+                "date": now(),
+                "device": device,
+                "machine": describe_machine(),
+                "source": describe_source(),
+                "run": str(run.relative_to(self.path)),
+                "wall_s": json.loads((run / "result.json").read_text())["wall_s"],
+                "policies": [asdict(policy) for policy in policies],
+                "medium_step": medium.step,
+                "expert_return": expert["mean"],
+            },
+            random_return=random_return,
+            expert_return=expert["mean"],
+        )
+
+    def players(self, kind: str) -> list[Policy]:
+        """Give the policies that make a dataset, each an even part of it, in their order."""
+        training = self.facts()["training"]
+        policies = [Policy(**policy) for policy in training["policies"]]
+        (medium,) = (policy for policy in policies if policy.step == training["medium_step"])
+        return {
+            "medium": [medium],
+            "medium-replay": spread_out([policy for policy in policies if policy.step <= medium.step]),
+            "expert": [policies[-1]],
+            "medium-expert": [medium, policies[-1]],
+        }[kind]
+
+    def record(self, kind: str, players: Sequence[Policy]) -> None:
+        """Record a dataset, with the players or random actions, and note what it holds."""
+        file, seed = self.file(kind), 1 + self.recipe.seed + KINDS.index(kind)
+        file.unlink(missing_ok=True)  # of a command that was killed before it noted the facts
+        who = [part for policy in players for part in ("--run", str(self.path / policy.path))]
+        who += ["--explore"] if players else ["--random", "--env", self.recipe.env_id]
+        # Small networks, one observation at a time: a CPU's work.
+        rows = ("--steps", str(self.recipe.rows), "--seed", str(seed), "--out", str(file))
+        call("record", *who, *rows, "--quiet", on_cpu=True)
+        facts = {
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+            "date": now(),
+            "source": describe_source(),
+            "seed": seed,
+            "players": [{"step": policy.step, "mean_return": policy.mean_return} for policy in players],
+            **describe_episodes(file),
+        }
+        self.note(datasets={kind: facts})
+        print(f"  {self.name}/{kind}: {facts['rows']} rows, mean return {facts['mean_return']:.1f}", flush=True)
+
+
+def evaluated_checkpoints(run: Path) -> list[Policy]:
+    """Give the checkpoints of a run that were evaluated, in their order; paths are relative to its folder's folder."""
+    returns: dict[int, list[float]] = {}
+    for line in (run / "eval.jsonl").read_text().splitlines():
+        played = json.loads(line)
+        returns.setdefault(played["step"], []).append(played["return"])
+    found = {int(path.name.removeprefix("step_")): path for path in (run / "checkpoints").glob("step_*")}
+    return [
+        Policy(step, fmean(returns[step]), str(found[step].relative_to(run.parent.parent)))
+        for step in sorted(found.keys() & returns.keys())
+    ]
+
+
+def describe_episodes(file: Path) -> dict[str, Any]:
+    """Say what a dataset holds; its last episode, and the last of each who made it, may be cut short."""
+    from rl_training.data.dataset_files import read_transitions  # imports torch, which other benchmarks do not need
+    from rl_training.data.offline_dataset import TransitionDataset
+
+    dataset = TransitionDataset.of(read_transitions(file))
+    returns = dataset.episode_returns()
+    terminated = int(dataset.terminated.sum())
+    return {
+        "rows": len(dataset),
+        "episodes": len(returns),
+        "terminated": terminated,
+        "truncated": len(returns) - terminated,
+        "mean_return": float(returns.mean()),
+        "min_return": float(returns.min()),
+        "max_return": float(returns.max()),
+        "mean_length": len(dataset) / len(returns),
+    }
+
+
+def all_kinds(names: Sequence[str]) -> list[str]:
+    return [f"{name}/{kind}" for name in names for kind in KINDS]
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def call(*arguments: str, on_cpu: bool = False) -> str:
+    """Run `rl-training` with the arguments in a process of its own; give what it printed."""
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""} if on_cpu else None
+    command = [sys.executable, "-m", "rl_training", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, cwd=ROOT)
+    if done.returncode != 0:
+        raise DatasetError(f"rl-training {' '.join(arguments)} failed:\n{(done.stderr or done.stdout)[-3000:]}")
+    return done.stdout
+
+
+def make_datasets(datasets: Sequence[str], *, device: str, jobs: int) -> None:
+    """Make what is missing of some, such as pendulum/medium: training runs side by side, then what is recorded of each.
+
+    `jobs`: processes at a time.
+    """
+    kinds: dict[str, list[str]] = {}
+    for dataset in datasets:
+        name, _, kind = dataset.partition("/")
+        kinds.setdefault(name, []).append(kind)
+    wanted = {folder: kinds[folder.name] for folder in map(DatasetFolder, kinds) if folder.missing(kinds[folder.name])}
+    for folder in wanted:
+        print(f"datasets {folder.name}: {', '.join(folder.missing(wanted[folder]))} in {folder.path}", flush=True)
+        folder.start()
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        training = {pool.submit(folder.train, device): folder for folder in wanted}
+        recording = []
+        for future in as_completed(training):
+            future.result()
+            folder = training[future]
+            recording += [
+                pool.submit(folder.record, kind, folder.players(kind)) for kind in folder.missing(wanted[folder])
+            ]
+        for done in as_completed(recording):
+            done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def dataset_facts(name: str) -> dict[str, Any]:
+    """Give what a result says about a dataset, such as pendulum/medium-replay, and where the file lies."""
+    folder_name, _, kind = name.partition("/")
+    folder = DatasetFolder(folder_name)
+    facts = folder.facts()
+    return {
+        "name": name,
+        "path": os.path.relpath(folder.file(kind), ROOT),
+        **facts["datasets"][kind],
+        "random_return": facts["random_return"],
+        "expert_return": facts["expert_return"],
+    }
+
+
+def normalised(mean_return: float, facts: Mapping[str, Any]) -> float:
+    """Give a return as a score: 0 is the random policy's, 100 the expert's."""
+    span = facts["expert_return"] - facts["random_return"]
+    return float(100.0 * (mean_return - facts["random_return"]) / span)

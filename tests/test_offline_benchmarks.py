@@ -1,0 +1,249 @@
+"""What the offline rows learn from and how: small datasets of our own SAC, recorded and learnt from for real."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks import datasets
+from benchmarks.datasets import (
+    KINDS,
+    RECIPES,
+    DatasetError,
+    DatasetFolder,
+    Policy,
+    Recipe,
+    all_kinds,
+    dataset_facts,
+    make_datasets,
+    nearest_to_share,
+    normalised,
+    spread_out,
+)
+from benchmarks.launch import Contender
+from benchmarks.scores import ROWS, FreeCores, RowRuns, rows_named, run_scores
+
+import test_cli
+from rl_training.data.dataset_files import read_transitions
+from rl_training.data.offline_dataset import TransitionDataset
+
+CONTENDERS = Path(__file__).parent.parent / "benchmarks" / "contenders"
+TINY = Recipe(
+    config="sac/pendulum.yaml",
+    interval=100,
+    eval_episodes=1,
+    expert_episodes=2,
+    rows=800,
+    changes=(
+        "total_timesteps=300",
+        "acceleration=eager",
+        "algo_kwargs.learning_starts=150",
+        "algo_kwargs.hidden_sizes=[8]",
+        "algo_kwargs.batch_size=8",
+    ),
+)
+OFFLINE = {name: row for name, row in ROWS.items() if row.dataset is not None}
+
+
+class CalledHere:
+    """Calls `rl-training` in this process, which takes a tenth of the time, and notes how."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, ...]] = []
+
+    def __call__(self, *arguments: str, on_cpu: bool = False) -> str:
+        self.commands.append(arguments)
+        result = test_cli.call(*arguments)
+        if result.exit_code != 0:
+            raise DatasetError(result.output)
+        return result.stdout
+
+
+@pytest.fixture(scope="module")
+def called(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalledHere]:
+    """The tiny datasets, all of them made; and how they were."""
+    called = CalledHere()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "DATASETS", tmp_path_factory.mktemp("datasets"))
+        patch.setattr(datasets, "call", called)
+        patch.setitem(RECIPES, "pendulum", TINY)
+        patch.syspath_prepend(str(CONTENDERS))  # the scripts find each other by the folder they lie in
+        make_datasets(all_kinds(["pendulum"]), device="cpu", jobs=1)
+        yield called
+
+
+@pytest.fixture
+def folder(called: CalledHere) -> DatasetFolder:
+    return DatasetFolder("pendulum")
+
+
+# --- Datasets --------------------------------------------------------------------------------------------------------
+
+
+def test_medium_is_the_policy_nearest_to_a_share_of_the_way() -> None:
+    policies = [Policy(step, ret, "") for step, ret in ((1, -100.0), (2, -30.0), (3, -52.0), (4, 0.0))]
+    assert nearest_to_share(policies, -100.0, 20.0, 0.4).step == 3  # -52 is wanted
+    assert nearest_to_share(policies, -100.0, 20.0, 1.0).step == 4
+
+
+@pytest.mark.parametrize(
+    ("available", "steps"),
+    [(1, [1]), (3, [2, 3]), (7, [1, 3, 4, 6, 7]), (10, list(range(1, 11))), (20, list(range(2, 21, 2)))],
+)
+def test_mixed_policies_are_spread_evenly_up_to_the_last(available: int, steps: list[int]) -> None:
+    assert [policy.step for policy in spread_out([Policy(step + 1, 0.0, "") for step in range(available)])] == steps
+
+
+def test_each_kind_is_recorded_by_its_policies(folder: DatasetFolder) -> None:
+    facts = folder.facts()
+    training = facts["training"]
+    assert [policy["step"] for policy in training["policies"]] == [100, 200, 300]
+    medium = training["medium_step"]
+    players = {kind: [player["step"] for player in facts["datasets"][kind]["players"]] for kind in KINDS}
+    assert players["random"] == []
+    assert players["medium"] == [medium]
+    assert players["expert"] == [300]
+    assert players["medium-expert"] == [medium, 300]
+    assert players["medium-replay"][-1] == medium
+    assert len({facts["datasets"][kind]["seed"] for kind in KINDS}) == len(KINDS)
+
+
+def test_facts_are_those_of_the_files(folder: DatasetFolder) -> None:
+    for kind, facts in folder.facts()["datasets"].items():
+        held = TransitionDataset.of(read_transitions(folder.file(kind)))
+        returns = held.episode_returns()
+        assert (facts["rows"], facts["episodes"], facts["truncated"]) == (800, 4, 4), kind
+        assert (facts["mean_return"], facts["min_return"]) == pytest.approx((returns.mean(), returns.min())), kind
+        assert len(facts["sha256"]) == 64
+    assert folder.facts()["random_return"] == folder.facts()["datasets"]["random"]["mean_return"]
+    assert -2_000.0 < folder.facts()["expert_return"] < 0.0
+
+
+def test_policies_explore_as_in_training(called: CalledHere, folder: DatasetFolder) -> None:
+    recorded = [command for command in called.commands if command[0] == "record"]
+    assert ["--explore" in command for command in recorded] == [False, True, True, True, True]
+    actions = TransitionDataset.of(read_transitions(folder.file("expert"))).actions
+    assert actions.std() > 0.3  # hardly trained: the noise is most of it
+
+
+def test_what_is_there_is_made_once_until_the_recipe_changes(
+    called: CalledHere, folder: DatasetFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(called.commands)
+    make_datasets(all_kinds(["pendulum"]), device="cpu", jobs=1)
+    assert len(called.commands) == before
+    monkeypatch.setitem(RECIPES, "pendulum", replace(TINY, medium=0.5))
+    assert DatasetFolder("pendulum").missing() == list(KINDS)
+    monkeypatch.setitem(RECIPES, "pendulum", replace(TINY, changes=(*TINY.changes, "algo_kwargs.gamma=0.9")))
+    assert DatasetFolder("pendulum").missing() == list(KINDS)
+
+
+def test_a_file_without_facts_is_recorded_again(called: CalledHere, folder: DatasetFolder) -> None:
+    facts_file, before = folder.path / "facts.json", folder.file("medium").read_bytes()
+    facts = json.loads(facts_file.read_text())
+    del facts["datasets"]["medium"]
+    facts_file.write_text(json.dumps(facts))
+    count = len(called.commands)
+    make_datasets(["pendulum/medium"], device="cpu", jobs=1)
+    assert [command[0] for command in called.commands[count:]] == ["record"]
+    assert folder.file("medium").read_bytes() == before
+    assert not folder.missing()
+
+
+def test_recipes_have_whole_checkpoints_in_the_middle_and_at_the_end() -> None:
+    from rl_training import load_config
+
+    for recipe in RECIPES.values():
+        config = load_config(recipe.config, recipe.settings())
+        assert config.total_timesteps % recipe.interval == 0
+        assert config.checkpoint_interval == config.eval_interval == recipe.interval
+        assert config.keep_checkpoints >= config.total_timesteps // recipe.interval
+        # The first part of medium-replay is by random actions, as training begins.
+        assert recipe.interval <= config.algo_kwargs["learning_starts"]
+
+
+def test_scores_are_normalised_between_random_and_expert() -> None:
+    facts = {"random_return": -1_000.0, "expert_return": -200.0}
+    assert [normalised(value, facts) for value in (-1_000.0, -200.0, -400.0)] == [0.0, 100.0, 75.0]
+
+
+# --- Rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_stands_for_its_rows() -> None:
+    assert rows_named("C1") == ["C1"]
+    assert len(rows_named("C23")) == len(rows_named("M16")) == 6
+    assert rows_named("C23_pendulum_medium") == ["C23_pendulum_medium"]  # though another begins with it
+    assert rows_named("C") == []
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_d3rlpy_gets_the_values_of_our_config(name: str) -> None:
+    from rl_training import load_config
+
+    row = OFFLINE[name]
+    ours = load_config(row.ours["ours"]).hparams.model_dump(mode="json")
+    (peer,) = row.peers
+    assert peer.hparams == {key: ours[key] for key in peer.hparams}
+    assert ours.keys() - peer.hparams.keys() == {*(key for key in ours if key.startswith("dataset_")), "held_out"}
+
+
+class RunHere(FreeCores):
+    """Runs our script in this process."""
+
+    settings: list[dict[str, Any]]
+
+    def run(self, contender: Contender, setting: Any) -> dict[str, Any]:
+        from harness import Setting, Stopwatch, run_score
+        from ours import OurLearner
+
+        self.settings.append(setting)
+        result = run_score(OurLearner, Setting(**setting), Stopwatch())
+        return json.loads(json.dumps({**result, "setting": setting, "versions": {}}))
+
+
+@pytest.fixture
+def settings(called: CalledHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    settings: list[dict[str, Any]] = []
+    monkeypatch.setattr(RunHere, "settings", settings, raising=False)
+    monkeypatch.setattr("benchmarks.scores.FreeCores", RunHere)
+    monkeypatch.setattr("benchmarks.scores.KEPT_RUNS", tmp_path / "kept")
+    for name in ("C23_pendulum_medium", "C23_pendulum_medium_replay"):
+        monkeypatch.setitem(ROWS, name, replace(ROWS[name], eval_episodes=2))
+    return settings
+
+
+def test_rows_share_a_command_and_each_has_its_results(settings: list[dict[str, Any]], tmp_path: Path) -> None:
+    names = ("C23_pendulum_medium", "C23_pendulum_medium_replay")
+    wanted = [
+        RowRuns(name=name, contenders=["ours", "ours-bc"], seeds=[0], steps=20, out=tmp_path / f"{name}.json")
+        for name in names
+    ]
+    assert run_scores(wanted, jobs=1)
+    assert run_scores(wanted, jobs=1)  # all kept
+    assert len(settings) == 4
+    for name, row in zip(names, wanted, strict=True):
+        result = json.loads(row.out.read_text())
+        facts = dataset_facts(ROWS[name].dataset or "")
+        assert result["dataset"] == facts
+        assert {setting["dataset_sha256"] for setting in settings} >= {facts["sha256"]}
+        assert list(result["contenders"]) == ["ours", "ours-bc"]
+        for contender in result["contenders"].values():
+            (seed,) = contender["per_seed"]
+            assert (seed["updates"], len(seed["returns"])) == (20, 2)
+            assert np.isfinite(seed["returns"]).all()
+            assert contender["normalised_mean"] == pytest.approx(normalised(contender["mean"], facts))
+            trained = contender["hparams"]["algo_kwargs"]
+            assert (trained["dataset_kind"], trained["held_out"], trained["dataset_size"]) == ("npz", 0.0, None)
+
+
+def test_only_those_who_can_choose_learn_on_the_device(called: CalledHere) -> None:
+    offline = RowRuns(name="C23_pendulum_medium", contenders=[], seeds=[], steps=1, out=Path())
+    online = replace(offline, name="C17")
+    assert offline.setting("ours-bc", 0, "cuda")["device"] == offline.setting("d3rlpy", 0, "cuda")["device"] == "cuda"
+    assert online.setting("ours-sac", 0, "cuda")["device"] == "cuda"
+    assert "device" not in online.setting("sb3-sac", 0, "cuda")
+    assert "device" not in offline.setting("ours", 0, "cpu")
