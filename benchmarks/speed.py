@@ -104,7 +104,7 @@ def head_task(
         contenders=contenders,
         reference=reference,
         floor=True,
-        note=f"{steps} steps instead of DQN's 50000, for all contenders: the steady figures are the ones to compare",
+        note="fewer steps than DQN's 50000, for all contenders: the steady figures are the ones to compare",
     )
 
 

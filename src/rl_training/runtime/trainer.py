@@ -23,6 +23,7 @@ from rl_training.runtime.callbacks import (
 )
 from rl_training.runtime.collector import Collector, NoCollector
 from rl_training.runtime.loops import run_off_policy, run_offline, run_on_policy
+from rl_training.runtime.memory import keep_freed_memory
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.result import TrainResult, end_run
 from rl_training.runtime.resuming import Continuation, abandon, find_continuation, fork, is_unsaved_run, take_over
@@ -107,6 +108,7 @@ def _run(
     checkpoint = continuation.checkpoint if continuation else None
     training = checkpoint.load(TRAINING) if checkpoint else {}
     folder = RunDir(path, training.get("log_positions"))
+    keep_freed_memory()
     with contextlib.closing(folder), torch_settings(learner.config):
         run = Run(
             config=learner.config,
