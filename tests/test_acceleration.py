@@ -154,40 +154,6 @@ def test_a_step_that_reads_parameters_from_the_module_is_refused() -> None:
         step(tiny.state, make_batch(0))
 
 
-@pytest.mark.parametrize("transposed", ["none", "left", "right"])
-@pytest.mark.parametrize("sizes", [(20, 3, 17), (20, 17, 3), (3, 20, 17), (3, 3, 3), (1, 17, 1), (20, 17, 12)])
-@pytest.mark.parametrize("members", [(), (2,)])
-def test_a_traced_product_is_the_plain_one_and_a_narrow_one_is_loops(
-    members: tuple[int, ...], sizes: tuple[int, int, int], transposed: str
-) -> None:
-    rows, inner, columns = sizes
-    left, right = torch.randn(*members, rows, inner), torch.randn(*members, inner, columns)
-    left = left.mT.contiguous().mT if transposed == "left" else left
-    right = right.mT.contiguous().mT if transposed == "right" else right
-    batch = {"bias": torch.randn(*members, 1, columns), "left": left, "right": right}
-
-    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
-        add = torch.baddbmm if members else torch.addmm
-        product = batch["left"] @ batch["right"]
-        return {}, {"product": product, "sum": add(batch["bias"], batch["left"], batch["right"])}
-
-    graph, inputs, names = acceleration._trace(step, {"unused": torch.zeros(1)}, batch)
-    found = dict(zip(names, graph(*inputs), strict=True))
-    torch.testing.assert_close(found["product"], left @ right)
-    torch.testing.assert_close(found["sum"], left @ right + batch["bias"])
-    assert ("mm" in graph.code) == (min(sizes) > acceleration.NARROW)
-
-
-def test_a_large_narrow_product_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceleration, "MAX_LOOPED", 100)
-    batch = {"left": torch.randn(20, 17), "right": torch.randn(17, 3)}
-    graph, inputs, _ = acceleration._trace(
-        lambda state, batch: ({}, {"product": batch["left"] @ batch["right"]}), {"unused": torch.zeros(1)}, batch
-    )
-    torch.testing.assert_close(graph(*inputs)[0], batch["left"] @ batch["right"])
-    assert "mm" in graph.code
-
-
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="eager, compile, cuda_graph, got fast"):
         accelerate(TinyQLearning().step, "fast")

@@ -9,15 +9,13 @@ shapes, types and strides.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from operator import is_
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -36,8 +34,6 @@ Step: TypeAlias = Callable[[State, Batch], tuple[State, Metrics]]
 Update: TypeAlias = Callable[[State, Batch], Metrics]
 
 MODES = ("eager", "compile", "cuda_graph")
-NARROW = 8  # a side of a product up to this is a loop that is written out
-MAX_LOOPED = 2**18  # numbers in its largest operand; beyond, memory is read in an order that caches do not like
 log = logging.getLogger("rl_training.acceleration")
 
 
@@ -175,7 +171,7 @@ def _trace(step: Step, state: State, batch: Batch) -> tuple[GraphModule, list[Te
     copies = [_copy(state[name]) for name in sorted(state)]
     inputs = copies + [batch[name] for name in sorted(batch)]
     on_cpu = all(x.device.type == "cpu" for x in inputs)
-    decompositions = _decompositions() if on_cpu else {}
+    decompositions = {torch.ops.aten.mm.default: _narrow_product} if on_cpu else {}
     with torch.no_grad():
         graph = make_fx(flat, decompositions, tracing_mode="real")(*inputs)  # torch.func.grad becomes plain operations
     state_memory = {tensor.untyped_storage().data_ptr() for tensor in state.values()}
@@ -188,43 +184,11 @@ def _copy(x: Tensor) -> Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
 
 
-def _decompositions() -> dict[OpOverload, Callable[..., object]]:
-    aten = torch.ops.aten
-    return {
-        aten.mm.default: _narrow_product,
-        aten.bmm.default: _narrow_product,
-        aten.addmm.default: _narrow_sum,
-        aten.baddbmm.default: _narrow_sum,
-    }
-
-
-def _narrow_sum(bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> object:
-    product = _narrow_product(left, right)
-    return NotImplemented if product is NotImplemented or (beta, alpha) != (1, 1) else product + bias
-
-
-def _narrow_product(left: Tensor, right: Tensor) -> Any:
-    """Write a product with a short side as loops, which the compiler fuses with bias, activation and their gradients.
-
-    MKL needs several times as long for these, the first and last layers of small tasks, and more passes over memory.
-    """
-    (rows, inner), columns = left.shape[-2:], right.shape[-1]
-    if max(rows * inner, inner * columns, rows * columns) > MAX_LOOPED:
-        few_columns = left.ndim == 2 and columns <= NARROW < rows  # MKL computes the transposed one four times faster
-        return (right.t() @ left.t()).t().contiguous() if few_columns else NotImplemented
-    if inner <= NARROW:
-        pairs = zip(left.unbind(-1), _in_rows(right).unbind(-2), strict=True)
-        return functools.reduce(torch.add, [column[..., None] * row[..., None, :] for column, row in pairs])
-    if columns <= NARROW:
-        return torch.stack([(left * column[..., None, :]).sum(-1) for column in _in_rows(right.mT).unbind(-2)], -1)
-    if rows <= NARROW:
-        return torch.stack([(row[..., None] * right).sum(-2) for row in left.unbind(-2)], -2)
-    return NotImplemented
-
-
-def _in_rows(x: Tensor) -> Tensor:
-    """Lay rows out one after another, once; else every use of them would gather single numbers."""
-    return x if x.stride(-1) == 1 else torch.stack(x.unbind(-2), -2)
+def _narrow_product(left: Tensor, right: Tensor) -> object:
+    """Compute a product of few columns transposed, which MKL does four times faster (a first layer's gradient)."""
+    if right.shape[1] > 8 or left.shape[0] <= 8:
+        return NotImplemented
+    return (right.t() @ left.t()).t().contiguous()
 
 
 def _compile(step: Step, state: State, batch: Batch, name: str, identity: str | None = None) -> Update:
