@@ -2,8 +2,8 @@
 
     python -m benchmarks gpu iql    (or `python -m benchmarks.gpu_iql OUT.json`)
 
-d3rlpy's IQL is timed where it can be imported, as it is by default: building its compiled CUDA graphs (`compile_graph`)
-did not end within a minute. `plain` is an eager loop without a library.
+d3rlpy's IQL is timed where it can be imported, as it is by default, without its
+compiled CUDA graphs (`compile_graph`), which have not been timed. `plain` is an eager loop without a library.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What a process does with memory that it no longer needs."""
+"""What the C library does with memory that a process no longer needs."""
 
 import contextlib
 import ctypes

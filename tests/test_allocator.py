@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rl_training.runtime.memory import keep_freed_memory
+from rl_training.runtime.allocator import keep_freed_memory
 
 ROUNDS = """
 import resource
 import torch
-from rl_training.runtime.memory import keep_freed_memory
+from rl_training.runtime.allocator import keep_freed_memory
 
 def page_faults_of_rounds():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
