@@ -160,7 +160,10 @@ class RowStorage:
             rows = self.capacity
         start = self.end % self.capacity
         end = start + rows
-        if end <= self.capacity:
+        if rows == 1:  # an item is quicker than a slice
+            for name, array in self.arrays.items():
+                array[start] = transitions[name][0]
+        elif end <= self.capacity:
             places = slice(start, end)
             for name, array in self.arrays.items():
                 array[places] = transitions[name]
