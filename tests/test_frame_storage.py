@@ -140,6 +140,32 @@ def test_each_frame_is_kept_once() -> None:
     assert len(frames.state_dict()["frames"]["older"]) == 31  # the first picture and one per step
 
 
+def test_an_env_may_write_its_pictures_to_the_same_memory_again() -> None:
+    space = make_space(3)
+    frames, plain = make_storages(40, space, num_envs=2)
+    envs = StackingEnvs(space, 2, seed=0)
+    memory = {name: np.empty((2, *space.shape), np.uint8) for name in ("obs", "next_obs")}
+    for _ in range(40):
+        transitions = envs.step()
+        for name, array in memory.items():
+            array[:] = transitions[name]
+        frames.add({**transitions, **memory})
+        plain.add(transitions)
+    assert_identical(all_rows(frames), all_rows(plain, frames.first))
+
+
+def test_a_run_may_begin_with_a_blank_picture() -> None:
+    space = make_space(2)
+    frames, plain = make_storages(10, space)
+    envs = StackingEnvs(space, 1, seed=0, ends=0.0)
+    envs.obs[:] = 0
+    for _ in range(4):
+        transitions = envs.step()
+        frames.add(transitions)
+        plain.add(transitions)
+    assert_identical(all_rows(frames), all_rows(plain))
+
+
 def test_an_env_whose_picture_stands_still_does_not_hold_back_the_others() -> None:
     space = make_space(2)
     frames, plain = make_storages(10, space, num_envs=2)

@@ -10,7 +10,7 @@ Where episodes are shorter than that on average, the frames run out first, and w
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,7 +22,11 @@ from rl_training.data.row_storage import Allocate, Block, Reader, RowStorage, wr
 from rl_training.data.schema import Field
 from rl_training.errors import CheckpointError
 
+# A contiguous array of bytes. Its type would not do: numpy tells of its arrays' buffers from Python 3.12 on only.
+Pixels: TypeAlias = Any
+
 _ROWS_PER_SPARE_FRAME = 20
+_STACKS_PER_TRAIL = 2  # 4 take as long, 1 longer: its frames move up at every step
 _NOTHING = torch.empty(0)
 
 
@@ -53,8 +57,9 @@ class FrameStorage:
         self._frames = allocate((self.ring_size, self._frame_bytes), np.dtype(np.uint8))
         self._frame_memory = self._frames.data.cast("B")
         self._end = 0  # frames stored; frame n lies in place n % ring_size
-        self._numbers = np.zeros((num_envs, self.num_frames), np.int64)  # the frames of each env's last `next_obs`
-        self._pixels = [b""] * num_envs  # and what they look like
+        # The frames of each env's last `obs` and `next_obs`, and what those of the latter look like.
+        self._numbers, self._next_numbers = (_Numbers(num_envs, self.num_frames) for _ in range(2))
+        self._trails = [_Trail(self.num_frames, self._frame_bytes) for _ in range(num_envs)]
         self._shares_frames = n_step == 1  # whether obs and next_obs of every row are k + 1 frames in a row
 
     @property
@@ -76,45 +81,46 @@ class FrameStorage:
     def add(self, transitions: Mapping[str, Any]) -> None:
         obs = np.ascontiguousarray(transitions["obs"], np.uint8)
         next_obs = np.ascontiguousarray(transitions["next_obs"], np.uint8)
-        numbers, next_numbers = self._keep(obs, next_obs)
-        self.rows.add({**transitions, "obs_frames": numbers, "next_obs_frames": next_numbers})
+        self._keep(obs, next_obs.reshape(self.num_envs, self.num_frames, self._frame_bytes))
+        self.rows.add({**transitions, "obs_frames": self._numbers.all, "next_obs_frames": self._next_numbers.all})
         self._forget_overwritten()
 
-    def _keep(self, obs: np.ndarray, next_obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Store the frames of a step that are new; give the numbers of all, (envs, frames) each."""
-        numbers, next_numbers = self._numbers, np.empty_like(self._numbers)
-        next_numbers[:, :-1] = numbers[:, 1:]
-        for env in range(self.num_envs):
-            # Bytes compare quicker than arrays; `startswith` needs no copy of what it looks for.
-            pixels, next_pixels = obs[env], next_obs[env].tobytes()
-            if not self._pixels[env].startswith(pixels):  # an episode begins
-                numbers[env] = self._store_stack(pixels.tobytes())
-                next_numbers[env, :-1] = numbers[env, 1:]
-            if next_pixels.startswith(pixels[self._frame_shape[0] :]):
-                next_numbers[env, -1] = self._store(next_pixels, self.num_frames - 1)
+    def _keep(self, obs: np.ndarray, next_obs: np.ndarray) -> None:
+        """Store the frames of a step that are new, and note the numbers of all."""
+        now, after = self._next_numbers, self._numbers
+        self._numbers, self._next_numbers = now, after
+        after.but_last[...] = now.but_first
+        for env, trail in enumerate(self._trails):
+            stack, next_stack = obs[env], next_obs[env]
+            if not trail.ends_with(stack):  # an episode begins
+                trail.begin(stack)
+                now.all[env] = self._store_stack(stack)
+                after.but_last[env] = now.but_first[env]
+            if trail.goes_on_with(next_stack):
+                frame = next_stack[-1]
+                trail.push(frame)
+                after.all[env, -1] = self._store(frame)
             else:  # no stack, or another one
-                next_numbers[env] = self._store_stack(next_pixels)
+                trail.begin(next_stack)
+                after.all[env] = self._store_stack(next_stack)
                 self._shares_frames = False
-            self._pixels[env] = next_pixels
-        self._numbers = next_numbers
-        return numbers, next_numbers
 
-    def _store(self, pixels: bytes, layer: int) -> int:
-        """Store one frame of a stack; give its number."""
+    def _store(self, frame: Pixels) -> int:
+        """Store one frame, (bytes,); give its number."""
         number, size = self._end, self._frame_bytes
-        place = number % self.ring_size * size
-        self._frame_memory[place : place + size] = pixels[layer * size : layer * size + size]
+        start = number % self.ring_size * size
+        self._frame_memory[start : start + size] = frame
         self._end = number + 1
         return number
 
-    def _store_stack(self, pixels: bytes) -> list[int]:
+    def _store_stack(self, stack: np.ndarray) -> list[int]:
         """Store a stack that goes on from no other: the first of an episode repeats its picture, which is kept once."""
-        size = self._frame_bytes
         numbers: list[int] = []
-        for layer in range(self.num_frames):
-            start = layer * size
-            repeats = layer > 0 and pixels[start : start + size] == pixels[start - size : start]
-            numbers.append(numbers[-1] if repeats else self._store(pixels, layer))
+        last = b""
+        for frame in stack.reshape(self.num_frames, self._frame_bytes):
+            pixels = frame.tobytes()
+            numbers.append(numbers[-1] if pixels == last else self._store(frame))
+            last = pixels
         return numbers
 
     def _forget_overwritten(self) -> None:
@@ -122,10 +128,9 @@ class FrameStorage:
         rows, oldest = self.rows, self._end - self.ring_size + self._spare
         if oldest <= 0:
             return
-        first, frames = rows.first, rows.arrays["obs_frames"]
-        while first < rows.end and frames[first % rows.capacity, 0] < oldest:
-            first += 1
-        rows.forget(first)
+        frames = rows.arrays["obs_frames"]
+        while rows.first < rows.end and frames.item(rows.first % rows.capacity, 0) < oldest:
+            rows.forget(rows.first + 1)
 
     def reader(self, batch_size: int, device: torch.device, columns: tuple[str, ...] = ()) -> Reader:
         rows = self.rows.reader(batch_size, device, columns)
@@ -158,7 +163,7 @@ class FrameStorage:
             "frame_shape": list(self._frame_shape),
             "frames": self._live_frames(),
             "frames_end": self._end,
-            "numbers": self._numbers,
+            "numbers": self._next_numbers.all,
             "shares_frames": self._shares_frames,
         }
 
@@ -166,7 +171,7 @@ class FrameStorage:
         """View the frames that are needed, oldest first, in two parts: to the ring's end, and from its beginning."""
         places = np.arange(self.rows.first, self.rows.end) % self.capacity
         oldest = [self.rows.arrays[name][places].min(initial=self._end) for name in ("obs_frames", "next_obs_frames")]
-        pending = self._end - self._spare if self.rows.windows is not None else self._numbers.min()
+        pending = self._end - self._spare if self.rows.windows is not None else self._next_numbers.all.min()
         first = max(0, int(min(*oldest, pending)))
         start, count = first % self.ring_size, self._end - first
         older = self._frames[start : start + count]
@@ -186,12 +191,61 @@ class FrameStorage:
             skipped = min(len(part), max(0, self._end - self.ring_size - number))  # a smaller ring keeps the newest
             write_ring(torch.from_numpy(self._frames), number + skipped, part[skipped:])
             number += len(part)
-        self._numbers = np.asarray(state["numbers"]).copy()
-        self._pixels = [b""] * self.num_envs
-        if self._end > 0:
-            self._pixels = [self._frames[numbers % self.ring_size].tobytes() for numbers in self._numbers]
+        self._next_numbers.all[:] = np.asarray(state["numbers"])
+        for trail, numbers in zip(self._trails, self._next_numbers.all, strict=True):
+            trail.clear()
+            if self._end > 0:
+                trail.begin(self._frames[numbers % self.ring_size])
         self._shares_frames = bool(state["shares_frames"])
         self._forget_overwritten()
+
+
+class _Numbers:
+    """The numbers of the frames in a stack of each env, (envs, frames); to make the views takes longer than to copy."""
+
+    def __init__(self, num_envs: int, num_frames: int) -> None:
+        self.all = np.zeros((num_envs, num_frames), np.int64)
+        self.but_first, self.but_last = self.all[:, 1:], self.all[:, :-1]
+
+
+class _Trail:
+    """What the last frames of one env look like, back to back, so that its last stack lies in one piece.
+
+    Bytes compare several times quicker than arrays do, and `startswith` compares a part of them.
+    """
+
+    def __init__(self, num_frames: int, frame_bytes: int) -> None:
+        self._frame_bytes, self._stack_bytes = frame_bytes, num_frames * frame_bytes
+        self._bytes = bytearray(_STACKS_PER_TRAIL * self._stack_bytes)
+        self._memory = memoryview(self._bytes)
+        self.clear()
+
+    def clear(self) -> None:
+        """Let there be no last stack."""
+        self._start = len(self._bytes)
+
+    def begin(self, stack: Pixels) -> None:
+        """Let this be the last stack, whatever came before."""
+        self._memory[: self._stack_bytes] = stack.reshape(-1)
+        self._start = 0
+
+    def push(self, frame: Pixels) -> None:
+        """Let this be the last stack's last frame, and its oldest one go."""
+        memory, start, size = self._memory, self._start + self._frame_bytes, self._frame_bytes
+        end = start + self._stack_bytes
+        if end > len(memory):
+            memory[: self._stack_bytes - size] = memory[start:]
+            start, end = 0, self._stack_bytes
+        memory[end - size : end] = frame
+        self._start = start
+
+    def ends_with(self, stack: Pixels) -> bool:
+        """Whether this is the last stack."""
+        return self._bytes.startswith(stack, self._start)
+
+    def goes_on_with(self, stack: Pixels) -> bool:
+        """Whether this is the last stack but for a new last frame in place of the oldest one."""
+        return self._bytes.startswith(stack[:-1], self._start + self._frame_bytes)
 
 
 class _StackReader:
