@@ -82,7 +82,7 @@ class ActorCritic:
         if not explore:
             return ActResult(self.recipe.best(self._outputs(obs)))
         generator = self._generators["action"]
-        if step < self.hparams.learning_starts:
+        if self.hparams.explores_blindly(step):
             return ActResult(generator.uniform(-1.0, 1.0, (len(obs), *self._action_shape)).astype(np.float32))
         return ActResult(self.recipe.explore(self._outputs(obs), generator))
 

@@ -1,16 +1,28 @@
 """A memory of real transitions beside one of transitions that a model made up: every batch has its share of both."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Batch, Setup, StateDict
+from rl_training.algorithms.base import Batch, Replay, Setup, StateDict
 from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer, check_memory
-from rl_training.data.row_storage import WORD, Block, RowStorage
-from rl_training.data.schema import replay_fields
-from rl_training.hparams.mbpo import ModelHParams
+from rl_training.data.row_storage import WORD, Block, RowStorage, Storage
+from rl_training.hparams.mbpo import MBPOHParams, ModelHParams
+
+
+class RealMemory(Replay, Protocol):
+    """A memory whose rows are drawn uniformly: a replay buffer, or a dataset."""
+
+    @property
+    def storage(self) -> Storage: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def draw_places(self, count: int) -> np.ndarray: ...
 
 
 class MixedSource:
@@ -20,7 +32,7 @@ class MixedSource:
     nothing, all rows are real.
     """
 
-    def __init__(self, real: ReplayBuffer, model: ReplayBuffer, *, batch_size: int, model_ratio: float) -> None:
+    def __init__(self, real: RealMemory, model: ReplayBuffer, *, batch_size: int, model_ratio: float) -> None:
         self.real, self.model = real, model
         self._real_rows, self._model_rows = (cast(RowStorage, buffer.storage) for buffer in (real, model))
         self._batch_size = batch_size
@@ -75,14 +87,19 @@ class MixedSource:
         self.model.load_state_dict(state["model"])
 
 
-def build_mixed_source(setup: Setup[ModelHParams]) -> MixedSource:
-    """Compose the two memories; that of the model is no larger than the longest horizon fills."""
-    hparams, fields = setup.hparams, replay_fields(setup.spaces)
+def build_mixed_source(setup: Setup[MBPOHParams]) -> MixedSource:
+    """Make a memory of what is seen, beside that of the model."""
+    real = build_replay_buffer(setup)
+    assert isinstance(real, ReplayBuffer)  # prioritized replay is refused by the settings
+    return with_model_memory(real, setup)
+
+
+def with_model_memory(real: RealMemory, setup: Setup[ModelHParams]) -> MixedSource:
+    """Put a memory of rows of the same fields beside the real one, no larger than the longest horizon fills."""
+    hparams, fields = setup.hparams, cast(RowStorage, real.storage).layout.fields
     capacity = min(hparams.synthetic_buffer_capacity, hparams.synthetic_rows(hparams.max_horizon))
     needed = RowStorage.num_bytes(capacity, fields)
     check_memory(needed, f"a memory of {capacity:,} rollout transitions", "algo_kwargs.synthetic_buffer_capacity")
-    real = build_replay_buffer(setup)
-    assert isinstance(real, ReplayBuffer)  # prioritized replay is refused by the settings
     model = ReplayBuffer(
         RowStorage(capacity, fields), generator=setup.streams.numpy("model_buffer"), device=setup.device
     )

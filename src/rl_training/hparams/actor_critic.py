@@ -13,6 +13,7 @@ from rl_training.hparams.base import (
     CountOrZero,
     Fraction,
     HiddenSizes,
+    HParams,
     NetworkKind,
     NonNegative,
     OffPolicyHParams,
@@ -32,19 +33,13 @@ class StepSizes:
     temperature: float
 
 
-class ActorCriticHParams(OffPolicyHParams):
-    """What all of them have in common: critics of actions in [-1, 1], their slow copies, and an actor."""
+class ActorCriticHParams(HParams):
+    """How critics of actions in [-1, 1], their slow copies and an actor learn, wherever transitions come from."""
 
     min_updates_to_compile: ClassVar[int] = 5_000  # SAC with the defaults: 6.6 ms instead of 11.4
-    updates_at_once: ClassVar[bool] = True
 
-    buffer_capacity: Count = Field(1_000_000, description="transitions the replay buffer holds")
     batch_size: Count = Field(256, description="transitions per gradient step")
-    learning_starts: CountOrZero = Field(
-        1_000, description="env steps of random actions before updates begin to be owed"
-    )
-    train_frequency: Count = Field(1, description="env steps between rounds of updates")
-    gradient_updates_per_step: Positive = Field(1.0, description="updates of the critics per env step")
+    gamma: Fraction = Field(0.99, description="discount per env step")
     policy_delay: Count = Field(1, description="updates of the critics per update of the actor")
     tau: Fraction = Field(0.005, description="share of the way that the slow copies move to the critics at an update")
     learning_rate_schedule: Literal["constant", "linear"] = Field(
@@ -61,14 +56,34 @@ class ActorCriticHParams(OffPolicyHParams):
         check_network(self.network, self.hidden_sizes)
         return self
 
+    def explores_blindly(self, step: int) -> bool:
+        """Tell whether actions that explore are drawn uniformly at a step, whatever the actor says."""
+        return False
+
+    @property
+    def step_sizes(self) -> StepSizes:
+        raise NotImplementedError(f"{type(self).__name__} must define step_sizes")
+
+
+class OnlineHParams(ActorCriticHParams, OffPolicyHParams):
+    """What learning in an environment adds: how much is remembered, and when updates are due."""
+
+    updates_at_once: ClassVar[bool] = True
+
+    buffer_capacity: Count = Field(1_000_000, description="transitions the replay buffer holds")
+    learning_starts: CountOrZero = Field(
+        1_000, description="env steps of random actions before updates begin to be owed"
+    )
+    train_frequency: Count = Field(1, description="env steps between rounds of updates")
+    gradient_updates_per_step: Positive = Field(1.0, description="updates of the critics per env step")
+
     def updates_until(self, step: int) -> int:
         trained = max(0, step - self.learning_starts) // self.train_frequency * self.train_frequency
         ratio = _exact(self.gradient_updates_per_step)
         return trained * ratio.numerator // ratio.denominator
 
-    @property
-    def step_sizes(self) -> StepSizes:
-        raise NotImplementedError(f"{type(self).__name__} must define step_sizes")
+    def explores_blindly(self, step: int) -> bool:
+        return step < self.learning_starts
 
 
 @lru_cache
@@ -88,7 +103,7 @@ class SoftHParams(ActorCriticHParams):
     )
 
 
-class SACHParams(SoftHParams):
+class SACHParams(SoftHParams, OnlineHParams):
     """Soft actor-critic (Haarnoja et al. 2018)."""
 
     learning_rate: Positive = Field(3e-4, description="Adam step size")
@@ -119,7 +134,7 @@ class REDQHParams(SACHParams):
         return self
 
 
-class TD3HParams(ActorCriticHParams):
+class TD3HParams(OnlineHParams):
     """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018)."""
 
     policy_delay: Count = Field(2, description="updates of the critics per update of the actor and the slow copies")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt, Lt
 from pydantic import Field, model_validator
 
-from rl_training.hparams.actor_critic import SoftHParams, StepSizes
+from rl_training.hparams.actor_critic import OnlineHParams, SoftHParams, StepSizes
 from rl_training.hparams.base import REAL, Count, CountOrZero, Fraction, HiddenSizes, Positive
 
 
@@ -44,10 +44,6 @@ class ModelHParams(SoftHParams):
     def _check_model(self) -> "ModelHParams":
         if self.num_elites > self.num_ensembles:
             raise ValueError(f"num_elites must be at most num_ensembles, {self.num_ensembles}, got {self.num_elites}")
-        if self.n_step > 1:
-            raise ValueError(f"n_step must be 1, because a model predicts single steps, got {self.n_step}")
-        if self.prioritized:
-            raise ValueError("prioritized must be false, because transitions of rollouts have no priorities")
         return self
 
     @property
@@ -68,7 +64,7 @@ class ModelHParams(SoftHParams):
         return self.rollout_horizon
 
 
-class MBPOHParams(ModelHParams):
+class MBPOHParams(ModelHParams, OnlineHParams):
     """Model-based policy optimization (Janner et al. 2019)."""
 
     learning_starts: CountOrZero = Field(
@@ -81,6 +77,14 @@ class MBPOHParams(ModelHParams):
     rollout_horizon_steps: tuple[CountOrZero, CountOrZero] | None = Field(
         None, description="env steps between which the horizon grows, linearly and rounded down"
     )
+
+    @model_validator(mode="after")
+    def _check_memory(self) -> "MBPOHParams":
+        if self.n_step > 1:
+            raise ValueError(f"n_step must be 1, because a model predicts single steps, got {self.n_step}")
+        if self.prioritized:
+            raise ValueError("prioritized must be false, because transitions of rollouts have no priorities")
+        return self
 
     @model_validator(mode="after")
     def _check_schedule(self) -> "MBPOHParams":

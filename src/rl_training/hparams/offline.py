@@ -57,9 +57,13 @@ class LearnerHParams(HParams):
         return self
 
 
-class OfflineHParams(LearnerHParams):
-    """A dataset, and what all that learn from one have in common. Steps of a run are gradient steps."""
+class OfflineHParams(HParams):
+    """What the offline loop asks of an algorithm's settings: a dataset, and how it is drawn from.
 
+    Steps of a run are gradient steps.
+    """
+
+    batch_size: Count = Field(256, description="transitions per gradient step")
     dataset_kind: DatasetKind = Field(
         "random", description="random: uniform actions in the run's env; else the kind of file, or a Minari dataset"
     )
@@ -156,7 +160,7 @@ class IQLOnlineHParams(ExpectileHParams, OffPolicyHParams):
         return max(0, step - self.learning_starts) // self.train_frequency * self.train_frequency
 
 
-class BCHParams(OfflineHParams):
+class BCHParams(OfflineHParams, LearnerHParams):
     """Behavioural cloning (Pomerleau 1991)."""
 
     loss: Literal["nll", "mse"] = Field(
