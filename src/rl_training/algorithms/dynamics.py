@@ -133,11 +133,21 @@ class DynamicsEnsemble:
         errors: np.ndarray = (total / len(table)).cpu().numpy().astype(np.float64)
         return errors
 
+    def elites_error(self, transitions: Mapping[str, np.ndarray]) -> float:
+        """Give the elites' squared error, mean over rows and outputs, on any transitions."""
+        errors = self.holdout_errors(self._table(transitions))
+        return float(errors[self.state["elites"].cpu().numpy()].mean())
+
     def predict(self, state: State, obs: Tensor, actions: Tensor, members: Tensor) -> Prediction:
         """Ask one member for each group of rows: (groups, rows, numbers), members (groups,). Pure."""
         named = of_members(self.model.named(state["params"]), members)
         values = {**named, **_statistics(state)}
         prediction: Prediction = torch.func.functional_call(self.model.module, values, (obs, actions))
+        return prediction
+
+    def predict_by_all(self, state: State, obs: Tensor, actions: Tensor) -> Prediction:
+        """Ask every member for all rows: (rows, numbers) -> (members, rows, ...). Pure."""
+        prediction: Prediction = self.model.apply(state["params"], obs, actions, buffers=_statistics(state))
         return prediction
 
     def state_dict(self) -> StateDict:
@@ -191,9 +201,7 @@ class DynamicsEnsemble:
 
     def _holdout_step(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         rows = self._named(batch["rows"])
-        prediction: Prediction = self.model.apply(
-            state["params"], rows["obs"], rows["actions"], buffers=_statistics(state)
-        )
+        prediction = self.predict_by_all(state, rows["obs"], rows["actions"])
         errors = (prediction.mean - rows["targets"]).square().mean(2)  # (members, rows)
         return {}, {"errors": (errors * batch["weights"]).sum(1)}
 

@@ -11,16 +11,18 @@ Janner et al. 2019, When to trust your model: model-based policy optimization. D
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from rl_training.algorithms.actor_critic import ActorCritic
-from rl_training.algorithms.base import ActResult, Batch, Setup, StateDict, UpdateResult
+from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, StateDict, UpdateResult
 from rl_training.algorithms.dynamics import DynamicsEnsemble, build_ensemble
-from rl_training.algorithms.model_rollouts import ModelRollouts
+from rl_training.algorithms.model_rollouts import ModelRollouts, Penalty
 from rl_training.algorithms.sac import SAC, build_sac
 from rl_training.data.mixed_source import MixedSource
 from rl_training.data.schema import observation_field
@@ -36,6 +38,7 @@ class MBPO:
 
     def __init__(self, policy: ActorCritic, ensemble: DynamicsEnsemble, rollouts: ModelRollouts) -> None:
         self.policy, self.ensemble, self.rollouts = policy, ensemble, rollouts
+        self.device = policy.state["actor.params"].device
         self._model_status: dict[str, float] = {}
 
     def act(
@@ -56,16 +59,35 @@ class MBPO:
         """Refresh the model's part of the memory by rollouts from real states; give the number of transitions."""
         hparams: ModelHParams = self.ensemble.hparams
         starts = memory.real.sample(hparams.rollout_batch_size)["obs"]
-        keep, rows = hparams.synthetic_rows(horizon), 0
+        keep, rows, sums = hparams.synthetic_rows(horizon), 0, defaultdict[str, float](float)
         for transitions in self.rollouts.run(starts, horizon):
             memory.add_model(transitions, keep=keep)
             rows += len(transitions["rewards"])
+            for name in transitions.keys() & {"rewards", "penalties"}:
+                sums[name] += float(transitions[name].sum(dtype=np.float64))
         self._model_status |= {
             "rollout_horizon": float(horizon),
             "rollout_length": rows / hparams.rollout_batch_size,
+            "rollout_reward": (sums["rewards"] + sums.get("penalties", 0.0)) / max(rows, 1),
             "synthetic_transitions": float(len(memory.model)),
         }
+        if "penalties" in sums:
+            self._model_status["rollout_penalty"] = sums["penalties"] / max(rows, 1)
         return rows
+
+    @torch.no_grad()
+    def judge(self, batch: Batch) -> Metrics:
+        """Say of transitions that were not learnt from how well they are predicted, and how far the best actions are.
+
+        `action_error`: the mean squared difference to the actions that were taken, which need not be good ones.
+        """
+        transitions = {name: values.cpu().numpy() for name, values in batch.items()}
+        differences = self.act(transitions["obs"]).actions - transitions["actions"]
+        errors = {
+            "model_mse": self.ensemble.elites_error(transitions),
+            "action_error": float(np.square(differences).mean()),
+        }
+        return {name: torch.tensor(error) for name, error in errors.items()}
 
     def status(self, step: int) -> dict[str, float]:
         return {**self.policy.status(step), **self._model_status}
@@ -90,11 +112,15 @@ class MBPO:
 
 
 def build_mbpo(setup: Setup[MBPOHParams]) -> MBPO:
+    return compose(setup)
+
+
+def compose(setup: Setup[ModelHParams], penalty: Penalty | None = None) -> MBPO:
+    """Make a soft actor-critic, an ensemble and rollouts of the one through the other, with penalised rewards or not."""
     field = observation_field(setup.spaces.observation)
     if not np.issubdtype(field.dtype, np.floating):
         raise SpaceError(
-            "mbpo needs observations of real numbers, which a model can predict, but these are "
-            f"{setup.spaces.observation}"
+            f"learnt models predict observations of real numbers, but these are {setup.spaces.observation}"
         )
     policy = build_sac(setup)
     assert isinstance(policy.recipe, SAC)
@@ -106,14 +132,15 @@ def build_mbpo(setup: Setup[MBPOHParams]) -> MBPO:
     rule = _find_rule(setup)
     identity = f"{setup.identity} {rule!r}" if setup.identity else None
     ensemble = build_ensemble(setup, learned_termination=rule is None, identity=identity)
-    rollouts = ModelRollouts(ensemble, policy.state["actor.params"], act, rule, setup, identity=identity)
+    actor_params = policy.state["actor.params"]
+    rollouts = ModelRollouts(ensemble, actor_params, act, rule, setup, identity=identity, penalty=penalty)
     return MBPO(policy, ensemble, rollouts)
 
 
-def _find_rule(setup: Setup[MBPOHParams]) -> TerminationRule | None:
+def _find_rule(setup: Setup[ModelHParams]) -> TerminationRule | None:
     if setup.hparams.termination == "never":
         return NEVER
     rule = termination_rule(setup.env_id, setup.env_kwargs) if setup.hparams.termination == "auto" else None
     if rule is None:
-        log.info("mbpo: where rollouts terminate is learnt")
+        log.info("where rollouts terminate is learnt")
     return rule

@@ -56,6 +56,7 @@ class OfflineLearner:
         self.recipe = recipe
         self.hparams = setup.hparams
         self.num_updates = 0
+        self.device = setup.device
         self._policy = policy_distribution(setup.spaces.action)
         self._generator = setup.streams.numpy("action")
         self._normalizer = _obs_normalizer(setup)

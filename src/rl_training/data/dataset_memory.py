@@ -32,8 +32,9 @@ class DatasetMemory:
         device: torch.device | str = "cpu",
     ) -> None:
         self.dataset, self.held_out = dataset, held_out
-        self._generator, self._device = generator, torch.device(device)
+        self._generator = generator
         self._rows = dataset.memory(generator=generator, device=device)
+        self.storage, self.device, self.draw_places = self._rows.storage, self._rows.device, self._rows.draw_places
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -8,9 +8,13 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Batch, Replay, Setup, StateDict
+from rl_training.data.dataset_memory import build_dataset_memory
 from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer, check_memory
 from rl_training.data.row_storage import WORD, Block, RowStorage, Storage
-from rl_training.hparams.mbpo import MBPOHParams, ModelHParams
+from rl_training.errors import DatasetError
+from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
+
+MIN_TRANSITIONS = 2  # that a model is fitted to: one to learn from, one held out
 
 
 class RealMemory(Replay, Protocol):
@@ -91,6 +95,16 @@ def build_mixed_source(setup: Setup[MBPOHParams]) -> MixedSource:
     """Make a memory of what is seen, beside that of the model."""
     real = build_replay_buffer(setup)
     assert isinstance(real, ReplayBuffer)  # prioritized replay is refused by the settings
+    return with_model_memory(real, setup)
+
+
+def build_mixed_dataset(setup: Setup[MOPOHParams]) -> MixedSource:
+    """Put the model's memory beside the run's dataset."""
+    real = build_dataset_memory(setup)
+    if len(real) < MIN_TRANSITIONS:
+        raise DatasetError(
+            f"{real.dataset.source} has a single transition to learn from: a model needs another one that is held out"
+        )
     return with_model_memory(real, setup)
 
 

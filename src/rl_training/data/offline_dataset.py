@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from rl_training.algorithms.base import Replay
 from rl_training.data.dataset_checks import (
     agreed_spaces,
     cast,
@@ -124,7 +123,7 @@ class TransitionDataset:
         """Give the first so many rows; the episode that this cuts ends there."""
         return self if count >= len(self) else self._rows(np.arange(len(self)) < count)
 
-    def memory(self, *, generator: np.random.Generator, device: torch.device | str = "cpu") -> Replay:
+    def memory(self, *, generator: np.random.Generator, device: torch.device | str = "cpu") -> ReplayBuffer:
         """Give the rows as a replay buffer, which draws them uniformly."""
         fields = transition_fields(self.spaces)
         what = f"a replay buffer of the {len(self):,} transitions of {self.source}"

@@ -28,7 +28,7 @@ from rl_training.hparams.dqn import (
     QRDQNHParams,
     RainbowDQNHParams,
 )
-from rl_training.hparams.mbpo import MBPOHParams
+from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
 from rl_training.hparams.offline import BCHParams, IQLHParams, IQLOnlineHParams
 from rl_training.hparams.ppo import PPOHParams
 
@@ -277,6 +277,20 @@ _ROWS = (
         memory="rl_training.data.mixed_source:build_mixed_source",
         callbacks="rl_training.runtime.model_training:model_training",
         reference_config="mbpo/pendulum.yaml",
+    ),
+    AlgorithmSpec(
+        name="mopo",
+        class_name="MOPO",
+        summary="MBPO on a dataset alone, whose rollouts pay for what the models are not sure of",
+        paper="Yu et al. 2020, MOPO: model-based offline policy optimization",
+        loop="offline",
+        actions=frozenset({"box"}),
+        observations=frozenset({"vector"}),
+        hparams=MOPOHParams,
+        build="rl_training.algorithms.mopo:build_mopo",
+        memory="rl_training.data.mixed_source:build_mixed_dataset",
+        callbacks="rl_training.runtime.model_training:offline_model_training",
+        reference_config="mopo/pendulum.yaml",
     ),
     _offline(
         "iql",

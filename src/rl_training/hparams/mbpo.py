@@ -1,4 +1,4 @@
-"""Settings of MBPO, and of any algorithm that learns a policy from rollouts through an ensemble of learnt models."""
+"""Settings of MBPO and MOPO, which learn a policy from rollouts through an ensemble of learnt models."""
 
 from typing import Annotated, Literal
 
@@ -6,7 +6,8 @@ from annotated_types import Gt, Lt
 from pydantic import Field, model_validator
 
 from rl_training.hparams.actor_critic import OnlineHParams, SoftHParams, StepSizes
-from rl_training.hparams.base import REAL, Count, CountOrZero, Fraction, HiddenSizes, Positive
+from rl_training.hparams.base import REAL, Count, CountOrZero, Fraction, HiddenSizes, NonNegative, Positive
+from rl_training.hparams.offline import OfflineHParams
 
 
 class ModelHParams(SoftHParams):
@@ -56,7 +57,7 @@ class ModelHParams(SoftHParams):
         return self.synthetic_refreshes_kept * self.rollout_batch_size * horizon
 
     def horizon(self, step: int) -> int:
-        """Give the length of rollouts at an env step."""
+        """Give the length of rollouts at a step of the run."""
         return self.rollout_horizon
 
     @property
@@ -110,3 +111,28 @@ class MBPOHParams(ModelHParams, OnlineHParams):
     @property
     def max_horizon(self) -> int:
         return self.rollout_horizon_end or self.rollout_horizon
+
+
+class MOPOHParams(ModelHParams, OfflineHParams):
+    """Model-based offline policy optimization (Yu et al. 2020)."""
+
+    penalty_coef: NonNegative = Field(
+        1.0, description="what a unit of the models' uncertainty costs, in units of the reward; 0: nothing"
+    )
+    uncertainty: Literal["deviation", "disagreement"] = Field(
+        "deviation",
+        description="largest norm, over the members, of the predicted deviation, or of a mean's distance to all means",
+    )
+    model_train_frequency: CountOrZero = Field(
+        0, description="gradient steps between further fits of the ensemble; 0: it is fitted once, before the first"
+    )
+    rollout_refresh_interval: Count = Field(1_000, description="gradient steps between rounds of rollouts")
+    rollout_batch_size: Count = Field(
+        50_000, description="states of the dataset from which rollouts start at each refresh"
+    )
+    rollout_horizon: Count = Field(5, description="steps of a rollout, if it does not terminate before")
+    synthetic_refreshes_kept: Count = Field(5, description="refreshes whose transitions are kept")
+
+    @property
+    def intervals(self) -> tuple[int, ...]:
+        return self.rollout_refresh_interval, self.model_train_frequency

@@ -109,6 +109,11 @@ class OfflineHParams(HParams):
     def updates_until(self, step: int) -> int:
         return step
 
+    @property
+    def intervals(self) -> tuple[int, ...]:
+        """Give the steps between things that an algorithm does besides updates; 0: it does not."""
+        return ()
+
 
 class ExpectileHParams(LearnerHParams):
     """What IQL adds, whether it learns from a dataset alone or goes on in an environment."""

@@ -2,12 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 
-from rl_training.algorithms.base import Batch
-from rl_training.algorithms.offline import OfflineLearner
+from rl_training.algorithms.base import Batch, Metrics
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.schema import transition_fields
@@ -20,6 +19,17 @@ from rl_training.runtime.setup import Extras, build_learner, for_acting
 _ROWS_AT_ONCE = 8_192
 
 
+class Judge(Protocol):
+    """An algorithm that can tell something of transitions that it has not learnt from."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def judge(self, batch: Batch) -> Metrics:
+        """Give means over the rows of a batch, which lies on the algorithm's device."""
+        ...
+
+
 class HeldOut(Callback):
     """Whenever the run is evaluated: a line in eval.jsonl, and the same numbers among the metrics."""
 
@@ -28,16 +38,16 @@ class HeldOut(Callback):
 
     def on_step(self, run: Run) -> None:
         if run.crossed(run.config.eval_interval) or run.step >= run.config.total_timesteps:
-            found = judge(cast(OfflineLearner, run.algorithm), self._dataset)
+            found = judge(cast(Judge, run.algorithm), self._dataset)
             run.folder.log("eval").write({"step": run.step, "held_out": found})
             run.folder.log("eval").flush()
             run.last_metrics |= {f"held_out_{name}": torch.tensor(value) for name, value in found.items()}
 
 
-def judge(algorithm: OfflineLearner, dataset: TransitionDataset) -> dict[str, float]:
+def judge(algorithm: Judge, dataset: TransitionDataset) -> dict[str, float]:
     """Give the means over all rows of what the algorithm says of them."""
     sums: dict[str, float] = defaultdict(float)
-    for batch in _batches(dataset, algorithm.state["actor.params"].device):
+    for batch in _batches(dataset, algorithm.device):
         for name, mean in algorithm.judge(batch).items():
             sums[name] += float(mean) * len(batch["rewards"])
     return {name: total / len(dataset) for name, total in sums.items()}
@@ -50,7 +60,7 @@ def judge_checkpoint(checkpoint: Checkpoint, extras: Extras) -> dict[str, float]
     learner.algorithm.load_policy_state_dict(checkpoint.load(POLICY))
     learner.algorithm.load_state_dict(checkpoint.load(TRAINING)["algorithm"])
     assert learner.setup.held_out is not None  # settings without it are refused
-    return judge(cast(OfflineLearner, learner.algorithm), learner.setup.held_out)
+    return judge(cast(Judge, learner.algorithm), learner.setup.held_out)
 
 
 def _batches(dataset: TransitionDataset, device: torch.device) -> Iterator[Batch]:
@@ -64,5 +74,8 @@ def _batches(dataset: TransitionDataset, device: torch.device) -> Iterator[Batch
 
 def held_out_evaluation(run: Run) -> list[Callback]:
     """What an offline run needs besides the loop, if some of its data are held out."""
-    held_out = cast(DatasetMemory, run.memory).held_out
-    return [HeldOut(held_out)] if held_out is not None else []
+    return evaluations_on(cast(DatasetMemory, run.memory))
+
+
+def evaluations_on(memory: DatasetMemory) -> list[Callback]:
+    return [HeldOut(memory.held_out)] if memory.held_out is not None else []

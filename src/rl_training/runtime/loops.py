@@ -60,12 +60,12 @@ def run_on_policy(run: Run, hparams: HParams, callbacks: Sequence[Callback]) -> 
 def run_offline(run: Run, hparams: OfflineHParams, callbacks: Sequence[Callback]) -> None:
     """Learn from what the memory holds: until the gradient steps are taken or as above. No env takes a step.
 
-    Updates are made together up to the next multiple of some steps or of an interval of the config's: a function of the
+    Updates are made together up to the next multiple of some steps or of an interval of the settings: a function of the
     step alone, so that a resumed run makes them in the same groups, whose metrics are means.
     """
     config, memory = run.config, cast(Replay, run.memory)
-    intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval, OFFLINE_UPDATES_AT_ONCE)
-    grid = [interval for interval in intervals if interval]
+    intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval, *hparams.intervals)
+    grid = [OFFLINE_UPDATES_AT_ONCE, *(interval for interval in intervals if interval)]
     sampler = cache(lambda updates: memory.sampler(updates * hparams.batch_size))
     while run.step < config.total_timesteps and not run.stop_reason:
         end = min(config.total_timesteps, *((run.step // interval + 1) * interval for interval in grid))

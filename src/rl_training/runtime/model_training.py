@@ -1,41 +1,76 @@
 """When model-based algorithms fit their models and refresh their rollouts."""
 
+import logging
 import math
 from typing import cast
 
 from rl_training.algorithms.mbpo import MBPO
-from rl_training.data.mixed_source import MixedSource
+from rl_training.data.dataset_memory import DatasetMemory
+from rl_training.data.mixed_source import MIN_TRANSITIONS, MixedSource
 from rl_training.errors import TrainingError
-from rl_training.hparams.mbpo import MBPOHParams
+from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.held_out import evaluations_on
 from rl_training.runtime.run import Run
 
-MIN_TRANSITIONS = 2  # one to learn from, one held out
+log = logging.getLogger("rl_training")
 
 
 class ModelTraining(Callback):
     """Fits and rolls out once `learning_starts` is reached and whenever an interval has passed since."""
 
     def on_step(self, run: Run) -> None:
-        algorithm, memory = cast(MBPO, run.algorithm), cast(MixedSource, run.memory)
         hparams = cast(MBPOHParams, run.config.hparams)
-        run.mid_step = True  # an error in between would leave a state that no step has
-        if _due(run, hparams.learning_starts, hparams.model_train_frequency) and len(memory) >= MIN_TRANSITIONS:
-            metrics = algorithm.update_model(memory.real_transitions()).metrics
-            if not math.isfinite(loss := float(metrics["model_loss"])):
-                raise TrainingError(
-                    f"model_loss is {loss} at env step {run.step}: the dynamics model has diverged; a smaller "
-                    "model_learning_rate usually helps"
-                )
-        if _due(run, hparams.learning_starts, hparams.rollout_refresh_interval) and algorithm.ensemble.num_fits:
-            algorithm.rollout(memory, hparams.horizon(run.step))
-        run.mid_step = False
+        fits = _due(run, hparams.learning_starts, hparams.model_train_frequency) and len(run.memory) >= MIN_TRANSITIONS
+        rolls_out = _due(run, hparams.learning_starts, hparams.rollout_refresh_interval)
+        _train(run, fits=fits, rolls_out=rolls_out)
+
+
+class OfflineModelTraining(Callback):
+    """Fits to the dataset and rolls out before the first update, and again whenever an interval has passed."""
+
+    def on_start(self, run: Run) -> None:
+        if cast(MBPO, run.algorithm).ensemble.num_fits == 0:  # else the run goes on after a resume
+            log.info("fitting the ensemble to %s transitions", f"{len(run.memory):,}")
+            _train(run, fits=True, rolls_out=True)
+            log.info("fitted: %s", _shown(run.algorithm.status(run.step)))
+
+    def on_step(self, run: Run) -> None:
+        hparams = cast(MOPOHParams, run.config.hparams)
+        fits, rolls_out = run.crossed(hparams.model_train_frequency), run.crossed(hparams.rollout_refresh_interval)
+        _train(run, fits=fits, rolls_out=rolls_out)
+
+
+def _train(run: Run, *, fits: bool, rolls_out: bool) -> None:
+    algorithm, memory = cast(MBPO, run.algorithm), cast(MixedSource, run.memory)
+    hparams = cast(ModelHParams, run.config.hparams)
+    run.mid_step = True  # an error in between would leave a state that no step has
+    if fits:
+        metrics = algorithm.update_model(memory.real_transitions()).metrics
+        if not math.isfinite(loss := float(metrics["model_loss"])):
+            raise TrainingError(
+                f"model_loss is {loss} at {run.unit} {run.step}: the dynamics model has diverged; a smaller "
+                "model_learning_rate usually helps"
+            )
+    if rolls_out and algorithm.ensemble.num_fits:
+        algorithm.rollout(memory, hparams.horizon(run.step))
+    run.mid_step = False
 
 
 def _due(run: Run, start: int, interval: int) -> bool:
     return run.step >= start and (run.previous_step < start or run.crossed(interval))
 
 
+def _shown(status: dict[str, float]) -> str:
+    return ", ".join(f"{name} {status[name]:.4g}" for name in ("model_epochs", "holdout_mse", "rollout_penalty"))
+
+
 def model_training(run: Run) -> list[Callback]:
     """What a run of MBPO needs besides the loop."""
     return [ModelTraining()]
+
+
+def offline_model_training(run: Run) -> list[Callback]:
+    """What a run of MOPO needs besides the loop."""
+    dataset = cast(DatasetMemory, cast(MixedSource, run.memory).real)
+    return [OfflineModelTraining(), *evaluations_on(dataset)]
