@@ -53,7 +53,7 @@ SMALL: dict[str, Any] = {
     "embedding_dim": 8,
     # The critics of REDQ
     "num_critics": 4,
-    # The models of MBPO
+    # The models of MBPO and MOPO
     "num_ensembles": 3,
     "num_elites": 2,
     "model_hidden_sizes": [16],

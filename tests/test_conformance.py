@@ -108,7 +108,10 @@ def advance(run: Run, steps: int) -> list[dict[str, float]]:
     """Let the algorithm's own loop take some steps of every env, or make some groups of updates."""
     watch = Watch(steps)
     run.stop_reason = ""
-    LOOPS[run.config.spec.loop](run, run.config.hparams, [*run.config.spec.build_callbacks(run), watch])
+    callbacks = [*run.config.spec.build_callbacks(run), watch]
+    for callback in callbacks:
+        callback.on_start(run)
+    LOOPS[run.config.spec.loop](run, run.config.hparams, callbacks)
     return watch.metrics
 
 

@@ -116,7 +116,7 @@ def build_mbpo(setup: Setup[MBPOHParams]) -> MBPO:
 
 
 def compose(setup: Setup[ModelHParams], penalty: Penalty | None = None) -> MBPO:
-    """Make a soft actor-critic, an ensemble and rollouts of the one through the other, with penalised rewards or not."""
+    """Make a soft actor-critic, an ensemble and rollouts of the one through the other; `penalty`: of their rewards."""
     field = observation_field(setup.spaces.observation)
     if not np.issubdtype(field.dtype, np.floating):
         raise SpaceError(

@@ -7,9 +7,10 @@
 
     u(s, a) = max_i |sigma_i(s, a)|                  over all members i, elites or not; sigma of (s' - s, r)
 
-where models are wrong they should be unsure, and what is unsure is no longer worth exploiting. runtime/model_training.py
-says when things are due; all parts are those of mbpo.py. Yu et al. 2020, MOPO: model-based offline policy optimization.
-Deviations: docs/algorithms/mopo.md.
+Where models are wrong they should be unsure, and what they are unsure of is not worth exploiting. The parts are those
+of mbpo.py; runtime/model_training.py says when things are due.
+
+Yu et al. 2020, MOPO: model-based offline policy optimization. Deviations: docs/algorithms/mopo.md.
 """
 
 from collections.abc import Callable
@@ -26,8 +27,7 @@ from rl_training.models.mlp_mopo import Prediction
 def largest_deviation(prediction: Prediction) -> Tensor:
     """The largest norm of the members' predicted deviations: (members, batch, outputs) -> (batch,).
 
-    In the units of observations and rewards, as they are predicted. An error that the data cannot explain, or that
-    grows away from them, shows here only if a member has learnt to expect it.
+    In the units of observations and rewards together, as they are predicted.
     """
     return prediction.log_variance.exp().sum(-1).sqrt().amax(0)
 
