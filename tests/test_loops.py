@@ -343,6 +343,21 @@ def test_an_error_in_a_callback_leaves_a_traceback_and_a_checkpoint_of_that_step
     assert watcher.calls == ["start at 0", "end at 30"]
 
 
+class RaisesAtStart(Callback):
+    def on_start(self, run: Run) -> None:
+        raise RuntimeError("before the first step")
+
+
+def test_an_error_before_the_first_step_leaves_a_traceback_and_ends_what_has_begun(tmp_path: Path) -> None:
+    earlier, later = StopAfterEpisodes(10**9), StopAfterEpisodes(10**9)
+    with pytest.raises(RuntimeError, match="before the first step"):
+        train(make_config(tmp_path), Extras(show_progress=False, callbacks=[earlier, RaisesAtStart(), later]))
+    (run_dir,) = tmp_path.iterdir()
+    assert "before the first step" in (run_dir / "crash" / "traceback.txt").read_text()
+    assert not checkpoint_names(run_dir / "checkpoints")
+    assert (earlier.calls, later.calls) == (["start at 0", "end at 0"], [])
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_with_a_remedy(tmp_path: Path) -> None:
     config = make_config(
         tmp_path,

@@ -141,9 +141,11 @@ def _loop(run: Run, extras: Extras) -> None:
     own = run.config.spec.build_callbacks(run)
     users = extras.callbacks
     callbacks: list[Callback] = [EpisodeLog(), *own, *users, MetricsLog(), evaluation, *progress, checkpointing]
-    for callback in callbacks:
-        callback.on_start(run)
+    started: list[Callback] = []
     try:
+        for callback in callbacks:
+            callback.on_start(run)
+            started.append(callback)
         LOOPS[run.config.spec.loop](run, run.config.hparams, callbacks)
         checkpointing.save(run)  # a signal may have come after the last callback had its turn
     except Exception as error:
@@ -151,7 +153,7 @@ def _loop(run: Run, extras: Extras) -> None:
         raise
     finally:
         with contextlib.ExitStack() as stack:  # one that fails does not keep the others from ending
-            for callback in reversed(callbacks):
+            for callback in reversed(started):
                 stack.callback(callback.on_end, run)
 
 
