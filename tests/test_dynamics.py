@@ -277,8 +277,14 @@ def test_a_fit_stops_after_five_epochs_in_which_no_member_improved_and_restores_
     # 0.995 is no improvement on 1: it is less than one per cent. The best epochs are the second, first and third.
     script = [[1.0, 1.0, 1.0], [0.5, 0.995, 1.0], [0.5, 0.995, 0.9], [0.6, 1.2, 0.899]]
     ensemble = scripted(script, model_max_epochs=100)
-    metrics = ensemble.fit(transitions(60)).metrics
+    told: list[tuple[int, float]] = []
+    metrics = ensemble.fit(
+        transitions(60), lambda now: told.append((int(now["model_epochs"]), float(now["holdout_mse"])))
+    ).metrics
     assert metrics["model_epochs"] == len(ensemble.seen) == 3 + 5
+    # After every epoch, of the two best members until then.
+    assert told[:3] == [(1, 1.0), (2, 0.75), (3, pytest.approx(0.7))]
+    assert told[-1] == (8, float(metrics["holdout_mse"]))
     for member, epoch in enumerate((1, 0, 2)):
         assert torch.equal(weights_of(ensemble, member), ensemble.seen[epoch][member])
     assert not torch.equal(ensemble.seen[2][0], ensemble.seen[1][0])

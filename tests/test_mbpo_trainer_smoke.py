@@ -69,10 +69,10 @@ class Diary(Callback):
         assert isinstance(algorithm, MBPO)
         fit, rollout = algorithm.update_model, algorithm.rollout
 
-        def noted_fit(transitions: Any) -> Any:
+        def noted_fit(transitions: Any, on_epoch: Any) -> Any:
             self.fits.append(run.step)
             assert len(transitions["rewards"]) == run.step  # all that was seen
-            return fit(transitions)
+            return fit(transitions, on_epoch)
 
         def noted_rollout(memory: Any, horizon: int) -> int:
             self.rollouts.append((run.step, horizon))
@@ -181,7 +181,7 @@ def test_of_an_environment_of_the_users_own_termination_is_learnt(tmp_path: Path
 
 def test_a_model_that_diverges_ends_the_run_with_the_reason(tmp_path: Path) -> None:
     config = config_of(tmp_path, algo_kwargs={"model_learning_rate": 1e30})
-    with pytest.raises(TrainingError, match=r"model_loss is .* at env step .*model_learning_rate"):
+    with pytest.raises(TrainingError, match=r"holdout_mse is inf after epoch 1 of the fit at env step 10: .*model_learning_rate"):
         train_mbpo(config, QUIET)
 
 

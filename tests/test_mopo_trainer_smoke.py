@@ -1,6 +1,7 @@
 """`train_mopo` fits before it learns and rolls out on time, with and without an environment; it goes on exactly."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,10 +107,10 @@ def test_the_ensemble_is_fitted_before_the_first_update_and_rollouts_come_on_tim
     seen: dict[str, list[int]] = {"fits": [], "rollouts": []}
     fit, rollout = MBPO.update_model, MBPO.rollout
 
-    def noted_fit(self: MBPO, transitions: Any) -> Any:
+    def noted_fit(self: MBPO, transitions: Any, on_epoch: Any) -> Any:
         seen["fits"].append(self.policy.num_updates)
         assert len(transitions["rewards"]) == 60  # the whole dataset
-        return fit(self, transitions)
+        return fit(self, transitions, on_epoch)
 
     def noted_rollout(self: MBPO, memory: Any, horizon: int) -> int:
         seen["rollouts"].append(self.policy.num_updates)
@@ -119,6 +120,24 @@ def test_the_ensemble_is_fitted_before_the_first_update_and_rollouts_come_on_tim
     monkeypatch.setattr(MBPO, "rollout", noted_rollout)
     train_mopo(in_env(tmp_path, algo_kwargs=settings), QUIET)
     assert seen == {"fits": fits, "rollouts": rollouts}
+
+
+def test_a_long_fit_tells_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"model_max_epochs": 3, "model_patience": 3}
+    with caplog.at_level("INFO", logger="rl_training"):
+        train_mopo(in_env(tmp_path, algo_kwargs=settings), QUIET)
+        short = [message for message in caplog.messages if message.startswith("epoch ")]
+        monkeypatch.setattr("rl_training.runtime.model_training._PROGRESS_SECONDS", 0.0)
+        caplog.clear()
+        train_mopo(in_env(tmp_path, algo_kwargs=settings), QUIET)
+    assert short == []  # one that takes no time is silent
+    begin = caplog.messages.index("fitting the ensemble to 60 transitions")
+    *epochs, end = caplog.messages[begin + 1 : begin + 5]
+    for number, message in zip((1, 2, 3), epochs, strict=True):
+        assert re.fullmatch(rf"epoch {number} of at most 3: model_loss -?[\d.]+, holdout_mse [\d.]+", message)
+    assert re.fullmatch(r"fitted in 3 epochs: holdout_mse [\d.]+, rollout_penalty [\d.]+", end)
 
 
 def test_evaluating_more_often_changes_nothing(tmp_path: Path) -> None:
@@ -245,10 +264,24 @@ def test_of_an_environment_of_the_users_own_termination_is_learnt(tmp_path: Path
     assert np.array_equal(load_policy(result.run_dir)[1].act(obs).actions, result.algorithm.act(obs).actions)
 
 
-def test_a_model_that_diverges_ends_the_run_with_the_reason(tmp_path: Path) -> None:
-    config = in_env(tmp_path, algo_kwargs={"model_learning_rate": 1e30})
-    with pytest.raises(TrainingError, match=r"model_loss is .* at gradient step 0: .*model_learning_rate"):
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        # Three minibatches an epoch: the first update spoils the weights, and the loss of the second one shows it.
+        ({}, "model_loss is nan after epoch 1 of the fit"),
+        # One of all rows: only what is held out sees the spoilt weights, and no epoch follows whose loss would.
+        ({"model_batch_size": 60, "model_max_epochs": 1}, "holdout_mse is inf after epoch 1 of the fit"),
+    ],
+)
+def test_a_first_fit_that_diverges_ends_the_run_at_once_with_the_reason(
+    tmp_path: Path, settings: dict[str, int], reason: str
+) -> None:
+    config = in_env(tmp_path, algo_kwargs={"model_learning_rate": 1e30, "model_patience": 5, **settings})
+    with pytest.raises(TrainingError, match=rf"{reason} at gradient step 0: .*model_learning_rate"):
         train_mopo(config, QUIET)
+    (run_dir,) = tmp_path.iterdir()
+    assert reason in (run_dir / "crash" / "traceback.txt").read_text()
+    assert not (run_dir / "checkpoints").exists()  # nothing to go on from
 
 
 class Images(gym.Env[np.ndarray, np.ndarray]):

@@ -9,7 +9,7 @@ to trust your model. Deviations are in docs/algorithms/mbpo.md.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ MAX_HELD_OUT = 5_000  # transitions
 MIN_IMPROVEMENT = 0.01  # share of a member's error by which it must fall
 TINY_STD = 1e-6  # inputs that vary less count as constant
 HOLDOUT_ROWS = 256  # evaluated at a time
+
+OnEpoch = Callable[[Metrics], None]  # told after every epoch of a fit what it would give if it ended there
 
 
 def weight_decays(num_layers: int) -> list[float]:
@@ -89,7 +91,7 @@ class DynamicsEnsemble:
         self._learn = accelerate(self._learning_step, setup.acceleration, "model update", identity=identity)
         self._evaluate = accelerate(self._holdout_step, setup.acceleration, "model evaluation", identity=identity)
 
-    def fit(self, transitions: Mapping[str, np.ndarray]) -> UpdateResult:
+    def fit(self, transitions: Mapping[str, np.ndarray], on_epoch: OnEpoch | None = None) -> UpdateResult:
         """Learn from N >= 2 transitions: obs, actions, rewards, next_obs, terminated, each of N rows."""
         table = self._table(transitions)
         order = torch.from_numpy(self.generator.permutation(len(table))).to(self._device)
@@ -100,7 +102,6 @@ class DynamicsEnsemble:
         bootstraps = self.generator.integers(len(training), size=(members, len(training)))
         best, least_errors = self.model.params.clone(), np.full(members, np.inf)
         epochs, steps, fruitless = 0, 0, 0
-        history: list[Metrics] = []
         while epochs < self.hparams.model_max_epochs and fruitless < self.hparams.model_patience:
             history = [self._learn(self.state, {"rows": rows}) for rows in self._minibatches(training, bootstraps)]
             errors = self.holdout_errors(holdout)
@@ -109,14 +110,16 @@ class DynamicsEnsemble:
             self._copy_members(self.model.params, best, improved)
             least_errors = np.where(improved, errors, least_errors)
             epochs, steps, fruitless = epochs + 1, steps + len(history), 0 if improved.any() else fruitless + 1
+            elites = np.argsort(least_errors, kind="stable")[: self.hparams.num_elites]
+            metrics = {name: torch.stack([step[name] for step in history]).mean() for name in history[0]}
+            metrics["model_loss"] = metrics.pop("loss")
+            metrics["holdout_mse"] = torch.tensor(least_errors[elites].mean())
+            metrics["model_epochs"] = torch.tensor(epochs)
+            if on_epoch is not None:
+                on_epoch(metrics)
         self._copy_members(best, self.model.params, np.ones(members, np.bool_))
-        elites = np.argsort(least_errors, kind="stable")[: self.hparams.num_elites]
         self.state["elites"].copy_(torch.from_numpy(elites))
         self.num_fits += 1
-        metrics = {name: torch.stack([step[name] for step in history]).mean() for name in history[0]}
-        metrics["model_loss"] = metrics.pop("loss")
-        metrics["holdout_mse"] = torch.tensor(least_errors[elites].mean())
-        metrics["model_epochs"] = torch.tensor(epochs)
         return UpdateResult(metrics, num_gradient_steps=steps)
 
     def holdout_errors(self, table: Tensor) -> np.ndarray:

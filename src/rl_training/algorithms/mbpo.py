@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rl_training.algorithms.actor_critic import ActorCritic
 from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, StateDict, UpdateResult
-from rl_training.algorithms.dynamics import DynamicsEnsemble, build_ensemble
+from rl_training.algorithms.dynamics import DynamicsEnsemble, OnEpoch, build_ensemble
 from rl_training.algorithms.model_rollouts import ModelRollouts, Penalty
 from rl_training.algorithms.sac import SAC, build_sac
 from rl_training.data.mixed_source import MixedSource
@@ -49,9 +49,9 @@ class MBPO:
     def update(self, batch: Batch) -> UpdateResult:
         return self.policy.update(batch)
 
-    def update_model(self, transitions: Mapping[str, np.ndarray]) -> UpdateResult:
+    def update_model(self, transitions: Mapping[str, np.ndarray], on_epoch: OnEpoch | None = None) -> UpdateResult:
         """Fit the ensemble to transitions, at least two."""
-        result = self.ensemble.fit(transitions)
+        result = self.ensemble.fit(transitions, on_epoch)
         self._model_status |= {name: float(value) for name, value in result.metrics.items()}
         return result
 

@@ -2,8 +2,11 @@
 
 import logging
 import math
+import time
 from typing import cast
 
+from rl_training.algorithms.base import Metrics
+from rl_training.algorithms.dynamics import OnEpoch
 from rl_training.algorithms.mbpo import MBPO
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.mixed_source import MIN_TRANSITIONS, MixedSource
@@ -12,6 +15,8 @@ from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.held_out import evaluations_on
 from rl_training.runtime.run import Run
+
+_PROGRESS_SECONDS = 5.0
 
 log = logging.getLogger("rl_training")
 
@@ -33,7 +38,9 @@ class OfflineModelTraining(Callback):
         if cast(MBPO, run.algorithm).ensemble.num_fits == 0:  # else the run goes on after a resume
             log.info("fitting the ensemble to %s transitions", f"{len(run.memory):,}")
             _train(run, fits=True, rolls_out=True)
-            log.info("fitted: %s", _shown(run.algorithm.status(run.step)))
+            status = run.algorithm.status(run.step)
+            told = (status[name] for name in ("model_epochs", "holdout_mse", "rollout_penalty"))
+            log.info("fitted in %d epochs: holdout_mse %.4g, rollout_penalty %.4g", *told)
 
     def on_step(self, run: Run) -> None:
         hparams = cast(MOPOHParams, run.config.hparams)
@@ -46,23 +53,36 @@ def _train(run: Run, *, fits: bool, rolls_out: bool) -> None:
     hparams = cast(ModelHParams, run.config.hparams)
     run.mid_step = True  # an error in between would leave a state that no step has
     if fits:
-        metrics = algorithm.update_model(memory.real_transitions()).metrics
-        if not math.isfinite(loss := float(metrics["model_loss"])):
-            raise TrainingError(
-                f"model_loss is {loss} at {run.unit} {run.step}: the dynamics model has diverged; a smaller "
-                "model_learning_rate usually helps"
-            )
+        algorithm.update_model(memory.real_transitions(), _watch(run))
     if rolls_out and algorithm.ensemble.num_fits:
         algorithm.rollout(memory, hparams.horizon(run.step))
     run.mid_step = False
 
 
+def _watch(run: Run) -> OnEpoch:
+    """Tell now and then how far a long fit is, and end one that has diverged."""
+    max_epochs = cast(ModelHParams, run.config.hparams).model_max_epochs
+    told_at = time.monotonic()
+
+    def on_epoch(metrics: Metrics) -> None:
+        nonlocal told_at
+        epoch = int(metrics["model_epochs"])
+        values = {name: float(metrics[name]) for name in ("model_loss", "holdout_mse")}
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"{name} is {value} after epoch {epoch} of the fit at {run.unit} {run.step}: the dynamics model "
+                    "has diverged; a smaller model_learning_rate usually helps"
+                )
+        if time.monotonic() - told_at >= _PROGRESS_SECONDS:
+            told_at = time.monotonic()
+            log.info("epoch %d of at most %d: model_loss %.4g, holdout_mse %.4g", epoch, max_epochs, *values.values())
+
+    return on_epoch
+
+
 def _due(run: Run, start: int, interval: int) -> bool:
     return run.step >= start and (run.previous_step < start or run.crossed(interval))
-
-
-def _shown(status: dict[str, float]) -> str:
-    return ", ".join(f"{name} {status[name]:.4g}" for name in ("model_epochs", "holdout_mse", "rollout_penalty"))
 
 
 def model_training(run: Run) -> list[Callback]:
