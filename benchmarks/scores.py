@@ -269,17 +269,19 @@ def d3rlpy_iql(config: str) -> Peer:
 class Row:
     """One row of the score table.
 
-    `ours`: our contenders, each with its config. `dataset`: what is learnt from, such as pendulum/medium; steps are
-    gradient steps then. `threshold`: the return whose first holding over 3 evaluations is reported. `goal`: what the
-    target wants of each seed, where that is another number. `by`: the step at which the target wants to see the
-    training evaluation, too. `window`: with more than one, the target speaks of the mean of so many evaluations during
-    training: the last ones, and those up to `by`. `quoted`: scores of peers that are not run, with their source.
+    `ours`: our contenders, each with its config; `changes`: the hyperparameters that one of them has otherwise than its
+    config. `dataset`: what is learnt from, such as pendulum/medium; steps are gradient steps then. `threshold`: the
+    return whose first holding over 3 evaluations is reported. `goal`: what the target wants of each seed, where that is
+    another number. `by`: the step at which the target wants to see the training evaluation, too. `window`: with more
+    than one, the target speaks of the mean of so many evaluations during training: the last ones, and those up to `by`.
+    `quoted`: scores of peers that are not run, with their source.
     """
 
     env_id: str
     steps: int
     target: str
     ours: Mapping[str, str]
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     peers: Sequence[Peer] = ()
     dataset: str | None = None
     threshold: float | None = None
@@ -294,7 +296,7 @@ class Row:
 
     @property
     def contenders(self) -> dict[str, Contender]:
-        ours = {name: replace(OURS, name=name) for name in self.ours}
+        ours = {name: replace(OURS, name=name, hparams=self.changes.get(name, {})) for name in self.ours}
         return ours | {peer.contender.name: peer.contender for peer in self.peers}
 
     def setting(self, contender: str, seed: int, *, steps: int) -> dict[str, Any]:
@@ -374,27 +376,30 @@ def mujoco(env_id: str, steps: int, target: str, ours: Mapping[str, str], *peers
     return Row(env_id=env_id, steps=steps, target=target, ours=ours, peers=peers, eval_episodes=10, **more)
 
 
-def offline(dataset: str, steps: int, target: str, *, seeds: int) -> Row:
-    """Give a row of IQL, BC and d3rlpy's IQL on one dataset, whose first part names the environment's configs."""
+def offline(dataset: str, steps: int, target: str, ours: Mapping[str, str], **more: Any) -> Row:
+    """Give a row of one dataset, whose first part names the environment's configs; `ours`: the algorithms."""
     name = dataset.partition("/")[0]
-    iql = f"iql/{name}.yaml"
+    configs = {contender: f"{algo}/{name}.yaml" for contender, algo in ours.items()}
     return Row(
-        env_id=load_config(iql).env_id,
+        env_id=load_config(configs["ours"]).env_id,
         steps=steps,
         target=target,
-        ours={"ours": iql, "ours-bc": f"bc/{name}.yaml"},
-        peers=[d3rlpy_iql(iql)],
+        ours=configs,
         dataset=dataset,
         eval_episodes=100 if name == "pendulum" else 10,
-        seeds=seeds,
+        **more,
     )
 
 
-def offline_rows(
+def iql_rows(
     row: str, names: Sequence[str], kinds: Sequence[str], *, steps: int, target: str, seeds: int
 ) -> dict[str, Row]:
+    """Give rows of IQL, BC and d3rlpy's IQL, one per environment and kind of dataset."""
+    ours = {"ours": "iql", "ours-bc": "bc"}
     return {
-        f"{row}_{name}_{kind.replace('-', '_')}": offline(f"{name}/{kind}", steps, target, seeds=seeds)
+        f"{row}_{name}_{kind.replace('-', '_')}": offline(
+            f"{name}/{kind}", steps, target, ours, peers=[d3rlpy_iql(f"iql/{name}.yaml")], seeds=seeds
+        )
         for name in names
         for kind in kinds
     }
@@ -404,6 +409,8 @@ DOPAMINE = "(Dopamine's SAC: training episodes, 5 seeds)"
 MINATAR_FIGURE = "(DQN in the MinAtar paper's learning curves, read off at a million frames)"
 MINATAR_VERSION = 0  # all six actions, as in the published scores
 DISTRIBUTIONAL = ("qr_dqn", "iqn", "fqf", "rainbow_dqn")
+MOPO_AND_IQL = {"ours": "mopo", "ours-iql": "iql"}
+BEYOND_IQL = "our IQL + 10 normalised points"
 BEYOND_DQN = "each >= our dqn (M13) on the mean; iqn, fqf >= qr_dqn"
 
 ROWS = {
@@ -590,7 +597,7 @@ ROWS = {
     "M14_breakout": minatar("Breakout", BEYOND_DQN, DISTRIBUTIONAL, threshold=10.0),
     "M14_asterix": minatar("Asterix", BEYOND_DQN, DISTRIBUTIONAL, threshold=10.0),
     "M14_space_invaders": minatar("SpaceInvaders", BEYOND_DQN, DISTRIBUTIONAL, threshold=40.0),
-    **offline_rows(
+    **iql_rows(
         "C23",
         ("pendulum", "halfcheetah"),
         ("random", "medium", "medium-replay"),
@@ -598,7 +605,20 @@ ROWS = {
         target="mean >= d3rlpy; on medium-replay >= BC + 10 %",
         seeds=5,
     ),
-    **offline_rows(
+    "C24_pendulum_medium_replay": offline(
+        "pendulum/medium-replay",
+        20_000,
+        ">= our IQL",
+        {**MOPO_AND_IQL, "ours-bc": "bc"},
+    ),
+    "C24_pendulum_medium": offline(
+        "pendulum/medium",
+        20_000,
+        "without the penalty it is worse: one policy's data are narrow",
+        {"ours": "mopo", "ours-no-penalty": "mopo"},
+        changes={"ours-no-penalty": {"penalty_coef": 0.0}},
+    ),
+    **iql_rows(
         "M16",
         ("hopper", "halfcheetah"),
         ("medium", "medium-replay", "medium-expert"),
@@ -606,6 +626,8 @@ ROWS = {
         target=">= d3rlpy on 5 of the 6 datasets, and a higher sum of normalised scores",
         seeds=3,
     ),
+    "M17_halfcheetah_medium": offline("halfcheetah/medium", 200_000, BEYOND_IQL, MOPO_AND_IQL, seeds=3),
+    "M17_halfcheetah_medium_replay": offline("halfcheetah/medium-replay", 200_000, BEYOND_IQL, MOPO_AND_IQL, seeds=3),
 }
 
 

@@ -170,6 +170,20 @@ def test_a_row_gives_each_contender_its_own_config_or_values() -> None:
         assert len({str(setting[name]) for setting in settings.values()}) == 1, name
 
 
+def test_a_contender_of_ours_may_differ_from_its_config() -> None:
+    from harness import Setting, TrainingEnvs
+    from ours import OurLearner
+
+    row = ROWS["C24_pendulum_medium"]
+    setting = {"mode": "score", "env_id": row.env_id, "steps": row.steps, "hparams": {}, "dataset": "medium.npz"}
+    made = {}
+    for name, contender in row.contenders.items():
+        own = Setting(**contender.apply({**setting, "config": row.ours[name]}))
+        made[name] = OurLearner(own, TrainingEnvs(own)).config.algo_kwargs
+    assert made["ours-no-penalty"] == {**made["ours"], "penalty_coef": 0.0}
+    assert made["ours"].get("penalty_coef") != 0.0
+
+
 def test_tianshou_collects_whole_rounds_of_its_envs() -> None:
     peers = [(row, peer) for row in ROWS.values() for peer in row.peers if peer.contender.peer == "tianshou"]
     assert len(peers) == 7

@@ -41,7 +41,7 @@ class Setting:
     seed: int = 0
     threads: int = 1
     hparams: dict[str, Any] = field(default_factory=dict)
-    config: str | None = None  # a config file shipped with rl_training, instead of `hparams`
+    config: str | None = None  # a config file shipped with rl_training (ours only); `hparams` change it
     acceleration: str = "auto"  # ours only
     device: str = "cpu"  # ours and d3rlpy only
     execution_backend: str = "local_sync"  # ours only
