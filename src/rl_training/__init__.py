@@ -22,6 +22,7 @@ _HOMES = {
     "train_ppo": "rl_training.runtime.ppo_trainer",
     "train_sac": "rl_training.runtime.sac_trainer",
     "train_mbpo": "rl_training.runtime.mbpo_trainer",
+    "train_gail": "rl_training.runtime.gail_trainer",
 }
 
 
