@@ -205,7 +205,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     with np.load(tmp_path / "expert.npz") as file:
         empty = {name: file[name][:0] for name in file.files if name != "metadata"}
     np.savez(tmp_path / "expert.npz", **empty)
-    with pytest.raises(DatasetError, match="expert.npz.* no rows"):
+    with pytest.raises(DatasetError, match=r"expert\.npz.* no rows"):
         train_gail(config, QUIET)
 
 

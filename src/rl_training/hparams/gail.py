@@ -19,8 +19,8 @@ class GAILHParams(PPOHParams):
     )
     reward_form: Literal["positive", "negative", "airl"] = Field(
         "positive",
-        description="of the discriminator's logit L: softplus(L), where an end is a failure; -softplus(-L), where it is "
-        "the goal; L, where all episodes are of one length",
+        description="of the discriminator's logit L: softplus(L), where an end is a failure; -softplus(-L), where it "
+        "is the goal; L, where all episodes are of one length",
     )
     expert_dataset_kind: DatasetKind = Field(
         "random", description="what is imitated; random: uniform actions in the run's env; else the kind of file"
