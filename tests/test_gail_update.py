@@ -252,7 +252,11 @@ def test_ppo_learns_from_the_rewards_of_the_discriminator_that_has_just_learnt(f
 
 def test_an_update_counts_and_names_what_it_did() -> None:
     setup = make_gail_setup()
-    result = build_gail(setup).update(make_gail_rollout(setup))
+    algorithm, rollout = build_gail(setup), make_gail_rollout(setup)
+    result = algorithm.update(rollout)
+    logits = algorithm.policy._network.module(rollout["expert_obs"])[:, :2]
+    expected = torch.log_softmax(logits, 1)[:, 1].mean()  # the expert takes action 1
+    assert float(result.metrics["expert_log_likelihood"]) == pytest.approx(float(expected), rel=1e-5)
     assert result.num_gradient_steps == 2 * 3  # the policy's: two epochs of three minibatches
     wanted = {"policy_loss", "discriminator_loss", "discriminator_accuracy", "expert_accuracy", "policy_accuracy"}
     assert wanted | {"imitation_reward_mean", "env_reward_mean", "gradient_penalty"} <= result.metrics.keys()

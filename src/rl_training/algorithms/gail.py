@@ -102,7 +102,11 @@ class GAIL:
         judged = self._learn_discriminator(batch)
         rewards = self._rewards(rollout)
         result = self.policy.update({**rollout, "rewards": rewards})
-        means = {"imitation_reward_mean": rewards.mean(), "env_reward_mean": batch["rewards"].mean()}
+        means = {
+            "imitation_reward_mean": rewards.mean(),
+            "env_reward_mean": batch["rewards"].mean(),
+            "expert_log_likelihood": self.policy.log_likelihood(batch["expert_obs"], batch["expert_actions"]).mean(),
+        }
         return UpdateResult(result.metrics | judged | means, num_gradient_steps=result.num_gradient_steps)
 
     def status(self, step: int) -> dict[str, float]:

@@ -125,6 +125,12 @@ class PPO:
         means = {name: torch.stack([metrics[name] for metrics in history]).mean() for name in history[0]}
         return UpdateResult(means | _fit(rollout), num_gradient_steps=len(history))
 
+    @torch.no_grad()
+    def log_likelihood(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """The log-probability (or density) of actions by the policy as it is, (batch,), whatever masks would say."""
+        seen = self._obs_normalizer.tensor(obs) if self._obs_normalizer else obs
+        return self._distribution.evaluate(self._network.module(seen), actions, None)[0]
+
     def status(self, step: int) -> dict[str, float]:
         return {name: float(self._state[name]) for name in ("learning_rate", "clip_coef")}
 
