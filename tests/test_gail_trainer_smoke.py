@@ -140,7 +140,7 @@ def parts_of(result: TrainResult) -> dict[str, Any]:
     return {**parts, TRAINING: {key: value for key, value in parts[TRAINING].items() if key != "log_positions"}}
 
 
-@pytest.mark.parametrize("shuffle", ["no", "labels", "actions"])
+@pytest.mark.parametrize("shuffle", ["none", "labels", "actions"])
 @pytest.mark.parametrize("stop", [24, 60])  # in the middle of a rollout, and after one
 def test_a_resumed_run_equals_the_unbroken_one(stop: int, shuffle: str, tmp_path: Path) -> None:
     config = config_of(tmp_path, algo_kwargs={"expert_shuffle": shuffle, "normalize": "both"})

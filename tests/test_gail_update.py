@@ -332,7 +332,7 @@ def test_every_kind_of_observation_is_judged(kind: str) -> None:
 def test_shuffled_labels_tell_the_discriminator_nothing() -> None:
     # Two points far apart: told apart at once by true labels, and by none that are drawn.
     accuracies = {}
-    for shuffle in ("no", "labels"):
+    for shuffle in ("none", "labels"):
         setup = make_gail_setup(
             expert_shuffle=shuffle, discriminator_updates=20, discriminator_batch_size=200, gradient_penalty=0.0
         )
@@ -341,7 +341,7 @@ def test_shuffled_labels_tell_the_discriminator_nothing() -> None:
         for _ in range(10):
             metrics = algorithm.update(clone(rollout)).metrics
         accuracies[shuffle] = float(metrics["discriminator_accuracy"])
-    assert accuracies["no"] > 0.99
+    assert accuracies["none"] > 0.99
     assert accuracies["labels"] == pytest.approx(0.5, abs=0.05)
 
 

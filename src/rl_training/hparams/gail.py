@@ -33,8 +33,8 @@ class GAILHParams(PPOHParams):
         None, description="transitions: of a random dataset, null: 10000; of another its first so many, null: all"
     )
     expert_dataset_seed: CountOrZero = Field(0, description="determines a random dataset, and how actions are shuffled")
-    expert_shuffle: Literal["no", "actions", "labels"] = Field(
-        "no",
+    expert_shuffle: Literal["none", "actions", "labels"] = Field(
+        "none",
         description="a control, from which nothing can be imitated; actions: each observation gets another's; "
         "labels: the discriminator is told at random who is the expert",
     )
