@@ -140,10 +140,14 @@ def parts_of(result: TrainResult) -> dict[str, Any]:
     return {**parts, TRAINING: {key: value for key, value in parts[TRAINING].items() if key != "log_positions"}}
 
 
-@pytest.mark.parametrize("shuffle", ["none", "labels", "actions"])
+@pytest.mark.parametrize(
+    "hparams",
+    [{}, {"expert_shuffle": "labels"}, {"expert_shuffle": "actions"}, {"absorbing_state": True}],
+    ids=lambda hparams: " ".join(map(str, hparams.values())),
+)
 @pytest.mark.parametrize("stop", [24, 60])  # in the middle of a rollout, and after one
-def test_a_resumed_run_equals_the_unbroken_one(stop: int, shuffle: str, tmp_path: Path) -> None:
-    config = config_of(tmp_path, algo_kwargs={"expert_shuffle": shuffle, "normalize": "both"})
+def test_a_resumed_run_equals_the_unbroken_one(stop: int, hparams: dict[str, Any], tmp_path: Path) -> None:
+    config = config_of(tmp_path, algo_kwargs={"normalize": "both", **hparams})
     unbroken = train_gail(config, QUIET)
     stopped = train_gail(config, Extras(show_progress=False, callbacks=[StopAt(stop)]))
     assert stopped.step == stop
@@ -263,6 +267,7 @@ def test_an_expert_that_is_not_there_is_refused_by_the_settings_name(
         ({"gradient_penalty": -1.0}, "gail.algo_kwargs.gradient_penalty must be >= 0, got -1.0"),
         ({"discriminator_lr": 1.0}, "gail.algo_kwargs: unknown setting 'discriminator_lr'"),
         ({"minibatch_size": 3}, "gail.algo_kwargs: minibatch_size must divide the rollout"),
+        ({"absorbing_state": True, "gamma": 1.0}, "gail.algo_kwargs: absorbing_state needs gamma < 1, got 1.0"),
     ],
 )
 def test_settings_out_of_range_are_refused(hparams: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def loss_of(params: Tensor, expert: list[float], policy: list[float], mix: list[
         params,
         batch,
         GAILHParams(**{"discriminator_ent_coef": 0.0, "gradient_penalty": 0.0, **hparams}),
-        inputs=lambda params, obs, actions: obs,
+        inputs=lambda params, obs, actions, absorbing: obs,
         logits=lambda params, inputs: params[0] * inputs[:, 0] + params[1],
     )
 
@@ -127,7 +127,7 @@ def test_the_gradient_pushes_logits_of_the_expert_up_and_those_of_the_policy_dow
         logits,
         batch,
         GAILHParams(gradient_penalty=0.0, discriminator_ent_coef=0.0),
-        inputs=lambda params, obs, actions: obs,
+        inputs=lambda params, obs, actions, absorbing: obs,
         logits=lambda params, inputs: params[inputs[:, 0].long()],
     )
     (gradient,) = torch.autograd.grad(metrics["loss"], logits)
@@ -159,7 +159,7 @@ def test_the_slope_is_taken_between_policy_and_expert() -> None:
         torch.zeros(1, requires_grad=True),
         batch,
         GAILHParams(),
-        inputs=lambda params, obs, actions: obs,
+        inputs=lambda params, obs, actions, absorbing: obs,
         logits=lambda params, inputs: inputs[:, 0].square() + params,
     )
     assert float(metrics["gradient_penalty"]) == pytest.approx(((2.0 - 1.0) ** 2 + (4.0 - 1.0) ** 2) / 2)
@@ -210,6 +210,16 @@ def test_the_discriminator_gives_a_logit_per_row_and_its_halves_make_the_whole()
     assert inputs.shape == (5, 5)
     assert network(obs, actions).shape == (5,)
     assert torch.equal(network.layers(inputs), network(obs, actions))
+
+
+def test_the_absorbing_state_is_a_point_of_its_own() -> None:
+    space = Box(-1.0, 1.0, (3,), np.float32)
+    network = MLPGAILDiscriminator(lambda: build_encoder(space), Discrete(2), (8,), absorbing_state=True)
+    obs, actions = torch.ones(3, 3), torch.tensor([1, 1, 0])
+    inputs = network.inputs(obs, actions, torch.tensor([False, True, False]))
+    assert inputs.tolist() == [[1, 1, 1, 0, 1, 0], [0, 0, 0, 0, 0, 1], [1, 1, 1, 1, 0, 0]]
+    assert torch.equal(network.layers(inputs)[1:2], network.absorbing_logit())
+    assert torch.equal(network(obs, actions)[::2], network.layers(inputs)[::2])  # none is, if nobody says so
 
 
 # --- The update ------------------------------------------------------------------------------------------------------
@@ -326,6 +336,67 @@ def test_every_kind_of_observation_is_judged(kind: str) -> None:
     assert ("obs_mean" in algorithm._state) == (kind == "whole numbers")
 
 
+# --- The absorbing state ---------------------------------------------------------------------------------------------
+
+
+def with_ends(setup: Setup[GAILHParams], rows: list[int]) -> Batch:
+    terminated = torch.zeros(12, dtype=torch.bool)
+    terminated[rows] = True
+    return {**make_gail_rollout(setup), "terminated": terminated}
+
+
+def test_an_end_is_paid_what_the_absorbing_state_pays_for_ever() -> None:
+    setup = make_gail_setup(absorbing_state=True, reward_form="airl", gamma=0.9)
+    algorithm = build_gail(setup)
+    goes_on, ends = (algorithm._rewards(with_ends(setup, rows)) for rows in ([], [3, 7]))
+    absorbed = float(algorithm._discriminator.absorbing_logit())
+    expected = torch.zeros(12)
+    expected[[3, 7]] = absorbed * (0.9 / (1.0 - 0.9))  # 0.9 + 0.81 + ..., as many rewards as are left
+    assert absorbed != 0.0
+    torch.testing.assert_close(ends - goes_on, expected)
+    assert float(algorithm.update(with_ends(setup, [3])).metrics["absorbing_reward"]) == pytest.approx(
+        float(algorithm._discriminator.absorbing_logit())
+    )
+
+
+@pytest.mark.parametrize("form", ["positive", "negative", "airl"])
+def test_an_end_is_neither_gain_nor_loss_where_nobody_can_be_told_apart(form: str) -> None:
+    # The same reward r everywhere: an episode that goes on is worth r / (1 - gamma), and so is a row that ends it.
+    setup = make_gail_setup(absorbing_state=True, reward_form=form, gamma=0.9)
+    algorithm = build_gail(setup)
+    algorithm._state["discriminator.params"].zero_()
+    goes_on, ends = (algorithm._rewards(with_ends(setup, rows)) for rows in ([], [5]))
+    torch.testing.assert_close(ends[5], goes_on[5] / (1.0 - 0.9))
+
+
+def shown_to_the_discriminator(setup: Setup[GAILHParams], ends: list[int]) -> tuple[float, float]:
+    """The shares of rows in the absorbing state, the expert's and ours, that an update of many rows sees."""
+    algorithm, seen = build_gail(setup), {}
+
+    def step(state: Any, batch: Batch, rounds: int) -> dict[str, Tensor]:
+        seen.update(batch)
+        return {name: torch.zeros(rounds) for name in ("expert_accuracy", "policy_accuracy")}
+
+    algorithm._step = step
+    algorithm._learn_discriminator(with_ends(setup, ends))
+    return tuple(float(seen[name].float().mean()) for name in ("expert_absorbing", "absorbing"))
+
+
+def test_the_absorbing_state_is_seen_as_often_as_episodes_end() -> None:
+    # 1 / (1 - 0.9) = 10 rows follow on each end. Ours: 2 ends in 12 rows, 20 of 32; the expert's: 1 in 20, 10 of 30.
+    many = {"absorbing_state": True, "gamma": 0.9, "discriminator_updates": 40, "discriminator_batch_size": 500}
+    plain = make_gail_setup(**many)
+    assert plain.dataset is not None
+    terminated = np.arange(20) == 4
+    setup = replace(plain, dataset=replace(plain.dataset, terminated=terminated))
+    assert shown_to_the_discriminator(setup, [3, 7]) == pytest.approx((10 / 30, 20 / 32), abs=0.02)
+    assert shown_to_the_discriminator(plain, []) == (0.0, 0.0)
+    # Labels are shuffled with all that belongs to a row.
+    shuffled = replace(setup, hparams=setup.hparams.model_copy(update={"expert_shuffle": "labels"}))
+    mean = (10 / 30 + 20 / 32) / 2
+    assert shown_to_the_discriminator(shuffled, [3, 7]) == pytest.approx((mean, mean), abs=0.02)
+
+
 # --- The controls ----------------------------------------------------------------------------------------------------
 
 
@@ -362,9 +433,11 @@ def test_shuffled_actions_are_the_same_ones_in_another_order() -> None:
 
 
 @pytest.mark.skipif(not compiler_available(), reason="needs a C++ compiler")
-def test_compiled_updates_equal_eager_ones() -> None:
+@pytest.mark.parametrize("absorbing_state", [False, True])
+def test_compiled_updates_equal_eager_ones(absorbing_state: bool) -> None:
     def run(mode: str) -> tuple[GAIL, list[dict[str, float]]]:
-        return learn(make_gail_setup(acceleration=mode, discriminator_learning_rate=0.01), rollouts=4)
+        changes = {"discriminator_learning_rate": 0.01, "absorbing_state": absorbing_state}
+        return learn(make_gail_setup(acceleration=mode, **changes), rollouts=4)
 
     (plain, expected), (fast, metrics) = run("eager"), run("compile")
     for ours, theirs in zip(metrics, expected, strict=True):

@@ -7,7 +7,11 @@
 At each rollout the discriminator learns first; then the rollout's rewards are replaced by its own, and PPO learns from
 them. The environment's rewards are a metric, nothing else. Label 1 is the expert, where the paper's is the policy.
 
-Ho and Ermon 2016, Generative adversarial imitation learning; the gradient penalty is that of Gulrajani et al. 2017.
+An end leads, if so wished, to an absorbing state for ever: the discriminator sees 1 / (1 - gamma) rows of it for each
+end, and the row that ends an episode earns gamma / (1 - gamma) times the absorbing state's reward besides its own.
+
+Ho and Ermon 2016, Generative adversarial imitation learning; the gradient penalty is that of Gulrajani et al. 2017, the
+absorbing state that of Kostrikov et al. 2019, Discriminator-actor-critic.
 Deviations are in docs/algorithms/gail.md.
 """
 
@@ -17,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
 from rl_training.algorithms.normalization import ObsNormalizer, fitted_normalizer, normalized
@@ -45,16 +49,17 @@ def discriminator_loss(
     batch: Batch,
     hparams: GAILHParams,
     *,
-    inputs: Callable[[Tensor, Tensor, Tensor], Tensor],
+    inputs: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
     logits: Callable[[Tensor, Tensor], Tensor],
 ) -> Metrics:
     """The discriminator's loss, and how often it is right. `batch`: of both obs and actions, and `mix`, (batch,).
 
-    `inputs(params, obs, actions)` gives (batch, size), `logits(params, inputs)` of them (batch,). `mix` in [0, 1) says
-    where between a row of the policy (0) and one of the expert (1) the slope is looked at.
+    `inputs(params, obs, actions, absorbing)` gives (batch, size), `logits(params, inputs)` of them (batch,). `mix` in
+    [0, 1) says where between a row of the policy (0) and one of the expert (1) the slope is looked at; `absorbing`, of
+    both, which rows are in the absorbing state, where there is one.
     """
-    expert = inputs(params, batch["expert_obs"], batch["expert_actions"])
-    policy = inputs(params, batch["obs"], batch["actions"])
+    expert = inputs(params, batch["expert_obs"], batch["expert_actions"], batch.get("expert_absorbing"))
+    policy = inputs(params, batch["obs"], batch["actions"], batch.get("absorbing"))
     expert_logits, policy_logits = logits(params, expert), logits(params, policy)
     # -log sigmoid(L) = softplus(-L) and -log(1 - sigmoid(L)) = softplus(L), which never overflow.
     cross_entropy = F.softplus(-expert_logits).mean() + F.softplus(policy_logits).mean()
@@ -79,9 +84,10 @@ def discriminator_loss(
 class GAIL:
     """A policy of PPO's and the discriminator that rewards it."""
 
-    def __init__(self, policy: PPO, discriminator: nn.Module, setup: Setup[GAILHParams]) -> None:
+    def __init__(self, policy: PPO, discriminator: MLPGAILDiscriminator, setup: Setup[GAILHParams]) -> None:
         self.policy, self.hparams = policy, setup.hparams
-        self._network = FlatModule(discriminator.to(setup.device))
+        self._discriminator = discriminator.to(setup.device)
+        self._network = FlatModule(self._discriminator)
         self._optimizer = ClippedAdam(
             learning_rate=setup.hparams.discriminator_learning_rate, eps=ADAM_EPS, max_grad_norm=None
         )
@@ -89,6 +95,7 @@ class GAIL:
         if _normalizes(setup):
             for name, value in zip(("obs_mean", "obs_scale"), _expert_constants(setup), strict=True):
                 self._state[name] = value.clone().to(setup.device)
+        self._expert_ends = float(setup.dataset.terminated.mean()) if setup.dataset is not None else 0.0
         self._generator = setup.streams.numpy("discriminator")
         self._step = accelerate_rounds(self._learn, setup.acceleration, "discriminator", identity=setup.identity)
 
@@ -105,6 +112,7 @@ class GAIL:
         means = {
             "imitation_reward_mean": rewards.mean(),
             "env_reward_mean": batch["rewards"].mean(),
+            **({"absorbing_reward": self._absorbing_reward()} if self.hparams.absorbing_state else {}),
             "expert_log_likelihood": self.policy.log_likelihood(batch["expert_obs"], batch["expert_actions"]).mean(),
         }
         return UpdateResult(result.metrics | judged | means, num_gradient_steps=result.num_gradient_steps)
@@ -139,6 +147,12 @@ class GAIL:
         device, rows = batch["expert_actions"].device, len(batch["expert_actions"])
         chosen = torch.from_numpy(self._generator.integers(len(batch["actions"]), size=rows)).to(device)
         pairs = {name: (batch[f"expert_{name}"], batch[name][chosen]) for name in ("obs", "actions")}
+        if self.hparams.absorbing_state:
+            theirs, ours = torch.from_numpy(self._generator.random((2, rows), np.float32)).to(device)
+            pairs["absorbing"] = (
+                theirs < self._absorbing_share(self._expert_ends),
+                ours < self._absorbing_share(batch["terminated"].float().mean()),
+            )
         if self.hparams.expert_shuffle == "labels":
             swap = torch.from_numpy(self._generator.random(rows) < 0.5).to(device)
             pairs = {name: _swapped(*pair, swap) for name, pair in pairs.items()}
@@ -152,8 +166,21 @@ class GAIL:
     @torch.no_grad()
     def _rewards(self, rollout: Batch) -> Tensor:
         """The discriminator's rewards for every row, in place of the environment's."""
-        logits = self._network.module(self._seen(self._state, rollout["obs"]), rollout["actions"])
-        return imitation_rewards(logits, self.hparams.reward_form)
+        logits = self._discriminator(self._seen(self._state, rollout["obs"]), rollout["actions"])
+        rewards = imitation_rewards(logits, self.hparams.reward_form)
+        if self.hparams.absorbing_state:
+            for_ever = self.hparams.gamma / (1.0 - self.hparams.gamma)  # gamma + gamma^2 + ... after an end
+            rewards += for_ever * self._absorbing_reward() * rollout["terminated"]
+        return rewards
+
+    @torch.no_grad()
+    def _absorbing_reward(self) -> Tensor:
+        return imitation_rewards(self._discriminator.absorbing_logit(), self.hparams.reward_form).squeeze()
+
+    def _absorbing_share(self, ends: Tensor | float) -> Tensor | float:
+        """The share of rows in the absorbing state, where a share `ends` of the others is the last of an episode."""
+        absorbed = ends / (1.0 - self.hparams.gamma)  # 1 + gamma + gamma^2 + ... rows after each end
+        return absorbed / (1.0 + absorbed)
 
     def _seen(self, state: State, obs: Tensor) -> Tensor:
         """Observations as the discriminator sees them, the expert's and ours alike."""
@@ -198,6 +225,9 @@ def build_gail(setup: Setup[GAILHParams]) -> GAIL:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.streams.integer("init", 1))
         discriminator = MLPGAILDiscriminator(
-            lambda: build_encoder(spaces.observation), spaces.action, hparams.discriminator_hidden_sizes
+            lambda: build_encoder(spaces.observation),
+            spaces.action,
+            hparams.discriminator_hidden_sizes,
+            absorbing_state=hparams.absorbing_state,
         )
     return GAIL(policy, discriminator, setup)

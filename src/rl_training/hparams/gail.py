@@ -50,6 +50,11 @@ class GAILHParams(PPOHParams):
     gradient_penalty: NonNegative = Field(
         10.0, description="weight of (|dL/dx| - 1)^2 between rows of the expert and of the rollout; 0: none"
     )
+    absorbing_state: Switch = Field(
+        False,
+        description="a terminated episode goes on for ever in a state of its own, which the discriminator judges and "
+        "rewards, too: then an end is no gain or loss by itself, whatever the rewards' sign",
+    )
     normalize_discriminator: Switch = Field(
         True, description="vectors that the discriminator sees: minus the expert's mean, divided by its deviation"
     )
@@ -57,6 +62,12 @@ class GAILHParams(PPOHParams):
     @model_validator(mode="after")
     def _check_dataset(self) -> "GAILHParams":
         self.dataset().check()
+        return self
+
+    @model_validator(mode="after")
+    def _check_absorbing_state(self) -> "GAILHParams":
+        if self.absorbing_state and self.gamma == 1.0:
+            raise ValueError("absorbing_state needs gamma < 1, got 1.0: what lasts for ever would have no value")
         return self
 
     @field_serializer("expert_dataset_path")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_training.models.continuous import BuildEncoder
@@ -19,28 +20,47 @@ class MLPGAILDiscriminator(nn.Module):
     """
 
     def __init__(
-        self, build_encoder: BuildEncoder, action_space: gym.Space[object], hidden_sizes: Sequence[int] = (100, 100)
+        self,
+        build_encoder: BuildEncoder,
+        action_space: gym.Space[object],
+        hidden_sizes: Sequence[int] = (100, 100),
+        *,
+        absorbing_state: bool = False,
     ) -> None:
         super().__init__()
-        self.inputs = Inputs(build_encoder, action_space)
+        self.inputs = Inputs(build_encoder, action_space, absorbing_state)
         self.layers = nn.Sequential(*mlp(self.inputs.size, hidden_sizes, 1, activation=nn.Tanh), nn.Flatten(0))
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
         logits: Tensor = self.layers(self.inputs(obs, actions))
         return logits
 
+    def absorbing_logit(self) -> Tensor:
+        """(1,): the logit of the absorbing state, of a network that knows one."""
+        logit: Tensor = self.layers(self.inputs.absorbing_vector)
+        return logit
+
 
 class Inputs(nn.Module):
-    """Encoded observations and actions side by side: (batch, *obs), (batch, *action) -> (batch, size)."""
+    """Encoded observations and actions side by side: (batch, *obs), (batch, *action) -> (batch, size).
 
-    def __init__(self, build_encoder: BuildEncoder, action_space: gym.Space[object]) -> None:
+    With an absorbing state, the last number says whether it is that, and the others are 0 in it: what the rows of obs
+    and actions hold where `absorbing`, (batch,), is true does not matter.
+    """
+
+    absorbing_vector: Tensor  # (1, size)
+
+    def __init__(self, build_encoder: BuildEncoder, action_space: gym.Space[object], absorbing_state: bool) -> None:
         super().__init__()
         self.encoder, features = build_encoder()
         self.actions, numbers = action_encoder(action_space)
-        self.size = features + numbers
+        self.size = features + numbers + absorbing_state
+        self._padding = (0, int(absorbing_state))
+        self.register_buffer("absorbing_vector", F.one_hot(torch.tensor([self.size - 1])).float(), persistent=False)
 
-    def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
-        return torch.cat((self.encoder(obs), self.actions(actions)), 1)
+    def forward(self, obs: Tensor, actions: Tensor, absorbing: Tensor | None = None) -> Tensor:
+        vectors = F.pad(torch.cat((self.encoder(obs), self.actions(actions)), 1), self._padding)
+        return vectors if absorbing is None else torch.where(absorbing[:, None], self.absorbing_vector, vectors)
 
 
 def action_encoder(space: gym.Space[object]) -> tuple[nn.Module, int]:
