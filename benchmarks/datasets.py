@@ -1,11 +1,13 @@
 """Datasets to learn from offline: our own SAC, trained with its shipped config, and recorded along the way.
 
     python -m benchmarks datasets pendulum halfcheetah hopper --device cuda --jobs 8
+    python -m benchmarks datasets cartpole mountaincar
 
 As in D4RL, but smaller: `random` actions; a `medium` policy, part of the way from random to the final one;
 `medium-replay`, policies from the start up to medium; `expert`, the final policy; `medium-expert`, both. All policies
-act as in training, with their exploration. An interrupted command goes on, and what is there already is used again as
-long as its recipe stays as it is: `facts.json` says what it was, and what came of it.
+act as in training, with their exploration. To be imitated there is `expert-episode`: a single one, played greedily, by
+our PPO on CartPole and our DQN on MountainCar. An interrupted command goes on, and what is there already is used again
+as long as its recipe stays as it is: `facts.json` says what it was, and what came of it.
 """
 
 import hashlib
@@ -31,6 +33,7 @@ from rl_training import load_config
 
 DATASETS = KEPT_RUNS / "datasets"
 KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
+EPISODE = "expert-episode"
 # Numbers of policies in medium-replay, of which the largest is taken for which there are checkpoints: each has its even
 # part of the rows, and no part of an episode where all episodes are equally long.
 MIXES = (10, 5, 4, 2, 1)
@@ -47,6 +50,7 @@ class Recipe:
     `interval`: env steps between checkpoints, each of which plays `eval_episodes`. `medium`: how far from the random
     policy's return to the final one's the medium policy should be. `expert_episodes`: of the final policy, played
     greedily; their mean is what counts as 100. `rows`: of each dataset. `changes`: "key=value" texts for the config.
+    `kinds`: those that are of use, the random one among them.
     """
 
     config: str
@@ -57,6 +61,7 @@ class Recipe:
     rows: int = 100_000
     seed: int = 0
     changes: Sequence[str] = ()
+    kinds: Sequence[str] = KINDS
 
     @property
     def env_id(self) -> str:
@@ -78,6 +83,7 @@ class Recipe:
         config = load_config(self.config, self.settings())
         trained = config.model_dump(mode="json", include={"algo", "env_id", "total_timesteps", "algo_kwargs"})
         identity: dict[str, Any] = json.loads(json.dumps({**asdict(self), "config": trained}))
+        del identity["kinds"]  # which there are says nothing about any of them
         return identity
 
 
@@ -85,6 +91,22 @@ RECIPES = {
     "pendulum": Recipe(config="sac/pendulum.yaml", interval=200, eval_episodes=20, expert_episodes=100),
     "halfcheetah": Recipe(config="sac/halfcheetah.yaml", interval=2_000, eval_episodes=5, expert_episodes=20),
     "hopper": Recipe(config="sac/hopper.yaml", interval=4_000, eval_episodes=5, expert_episodes=20),
+    "cartpole": Recipe(
+        config="ppo/cartpole.yaml",
+        interval=20_000,
+        eval_episodes=5,
+        expert_episodes=100,
+        rows=10_000,
+        kinds=("random", EPISODE),
+    ),
+    "mountaincar": Recipe(
+        config="dqn/mountaincar.yaml",
+        interval=20_000,
+        eval_episodes=5,
+        expert_episodes=100,
+        rows=10_000,
+        kinds=("random", EPISODE),
+    ),
 }
 
 
@@ -125,8 +147,10 @@ class DatasetFolder:
         facts: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
         return facts if facts.get("recipe") == self.recipe.identity() else {}
 
-    def missing(self, kinds: Sequence[str] = KINDS) -> list[str]:
+    def missing(self, kinds: Sequence[str] | None = None) -> list[str]:
+        """Give those of the kinds that are not there; of all that the recipe has, if none are named."""
         facts = self.facts()
+        kinds = self.recipe.kinds if kinds is None else kinds
         return [kind for kind in kinds if kind not in facts.get("datasets", {}) or not self.file(kind).is_file()]
 
     def start(self) -> None:
@@ -191,18 +215,22 @@ class DatasetFolder:
             "medium": [medium],
             "medium-replay": spread_out([policy for policy in policies if policy.step <= medium.step]),
             "expert": [policies[-1]],
+            EPISODE: [policies[-1]],
             "medium-expert": [medium, policies[-1]],
         }[kind]
 
     def record(self, kind: str, players: Sequence[Policy]) -> None:
         """Record a dataset, with the players or random actions, and note what it holds."""
-        file, seed = self.file(kind), 1 + self.recipe.seed + KINDS.index(kind)
+        file, seed = self.file(kind), 1 + self.recipe.seed + (*KINDS, EPISODE).index(kind)
         file.unlink(missing_ok=True)  # of a command that was killed before it noted the facts
         who = [part for policy in players for part in ("--run", str(self.path / policy.path))]
-        who += ["--explore"] if players else ["--random", "--env", self.recipe.env_id]
+        if not players:
+            who += ["--random", "--env", self.recipe.env_id]
+        elif kind != EPISODE:
+            who += ["--explore"]
+        size = ("--episodes", "1") if kind == EPISODE else ("--steps", str(self.recipe.rows))
         # Small networks, one observation at a time: a CPU's work.
-        rows = ("--steps", str(self.recipe.rows), "--seed", str(seed), "--out", str(file))
-        call("record", *who, *rows, "--quiet", on_cpu=True)
+        call("record", *who, *size, "--seed", str(seed), "--out", str(file), "--quiet", on_cpu=True)
         facts = {
             "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
             "date": now(),
@@ -249,7 +277,7 @@ def describe_episodes(file: Path) -> dict[str, Any]:
 
 
 def all_kinds(names: Sequence[str]) -> list[str]:
-    return [f"{name}/{kind}" for name in names for kind in KINDS]
+    return [f"{name}/{kind}" for name in names for kind in RECIPES[name].kinds]
 
 
 def now() -> str:

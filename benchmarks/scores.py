@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from benchmarks.datasets import dataset_facts, make_datasets, normalised
+from benchmarks.datasets import EPISODE, dataset_facts, make_datasets, normalised
 from benchmarks.launch import (
     D3RLPY_IQL,
     DQN_CONTENDERS,
@@ -270,11 +270,12 @@ class Row:
     """One row of the score table.
 
     `ours`: our contenders, each with its config; `changes`: the hyperparameters that one of them has otherwise than its
-    config. `dataset`: what is learnt from, such as pendulum/medium; steps are gradient steps then. `threshold`: the
-    return whose first holding over 3 evaluations is reported. `goal`: what the target wants of each seed, where that is
-    another number. `by`: the step at which the target wants to see the training evaluation, too. `window`: with more
-    than one, the target speaks of the mean of so many evaluations during training: the last ones, and those up to `by`.
-    `quoted`: scores of peers that are not run, with their source.
+    config. `dataset`: what is learnt from, such as pendulum/medium; steps are gradient steps then. `expert`: a dataset,
+    too, but to be imitated in the env. `threshold`: the return whose first holding over 3 evaluations is reported.
+    `goal`: what the target wants of each seed, where that is another number. `by`: the step at which the target wants
+    to see the training evaluation, too. `window`: with more than one, the target speaks of the mean of so many
+    evaluations during training: the last ones, and those up to `by`. `quoted`: scores of peers that are not run, with
+    their source.
     """
 
     env_id: str
@@ -284,6 +285,7 @@ class Row:
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     peers: Sequence[Peer] = ()
     dataset: str | None = None
+    expert: str | None = None
     threshold: float | None = None
     goal: float | None = None
     by: int | None = None
@@ -299,12 +301,17 @@ class Row:
         ours = {name: replace(OURS, name=name, hparams=self.changes.get(name, {})) for name in self.ours}
         return ours | {peer.contender.name: peer.contender for peer in self.peers}
 
+    @property
+    def file(self) -> str | None:
+        """The dataset that is learnt from in either way."""
+        return self.dataset or self.expert
+
     def setting(self, contender: str, seed: int, *, steps: int) -> dict[str, Any]:
         peer = next((peer for peer in self.peers if peer.contender.name == contender), None)
         # Only what differs from the default: kept runs are found by their setting.
         vector = {} if peer is None or peer.num_envs == 1 else {"num_envs": peer.num_envs}
         algo = {} if peer is None or peer.algo is None else {"algo": peer.algo}
-        facts = dataset_facts(self.dataset) if self.dataset else {}
+        facts = dataset_facts(self.file) if self.file else {}
         source = {"dataset": facts["path"], "dataset_sha256": facts["sha256"]} if facts else {}
         return {
             **vector,
@@ -387,6 +394,20 @@ def offline(dataset: str, steps: int, target: str, ours: Mapping[str, str], **mo
         ours=configs,
         dataset=dataset,
         eval_episodes=100 if name == "pendulum" else 10,
+        **more,
+    )
+
+
+def imitation(name: str, steps: int, target: str, **more: Any) -> Row:
+    """Give a row of GAIL, which imitates one episode, beside itself with labels that tell it nothing."""
+    config = f"gail/{name}.yaml"
+    return Row(
+        env_id=load_config(config).env_id,
+        steps=steps,
+        target=target,
+        ours={"ours": config, "ours-shuffled": config},
+        changes={"ours-shuffled": {"expert_shuffle": "labels"}},
+        expert=f"{name}/{EPISODE}",
         **more,
     )
 
@@ -597,6 +618,24 @@ ROWS = {
     "M14_breakout": minatar("Breakout", BEYOND_DQN, DISTRIBUTIONAL, threshold=10.0),
     "M14_asterix": minatar("Asterix", BEYOND_DQN, DISTRIBUTIONAL, threshold=10.0),
     "M14_space_invaders": minatar("SpaceInvaders", BEYOND_DQN, DISTRIBUTIONAL, threshold=40.0),
+    "C25": imitation(
+        "cartpole",
+        150_000,
+        "500; the shuffled-expert control is shown beside it",
+        threshold=475.0,
+        goal=500.0,
+        track_every=5_000,
+        quoted={"imitation": "needs 800k steps for the expert's 500 (its CartPole example)"},
+    ),
+    "C26": imitation(
+        "mountaincar",
+        300_000,
+        "within 5 of the expert's mean return; the shuffled-expert control fails",
+        threshold=-110.0,
+        track_every=10_000,
+        eval_episodes=100,
+        quoted={"paper": "-101.6 of an expert's -98.8 (Ho and Ermon's result files: TRPO, 1.5M steps)"},
+    ),
     **iql_rows(
         "C23",
         ("pendulum", "halfcheetah"),
@@ -674,6 +713,7 @@ class RowResults:
             "steps": wanted.steps,
             "target": row.target,
             **({"dataset": dataset_facts(row.dataset)} if row.dataset else {}),
+            **({"expert": dataset_facts(row.expert)} if row.expert else {}),
             "threshold": row.threshold,
             "goal": row.goal,
             "seeds": list(wanted.seeds),
@@ -711,7 +751,7 @@ def run_scores(wanted: Sequence[RowRuns], *, jobs: int, device: str = "cpu") -> 
 
     `device`: where ours learns; the peers that cannot choose stay on the CPU.
     """
-    make_datasets([each.row.dataset for each in wanted if each.row.dataset], device=device, jobs=jobs)
+    make_datasets([each.row.file for each in wanted if each.row.file], device=device, jobs=jobs)
     for each in wanted:
         size = f"{each.steps} steps, {len(each.cells)} runs, {jobs} at a time"
         print(f"scores {each.name}: {each.row.env_id}, {size}", flush=True)
@@ -862,10 +902,12 @@ def collect(finished: dict[tuple[str, int], dict[str, Any]], contenders: Sequenc
 
 
 def print_table(results: dict[str, Any]) -> None:
-    threshold, dataset = results["threshold"], results.get("dataset")
+    threshold, dataset, expert = results["threshold"], results.get("dataset"), results.get("expert")
     print(f"\ntarget: {results['target']}")
     if dataset:
         print(f"dataset: {dataset['name']}, mean return {dataset['mean_return']:.1f}, {dataset['rows']} rows")
+    if expert:
+        print(f"expert: {expert['expert_return']:.1f} on average, {expert['mean_return']:.1f} in what is imitated")
     last_title = "normalised" if threshold is None else f"first held at {threshold:g}+ (per seed)"
     print(f"{'contender':20} {'mean':>8} {'std':>7} {'IQM':>8} {'95 % interval':>18}  {last_title}")
     for name, row in results["contenders"].items():

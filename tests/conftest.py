@@ -64,6 +64,11 @@ SMALL: dict[str, Any] = {
     "rollout_refresh_interval": 10,
     # Learning from a dataset
     "dataset_size": 60,
+    # Imitating one
+    "expert_dataset_size": 60,
+    "discriminator_updates": 2,
+    "discriminator_batch_size": 8,
+    "discriminator_hidden_sizes": [16],
     # Learning from rollouts
     "num_steps": 10,
     "minibatch_size": 10,

@@ -27,7 +27,6 @@ from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.registry import AlgorithmSpec, registry
 from rl_training.experiment.seeding import Streams
-from rl_training.hparams.offline import OfflineHParams
 from rl_training.runtime.acceleration import accelerate
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, NoCollector
@@ -69,14 +68,14 @@ def make_run(
     factory = factory or make_env_factory(config.env_id, config.env_kwargs)
     envs, streams = make_envs(factory, NUM_ENVS), Streams(seed)
     masks = factory is Masked
-    is_offline = isinstance(config.hparams, OfflineHParams)
+    choice, is_offline = config.hparams.dataset(), config.spec.loop == "offline"
     setup = Setup(
         spaces=Spaces(envs.observation_space, envs.action_space, masks),
         hparams=config.hparams,
         total_timesteps=config.total_timesteps,
         streams=streams,
         num_envs=NUM_ENVS,
-        dataset=load_transition_dataset(config.hparams, env_factory=factory) if is_offline else None,
+        dataset=load_transition_dataset(choice, env_factory=factory) if choice is not None else None,
     )
     run = Run(
         config=config,

@@ -1,4 +1,4 @@
-"""What the offline rows learn from and how: small datasets of our own SAC, recorded and learnt from for real."""
+"""What is learnt from datasets and how: small ones of our own agents, recorded and learnt from for real."""
 
 import json
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from benchmarks import datasets
 from benchmarks.datasets import (
+    EPISODE,
     KINDS,
     RECIPES,
     DatasetError,
@@ -45,6 +46,15 @@ TINY = Recipe(
         "algo_kwargs.batch_size=8",
     ),
 )
+TINY_EXPERT = Recipe(
+    config="ppo/cartpole.yaml",
+    interval=256,
+    eval_episodes=1,
+    expert_episodes=2,
+    rows=50,
+    changes=("total_timesteps=256", "acceleration=eager", "algo_kwargs.update_epochs=1"),
+    kinds=("random", EPISODE),
+)
 BESIDE_D3RLPY = [name for name, row in ROWS.items() if any(peer.contender.peer == "d3rlpy" for peer in row.peers)]
 
 
@@ -70,6 +80,7 @@ def called(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalledHere]:
         patch.setattr(datasets, "DATASETS", tmp_path_factory.mktemp("datasets"))
         patch.setattr(datasets, "call", called)
         patch.setitem(RECIPES, "pendulum", TINY)
+        patch.setitem(RECIPES, "cartpole", TINY_EXPERT)
         patch.syspath_prepend(str(CONTENDERS))  # the scripts find each other by the folder they lie in
         make_datasets(all_kinds(["pendulum"]), device="cpu", jobs=1)
         yield called
@@ -129,6 +140,20 @@ def test_policies_explore_as_in_training(called: CalledHere, folder: DatasetFold
     assert actions.std() > 0.3  # hardly trained: the noise is most of it
 
 
+def test_one_greedy_episode_is_recorded_to_be_imitated(called: CalledHere) -> None:
+    before = len(called.commands)
+    make_datasets(all_kinds(["cartpole"]), device="cpu", jobs=1)
+    recorded = [command for command in called.commands[before:] if command[0] == "record"]
+    assert ["--explore" in command for command in recorded] == [False, False]
+    facts = dataset_facts(f"cartpole/{EPISODE}")
+    assert (facts["episodes"], [player["step"] for player in facts["players"]]) == (1, [256])
+    assert DatasetFolder("cartpole").missing() == []
+
+
+def test_the_kinds_that_there_are_do_not_make_another_recipe() -> None:
+    assert replace(TINY, kinds=("random",)).identity() == TINY.identity()
+
+
 def test_what_is_there_is_made_once_until_the_recipe_changes(
     called: CalledHere, folder: DatasetFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +187,7 @@ def test_recipes_have_whole_checkpoints_in_the_middle_and_at_the_end() -> None:
         assert config.checkpoint_interval == config.eval_interval == recipe.interval
         assert config.keep_checkpoints >= config.total_timesteps // recipe.interval
         # The first part of medium-replay is by random actions, as training begins.
-        assert recipe.interval <= config.algo_kwargs["learning_starts"]
+        assert "medium-replay" not in recipe.kinds or recipe.interval <= config.algo_kwargs["learning_starts"]
 
 
 def test_scores_are_normalised_between_random_and_expert() -> None:
@@ -212,7 +237,7 @@ def settings(called: CalledHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(RunHere, "settings", settings, raising=False)
     monkeypatch.setattr("benchmarks.scores.FreeCores", RunHere)
     monkeypatch.setattr("benchmarks.scores.KEPT_RUNS", tmp_path / "kept")
-    for name in ("C23_pendulum_medium", "C23_pendulum_medium_replay"):
+    for name in ("C23_pendulum_medium", "C23_pendulum_medium_replay", "C25"):
         monkeypatch.setitem(ROWS, name, replace(ROWS[name], eval_episodes=2))
     return settings
 
@@ -239,6 +264,19 @@ def test_rows_share_a_command_and_each_has_its_results(settings: list[dict[str, 
             assert contender["normalised_mean"] == pytest.approx(normalised(contender["mean"], facts))
             trained = contender["hparams"]["algo_kwargs"]
             assert (trained["dataset_kind"], trained["held_out"], trained["dataset_size"]) == ("npz", 0.0, None)
+
+
+def test_an_episode_is_imitated_beside_a_control(settings: list[dict[str, Any]], tmp_path: Path) -> None:
+    contenders = ["ours", "ours-shuffled"]
+    row = RowRuns(name="C25", contenders=contenders, seeds=[0], steps=100, out=tmp_path / "C25.json")
+    assert run_scores([row], jobs=1)
+    result, facts = json.loads(row.out.read_text()), dataset_facts(f"cartpole/{EPISODE}")
+    assert result["expert"] == facts
+    assert {setting["dataset_sha256"] for setting in settings} == {facts["sha256"]}
+    ours, control = (result["contenders"][name]["hparams"]["algo_kwargs"] for name in contenders)
+    assert (ours["expert_dataset_kind"], Path(ours["expert_dataset_path"]).name) == ("npz", f"{EPISODE}.npz")
+    assert control == {**ours, "expert_shuffle": "labels"}
+    assert ours["expert_shuffle"] == "none"
 
 
 def test_only_those_who_can_choose_learn_on_the_device(called: CalledHere) -> None:

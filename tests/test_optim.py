@@ -89,6 +89,13 @@ def test_apply_uses_the_given_vector_and_not_the_modules_own() -> None:
     torch.testing.assert_close(flat.apply(vector, obs), other(obs))
 
 
+def test_apply_part_runs_a_submodule_with_its_part_of_the_vector() -> None:
+    flat, obs = FlatModule(make_network()), torch.randn(4, 3)
+    doubled = 2.0 * flat.params
+    hidden = torch.tanh(flat.apply_part("0", doubled, obs))
+    torch.testing.assert_close(flat.apply_part("2", doubled, hidden), flat.apply(doubled, obs))
+
+
 def test_the_gradient_through_apply_equals_backward() -> None:
     reference, obs = make_network(), torch.randn(4, 3)
     flat = FlatModule(copy.deepcopy(reference))

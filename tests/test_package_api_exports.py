@@ -12,6 +12,7 @@ from rl_training.experiment.registry import registry
 PUBLIC = [
     "DQN",
     "PPO",
+    "GAIL",
     "TrainConfig",
     "load_config",
     "ManagedAlgorithm",
@@ -21,6 +22,7 @@ PUBLIC = [
     "RolloutBuffer",
     "train_dqn",
     "train_ppo",
+    "train_gail",
 ]
 
 
@@ -60,7 +62,7 @@ def test_importing_and_reading_a_config_imports_neither_torch_nor_gymnasium() ->
     code = """
 import sys, rl_training
 dir(rl_training)
-for algo in ("dqn", "ppo"):
+for algo in ("dqn", "ppo", "gail"):
     rl_training.load_config(f"configs/{algo}/cartpole.yaml").resolved().digest()
 try:
     rl_training.TrainConfig(algo="dqn", env_id="x", total_timesteps=1, algo_kwargs={"gamma": 2})

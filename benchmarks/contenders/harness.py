@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 class Setting:
     """One run. `hparams` are named as in `rl_training`; each contender translates those it knows.
 
-    `dataset`: a .npz file, relative to the repository, that is learnt from in place of an env: `steps` and all that is
-    counted in env steps are gradient steps then. Its digest is here to tell runs on different files apart.
+    `dataset`: a .npz file, relative to the repository, that is learnt from, mostly in place of an env: `steps` and all
+    that is counted in env steps are gradient steps then. Its digest is here to tell runs on different files apart.
     """
 
     mode: str  # "speed", "score", or (ours only) "profile"

@@ -95,6 +95,8 @@ class OurLearner(Learner):
         source = {**whole, "dataset_path": str(setting.dataset_path)} if setting.dataset else {}
         if setting.config:
             config = load_config(setting.config)
+            if config.spec.loop != "offline":  # what it imitates in an env
+                source = {f"expert_{name}": value for name, value in source.items() if name != "held_out"}
             self.config = config.updated(**changes, algo_kwargs={**config.algo_kwargs, **setting.hparams, **source})
         else:
             # The run's own evaluation at the end is no part of a timed run; one episode is the least it can be told.

@@ -23,6 +23,7 @@ _HOMES = {
     "train_sac": "rl_training.runtime.sac_trainer",
     "train_mbpo": "rl_training.runtime.mbpo_trainer",
     "train_mopo": "rl_training.runtime.mopo_trainer",
+    "train_gail": "rl_training.runtime.gail_trainer",
 }
 
 

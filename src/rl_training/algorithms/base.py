@@ -38,7 +38,7 @@ class Setup(Generic[H]):
     network: nn.Module | None = None  # the user's own, in place of the default one
     env_id: str = ""  # as gymnasium knows it; empty for an environment that the user's own function makes
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    dataset: "TransitionDataset | None" = None  # what an offline algorithm learns from; None where it only acts
+    dataset: "TransitionDataset | None" = None  # what is learnt from besides an env, or instead; None to act only
     held_out: "TransitionDataset | None" = None  # what judges it besides, if anything does
 
     @property

@@ -15,6 +15,7 @@ from rl_training.algorithms.targets import discounted_sum
 
 _EPS = 1e-8  # added to variances, so that what never varies becomes 0
 _LIMIT = 10.0  # normalised values are clipped to ± this
+_ROWS_AT_ONCE = 65_536  # of which statistics are taken, in float64
 
 
 class RunningMoments:
@@ -84,6 +85,14 @@ class ObsNormalizer:
     def _refresh(self) -> None:
         self._mean = self.moments.mean.float().numpy()
         self._scale = (1.0 / self.moments.std).float().numpy()
+
+
+def fitted_normalizer(obs: np.ndarray) -> ObsNormalizer:
+    """Give the normalizer of a dataset's observations, (rows, *shape)."""
+    normalizer = ObsNormalizer(obs.shape[1:])
+    for start in range(0, len(obs), _ROWS_AT_ONCE):
+        normalizer.update(torch.from_numpy(obs[start : start + _ROWS_AT_ONCE].copy()))
+    return normalizer
 
 
 class RewardScaler:

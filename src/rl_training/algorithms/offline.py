@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
-from rl_training.algorithms.normalization import ObsNormalizer, normalized
+from rl_training.algorithms.normalization import ObsNormalizer, fitted_normalizer, normalized
 from rl_training.algorithms.optim import ClippedAdam, FlatModule
 from rl_training.algorithms.user_networks import zero_obs
 from rl_training.data.offline_dataset import TransitionDataset
@@ -27,7 +27,6 @@ from rl_training.runtime.acceleration import accelerate_rounds
 from rl_training.runtime.acting import act_function
 
 RETURN_RANGE = 1_000.0  # that of the scaled rewards' episode returns, with reward_scale: return (Kostrikov et al. 2022)
-_ROWS_AT_ONCE = 65_536  # of which statistics are taken, in float64
 
 
 class Recipe(Protocol):
@@ -183,11 +182,9 @@ def _obs_normalizer(setup: Setup[LearnerHParams]) -> ObsNormalizer | None:
     space = setup.spaces.observation
     if observation_kind(space) != "vector":
         raise SpaceError(f"normalize_observations needs vector observations, but these are {space}")
-    normalizer = ObsNormalizer(observation_field(space).shape)
-    if setup.dataset is not None:  # else the statistics come from a checkpoint
-        for start in range(0, len(setup.dataset), _ROWS_AT_ONCE):
-            normalizer.update(torch.from_numpy(setup.dataset.obs[start : start + _ROWS_AT_ONCE].copy()))
-    return normalizer
+    if setup.dataset is None:  # the statistics come from a checkpoint
+        return ObsNormalizer(observation_field(space).shape)
+    return fitted_normalizer(setup.dataset.obs)
 
 
 # --- What the recipes share ------------------------------------------------------------------------------------------

@@ -167,6 +167,12 @@ class FlatModule:
         """Return `module(*inputs)` with the parameters in the flat vector `params`, and these buffers if given."""
         return torch.func.functional_call(self.module, {**self.named(params), **(buffers or {})}, inputs)
 
+    def apply_part(self, name: str, params: Tensor, *inputs: Any) -> Any:
+        """As `apply`, of the submodule `name` alone."""
+        start = f"{name}."
+        own = {key.removeprefix(start): value for key, value in self.named(params).items() if key.startswith(start)}
+        return torch.func.functional_call(self.module.get_submodule(name), own, inputs)
+
     def named(self, params: Tensor) -> dict[str, Tensor]:
         """Return views on the flat vector under the module's own names, as `module.state_dict()` has them."""
         parts = torch.split(params, self.sizes)  # one split: its backward is one concatenation

@@ -125,6 +125,12 @@ class PPO:
         means = {name: torch.stack([metrics[name] for metrics in history]).mean() for name in history[0]}
         return UpdateResult(means | _fit(rollout), num_gradient_steps=len(history))
 
+    @torch.no_grad()
+    def log_likelihood(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """The log-probability (or density) of actions by the policy as it is, (batch,), whatever masks would say."""
+        seen = self._obs_normalizer.tensor(obs) if self._obs_normalizer else obs
+        return self._distribution.evaluate(self._network.module(seen), actions, None)[0]
+
     def status(self, step: int) -> dict[str, float]:
         return {name: float(self._state[name]) for name in ("learning_rate", "clip_coef")}
 
@@ -255,7 +261,7 @@ def build_ppo(setup: Setup[PPOHParams]) -> PPO:
     kind = observation_kind(spaces.observation)
     if hparams.normalize in ("obs", "both") and kind != "vector":
         raise SpaceError(
-            f"ppo.algo_kwargs.normalize: {hparams.normalize} needs vector observations, but these are "
+            f"normalize: {hparams.normalize} needs vector observations, but these are "
             f"{spaces.observation}; use `returns` (images are scaled by the network)"
         )
     rows = hparams.num_steps * setup.num_envs
@@ -291,6 +297,6 @@ def _check_outputs(network: nn.Module, setup: Setup[PPOHParams], wanted: int) ->
         found = tuple(network(obs).shape)
     if found != (2, wanted):
         raise ValueError(
-            f"ppo needs a network that gives {wanted} numbers per observation, {wanted - 1} for the policy over "
+            f"wanted is a network that gives {wanted} numbers per observation, {wanted - 1} for the policy over "
             f"{setup.spaces.action} and the value, but for 2 observations it gave shape {found}"
         )

@@ -57,14 +57,17 @@ class _Layout(NamedTuple):
     jpeg: bool  # whether images are JPEG files, one per frame
 
 
-def local_dataset(dataset_id: str) -> Path:
-    """Find a dataset by its id where the minari package keeps those it has downloaded; none is downloaded here."""
+def local_dataset(dataset_id: str, name: str = "dataset_id") -> Path:
+    """Find a dataset by its id where the minari package keeps those it has downloaded; none is downloaded here.
+
+    `name`: of the setting that gives the id, for messages.
+    """
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)*", dataset_id) or ".." in dataset_id:
-        raise DatasetError(f"dataset_id must be such as mujoco/hopper/medium-v0, got {dataset_id!r}")
+        raise DatasetError(f"{name} must be such as mujoco/hopper/medium-v0, got {dataset_id!r}")
     root = Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
     if not (root / dataset_id).is_dir():
         raise DatasetError(
-            f"dataset_id {dataset_id!r}: there is no such dataset in {root}; get it with: minari download {dataset_id}"
+            f"{name} {dataset_id!r}: there is no such dataset in {root}; get it with: minari download {dataset_id}"
         )
     return root / dataset_id
 

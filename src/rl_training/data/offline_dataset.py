@@ -1,6 +1,6 @@
 """`TransitionDataset`: recorded transitions to learn from, checked once and then never changed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -122,6 +122,10 @@ class TransitionDataset:
     def first(self, count: int) -> "TransitionDataset":
         """Give the first so many rows; the episode that this cuts ends there."""
         return self if count >= len(self) else self._rows(np.arange(len(self)) < count)
+
+    def with_shuffled_actions(self, seed: int) -> "TransitionDataset":
+        """Give every observation the action of another row: a control, whose actions follow from nothing."""
+        return replace(self, actions=np.random.default_rng(seed).permutation(self.actions))
 
     def memory(self, *, generator: np.random.Generator, device: torch.device | str = "cpu") -> ReplayBuffer:
         """Give the rows as a replay buffer, which draws them uniformly."""

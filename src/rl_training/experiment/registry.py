@@ -28,6 +28,7 @@ from rl_training.hparams.dqn import (
     QRDQNHParams,
     RainbowDQNHParams,
 )
+from rl_training.hparams.gail import GAILHParams
 from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
 from rl_training.hparams.offline import BCHParams, IQLHParams, IQLOnlineHParams
 from rl_training.hparams.ppo import PPOHParams
@@ -245,6 +246,20 @@ _ROWS = (
         build="rl_training.algorithms.ppo:build_ppo",
         memory="rl_training.data.rollout_buffer:build_rollout_buffer",
         reference_config="ppo/cartpole.yaml",
+    ),
+    AlgorithmSpec(
+        name="gail",
+        class_name="GAIL",
+        summary="PPO rewarded by a discriminator for doing as an expert's transitions do",
+        paper="Ho and Ermon 2016, Generative adversarial imitation learning",
+        loop="on_policy",
+        actions=frozenset({"discrete", "box", "multidiscrete", "multibinary"}),
+        observations=_ALL_OBSERVATIONS,
+        hparams=GAILHParams,
+        action_masks=True,
+        build="rl_training.algorithms.gail:build_gail",
+        memory="rl_training.data.expert_rollouts:build_expert_rollouts",
+        reference_config="gail/cartpole.yaml",
     ),
     _actor_critic(
         "sac",

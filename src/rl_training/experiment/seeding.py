@@ -22,6 +22,7 @@ STREAM_NAMES = (
     "noise",
     "model",
     "model_buffer",
+    "discriminator",
     "eval",
     "eval_action",
     "replay_check",

@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
 from rl_training.errors import ConfigError
+from rl_training.hparams.datasets import DatasetChoice
 
 
 def _whole_number(value: Any) -> Any:
@@ -71,6 +72,10 @@ class HParams(Settings):
         The difference between two steps is what is due, exact for any number of envs and after any resume.
         """
         raise NotImplementedError(f"{type(self).__name__} must define updates_until")
+
+    def dataset(self) -> DatasetChoice | None:
+        """Say which dataset a run learns from, if it does."""
+        return None
 
     def check_run(self, num_envs: int, *, has_env: bool = True) -> None:
         """Raise ValueError for settings that do not fit the run's envs."""

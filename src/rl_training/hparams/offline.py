@@ -21,9 +21,7 @@ from rl_training.hparams.base import (
     Switch,
     check_network,
 )
-
-DatasetKind = Literal["random", "npz", "minari", "hdf5", "parquet"]
-_NAMES = ("dataset_path", "dataset_id")  # what tells which dataset it is
+from rl_training.hparams.datasets import DatasetChoice, DatasetKind
 
 
 class LearnerHParams(HParams):
@@ -81,19 +79,21 @@ class OfflineHParams(HParams):
 
     @model_validator(mode="after")
     def _check_dataset(self) -> "OfflineHParams":
-        kind, given = self.dataset_kind, [name for name in _NAMES if getattr(self, name) not in (None, "")]
-        wanted = {"random": (), "minari": _NAMES}.get(kind, _NAMES[:1])
-        if wanted and not given:
-            raise ValueError(f"{' or '.join(wanted)} is missing: dataset_kind {kind} needs it")
-        if len(given) > 1:
-            raise ValueError("give dataset_path or dataset_id, not both")
-        if given and given[0] not in wanted:
-            raise ValueError(f"{given[0]} must be null for dataset_kind {kind}, got {str(getattr(self, given[0]))!r}")
+        self.dataset().check()
         return self
 
     @field_serializer("dataset_path")
     def _path_as_text(self, path: Path | None) -> str | None:
         return None if path is None else str(path)
+
+    def dataset(self) -> DatasetChoice:
+        return DatasetChoice(
+            dataset_kind=self.dataset_kind,
+            dataset_path=self.dataset_path,
+            dataset_id=self.dataset_id,
+            dataset_size=self.dataset_size,
+            dataset_seed=self.dataset_seed,
+        )
 
     def check_run(self, num_envs: int, *, has_env: bool = True) -> None:
         if has_env:

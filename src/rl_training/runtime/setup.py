@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, op
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.seeding import Streams
+from rl_training.hparams.datasets import DatasetChoice
 from rl_training.hparams.offline import OfflineHParams
 from rl_training.runtime.acceleration import resolve_acceleration
 from rl_training.runtime.callbacks import Callback
@@ -93,8 +94,9 @@ def build_learner(config: TrainConfig, extras: Extras, factory: EnvFactory | Non
     if factory is not None:
         check_backend(factory, config.execution_backend)
         setup = make_setup(config, factory, extras.network)  # before a dataset is made or read for nothing
-    if config.spec.loop == "offline":
-        dataset, held_out = _load_dataset(config, extras, factory)
+    choice = config.hparams.dataset()
+    if choice is not None:
+        dataset, held_out = _load_dataset(config, choice, extras, factory)
         if factory is None:
             setup = make_setup(config, None, extras.network, spaces=dataset.spaces)
         setup = replace(setup, dataset=dataset, held_out=held_out)
@@ -103,12 +105,14 @@ def build_learner(config: TrainConfig, extras: Extras, factory: EnvFactory | Non
 
 
 def _load_dataset(
-    config: TrainConfig, extras: Extras, factory: EnvFactory | None
+    config: TrainConfig, choice: DatasetChoice, extras: Extras, factory: EnvFactory | None
 ) -> tuple[TransitionDataset, TransitionDataset | None]:
-    """Give what an offline run learns from, and what is held out, if anything is."""
-    hparams = cast(OfflineHParams, config.hparams)
-    dataset = load_transition_dataset(hparams, env_factory=factory, allow_entry_points=extras.allow_entry_points)
-    return dataset.split(hparams.held_out, hparams.dataset_seed) if hparams.held_out else (dataset, None)
+    """Give what a run learns from besides its environment, if it has one, and what is held out, if anything is."""
+    dataset = load_transition_dataset(
+        choice, env_factory=factory, allow_entry_points=extras.allow_entry_points, prefix=choice.prefix
+    )
+    share = config.hparams.held_out if isinstance(config.hparams, OfflineHParams) else 0.0
+    return dataset.split(share, choice.dataset_seed) if share else (dataset, None)
 
 
 def make_setup(

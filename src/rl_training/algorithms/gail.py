@@ -1,0 +1,233 @@
+"""GAIL: PPO whose rewards come from a discriminator between an expert's transitions and the policy's.
+
+    D(s, a) = sigmoid(L(s, a)), the probability that the expert did it, learnt by
+    minimise  -E_expert[log D] - E_policy[log(1 - D)] - ent_coef * H(D) + penalty * E[(|dL/dx| - 1)^2]
+    reward    -log(1 - D) = softplus(L),  log D = -softplus(-L)  or  log D - log(1 - D) = L
+
+At each rollout the discriminator learns first; then the rollout's rewards are replaced by its own, and PPO learns from
+them. The environment's rewards are a metric, nothing else. Label 1 is the expert, where the paper's is the policy.
+
+An end leads, if so wished, to an absorbing state for ever: the discriminator sees 1 / (1 - gamma) rows of it for each
+end, and the row that ends an episode earns gamma / (1 - gamma) times the absorbing state's reward besides its own.
+
+Ho and Ermon 2016, Generative adversarial imitation learning; the gradient penalty is that of Gulrajani et al. 2017, the
+absorbing state that of Kostrikov et al. 2019, Discriminator-actor-critic.
+Deviations are in docs/algorithms/gail.md.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
+from rl_training.algorithms.normalization import ObsNormalizer, fitted_normalizer, normalized
+from rl_training.algorithms.optim import ClippedAdam, FlatModule, descend_part, named_part
+from rl_training.algorithms.ppo import PPO, build_ppo
+from rl_training.data.schema import observation_field, observation_kind
+from rl_training.experiment.seeding import generator_state, set_generator_state
+from rl_training.hparams.gail import GAILHParams
+from rl_training.models.encoders import build_encoder
+from rl_training.models.mlp_gail_discriminator import MLPGAILDiscriminator
+from rl_training.runtime.acceleration import accelerate_rounds
+
+ADAM_EPS = 1e-8
+
+
+def imitation_rewards(logits: Tensor, reward_form: str) -> Tensor:
+    """What the policy is paid for being taken for the expert: positive, negative, or of either sign (AIRL)."""
+    if reward_form == "positive":
+        return F.softplus(logits)
+    return -F.softplus(-logits) if reward_form == "negative" else logits
+
+
+def discriminator_loss(
+    params: Tensor,
+    batch: Batch,
+    hparams: GAILHParams,
+    *,
+    inputs: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+    logits: Callable[[Tensor, Tensor], Tensor],
+) -> Metrics:
+    """The discriminator's loss, and how often it is right. `batch`: of both obs and actions, and `mix`, (batch,).
+
+    `inputs(params, obs, actions, absorbing)` gives (batch, size), `logits(params, inputs)` of them (batch,). `mix` in
+    [0, 1) says where between a row of the policy (0) and one of the expert (1) the slope is looked at; `absorbing`, of
+    both, which rows are in the absorbing state, where there is one.
+    """
+    expert = inputs(params, batch["expert_obs"], batch["expert_actions"], batch.get("expert_absorbing"))
+    policy = inputs(params, batch["obs"], batch["actions"], batch.get("absorbing"))
+    expert_logits, policy_logits = logits(params, expert), logits(params, policy)
+    # -log sigmoid(L) = softplus(-L) and -log(1 - sigmoid(L)) = softplus(L), which never overflow.
+    cross_entropy = F.softplus(-expert_logits).mean() + F.softplus(policy_logits).mean()
+    both = torch.cat((expert_logits, policy_logits))
+    entropy = (F.softplus(both) - both.sigmoid() * both).mean()
+    metrics = {
+        "loss": cross_entropy - hparams.discriminator_ent_coef * entropy,
+        "discriminator_entropy": entropy.detach(),
+        "expert_accuracy": (expert_logits > 0.0).float().mean(),
+        "policy_accuracy": (policy_logits < 0.0).float().mean(),
+    }
+    if hparams.gradient_penalty > 0.0:
+        between = torch.lerp(policy, expert, batch["mix"][:, None]).detach().requires_grad_()
+        (slopes,) = torch.autograd.grad(logits(params, between).sum(), between, create_graph=True)
+        norms = (slopes.square().sum(1) + 1e-12).sqrt()  # the root of 0 has no gradient
+        penalty = (norms - 1.0).square().mean()
+        metrics["gradient_penalty"] = penalty.detach()
+        metrics["loss"] = metrics["loss"] + hparams.gradient_penalty * penalty
+    return metrics
+
+
+class GAIL:
+    """A policy of PPO's and the discriminator that rewards it."""
+
+    def __init__(self, policy: PPO, discriminator: MLPGAILDiscriminator, setup: Setup[GAILHParams]) -> None:
+        self.policy, self.hparams = policy, setup.hparams
+        self._discriminator = discriminator.to(setup.device)
+        self._network = FlatModule(self._discriminator)
+        self._optimizer = ClippedAdam(
+            learning_rate=setup.hparams.discriminator_learning_rate, eps=ADAM_EPS, max_grad_norm=None
+        )
+        self._state = named_part("discriminator", self._optimizer.state(self._network.params))
+        if _normalizes(setup):
+            for name, value in zip(("obs_mean", "obs_scale"), _expert_constants(setup), strict=True):
+                self._state[name] = value.clone().to(setup.device)
+        self._expert_ends = float(setup.dataset.terminated.mean()) if setup.dataset is not None else 0.0
+        self._generator = setup.streams.numpy("discriminator")
+        self._step = accelerate_rounds(self._learn, setup.acceleration, "discriminator", identity=setup.identity)
+
+    def act(
+        self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
+    ) -> ActResult:
+        return self.policy.act(obs, step=step, explore=explore, action_mask=action_mask)
+
+    def update(self, batch: Batch) -> UpdateResult:
+        rollout = {name: values for name, values in batch.items() if not name.startswith("expert_")}
+        judged = self._learn_discriminator(batch)
+        rewards = self._rewards(rollout)
+        result = self.policy.update({**rollout, "rewards": rewards})
+        means = {
+            "imitation_reward_mean": rewards.mean(),
+            "env_reward_mean": batch["rewards"].mean(),
+            **({"absorbing_reward": self._absorbing_reward()} if self.hparams.absorbing_state else {}),
+            "expert_log_likelihood": self.policy.log_likelihood(batch["expert_obs"], batch["expert_actions"]).mean(),
+        }
+        return UpdateResult(result.metrics | judged | means, num_gradient_steps=result.num_gradient_steps)
+
+    def status(self, step: int) -> dict[str, float]:
+        return self.policy.status(step)
+
+    def policy_state_dict(self) -> StateDict:
+        return self.policy.policy_state_dict()
+
+    def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.policy.load_policy_state_dict(state)
+
+    def state_dict(self) -> StateDict:
+        return {
+            "policy": self.policy.state_dict(),
+            **self._state,
+            "generator": generator_state(self._generator),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.policy.load_state_dict(state["policy"])
+        for name, value in self._state.items():
+            value.copy_(torch.as_tensor(state[name]))
+        set_generator_state(self._generator, state["generator"])
+
+    def _learn_discriminator(self, batch: Batch) -> Metrics:
+        """Take `discriminator_updates` steps, on rows of the expert's that the batch brings and on drawn ones of ours.
+
+        The batch's tensors hold the rows of all steps, one after the other.
+        """
+        device, rows = batch["expert_actions"].device, len(batch["expert_actions"])
+        chosen = torch.from_numpy(self._generator.integers(len(batch["actions"]), size=rows)).to(device)
+        pairs = {name: (batch[f"expert_{name}"], batch[name][chosen]) for name in ("obs", "actions")}
+        if self.hparams.absorbing_state:
+            theirs, ours = torch.from_numpy(self._generator.random((2, rows), np.float32)).to(device)
+            pairs["absorbing"] = (
+                theirs < self._absorbing_share(self._expert_ends),
+                ours < self._absorbing_share(batch["terminated"].float().mean()),
+            )
+        if self.hparams.expert_shuffle == "labels":
+            swap = torch.from_numpy(self._generator.random(rows) < 0.5).to(device)
+            pairs = {name: _swapped(*pair, swap) for name, pair in pairs.items()}
+        learnt = {f"expert_{name}": expert for name, (expert, _) in pairs.items()}
+        learnt |= {name: policy for name, (_, policy) in pairs.items()}
+        learnt["mix"] = torch.from_numpy(self._generator.random(rows, np.float32)).to(device)
+        metrics = self._step(self._state, learnt, self.hparams.discriminator_updates)
+        means = {name: values.mean() for name, values in metrics.items()}
+        return means | {"discriminator_accuracy": 0.5 * (means["expert_accuracy"] + means["policy_accuracy"])}
+
+    @torch.no_grad()
+    def _rewards(self, rollout: Batch) -> Tensor:
+        """The discriminator's rewards for every row, in place of the environment's."""
+        logits = self._discriminator(self._seen(self._state, rollout["obs"]), rollout["actions"])
+        rewards = imitation_rewards(logits, self.hparams.reward_form)
+        if self.hparams.absorbing_state:
+            for_ever = self.hparams.gamma / (1.0 - self.hparams.gamma)  # gamma + gamma^2 + ... after an end
+            rewards += for_ever * self._absorbing_reward() * rollout["terminated"]
+        return rewards
+
+    @torch.no_grad()
+    def _absorbing_reward(self) -> Tensor:
+        return imitation_rewards(self._discriminator.absorbing_logit(), self.hparams.reward_form).squeeze()
+
+    def _absorbing_share(self, ends: Tensor | float) -> Tensor | float:
+        """The share of rows in the absorbing state, where a share `ends` of the others is the last of an episode."""
+        absorbed = ends / (1.0 - self.hparams.gamma)  # 1 + gamma + gamma^2 + ... rows after each end
+        return absorbed / (1.0 + absorbed)
+
+    def _seen(self, state: State, obs: Tensor) -> Tensor:
+        """Observations as the discriminator sees them, the expert's and ours alike."""
+        return normalized(obs, state["obs_mean"], state["obs_scale"]) if "obs_mean" in state else obs
+
+    def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        seen = {**batch, **{name: self._seen(state, batch[name]) for name in ("expert_obs", "obs")}}
+
+        def loss(params: Tensor) -> Metrics:
+            return discriminator_loss(
+                params,
+                seen,
+                self.hparams,
+                inputs=lambda *inputs: self._network.apply_part("inputs", *inputs),
+                logits=lambda *inputs: self._network.apply_part("layers", *inputs),
+            )
+
+        return descend_part("discriminator", loss, state, self._optimizer)
+
+
+def _swapped(ours: Tensor, theirs: Tensor, swap: Tensor) -> tuple[Tensor, Tensor]:
+    """Exchange the rows where `swap`, (batch,), is true."""
+    swap = swap.view(-1, *(1,) * (ours.ndim - 1))
+    return torch.where(swap, theirs, ours), torch.where(swap, ours, theirs)
+
+
+def _normalizes(setup: Setup[GAILHParams]) -> bool:
+    """Images are scaled by the network, and choices are unit vectors already."""
+    return setup.hparams.normalize_discriminator and observation_kind(setup.spaces.observation) == "vector"
+
+
+def _expert_constants(setup: Setup[GAILHParams]) -> tuple[Tensor, Tensor]:
+    """The expert's mean and scale; where there is no dataset, what a checkpoint will overwrite."""
+    if setup.dataset is None:
+        return ObsNormalizer(observation_field(setup.spaces.observation).shape).constants()
+    return fitted_normalizer(setup.dataset.obs).constants()
+
+
+def build_gail(setup: Setup[GAILHParams]) -> GAIL:
+    hparams, spaces = setup.hparams, setup.spaces
+    policy = build_ppo(setup)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(setup.streams.integer("init", 1))
+        discriminator = MLPGAILDiscriminator(
+            lambda: build_encoder(spaces.observation),
+            spaces.action,
+            hparams.discriminator_hidden_sizes,
+            absorbing_state=hparams.absorbing_state,
+        )
+    return GAIL(policy, discriminator, setup)

@@ -1,0 +1,90 @@
+"""GAIL's discriminator."""
+
+import math
+from collections.abc import Sequence
+
+import gymnasium as gym
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rl_training.models.continuous import BuildEncoder
+from rl_training.models.encoders import OneHot
+from rl_training.models.layers import mlp
+
+
+class MLPGAILDiscriminator(nn.Module):
+    """(batch, *obs), (batch, *action) -> (batch,): the logit of "this is the expert's".
+
+    `inputs` makes one vector of both, `layers` judge it: between the two lie the points of a gradient penalty.
+    """
+
+    def __init__(
+        self,
+        build_encoder: BuildEncoder,
+        action_space: gym.Space[object],
+        hidden_sizes: Sequence[int] = (100, 100),
+        *,
+        absorbing_state: bool = False,
+    ) -> None:
+        super().__init__()
+        self.inputs = Inputs(build_encoder, action_space, absorbing_state)
+        self.layers = nn.Sequential(*mlp(self.inputs.size, hidden_sizes, 1, activation=nn.Tanh), nn.Flatten(0))
+
+    def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
+        logits: Tensor = self.layers(self.inputs(obs, actions))
+        return logits
+
+    def absorbing_logit(self) -> Tensor:
+        """(1,): the logit of the absorbing state, of a network that knows one."""
+        logit: Tensor = self.layers(self.inputs.absorbing_vector)
+        return logit
+
+
+class Inputs(nn.Module):
+    """Encoded observations and actions side by side: (batch, *obs), (batch, *action) -> (batch, size).
+
+    With an absorbing state, the last number says whether it is that, and the others are 0 in it: what the rows of obs
+    and actions hold where `absorbing`, (batch,), is true does not matter.
+    """
+
+    absorbing_vector: Tensor  # (1, size)
+
+    def __init__(self, build_encoder: BuildEncoder, action_space: gym.Space[object], absorbing_state: bool) -> None:
+        super().__init__()
+        self.encoder, features = build_encoder()
+        self.actions, numbers = action_encoder(action_space)
+        self.size = features + numbers + absorbing_state
+        self._padding = (0, int(absorbing_state))
+        self.register_buffer("absorbing_vector", F.one_hot(torch.tensor([self.size - 1])).float(), persistent=False)
+
+    def forward(self, obs: Tensor, actions: Tensor, absorbing: Tensor | None = None) -> Tensor:
+        vectors = F.pad(torch.cat((self.encoder(obs), self.actions(actions)), 1), self._padding)
+        return vectors if absorbing is None else torch.where(absorbing[:, None], self.absorbing_vector, vectors)
+
+
+def action_encoder(space: gym.Space[object]) -> tuple[nn.Module, int]:
+    """Give what makes a vector of an action of ours, and its size: choices become unit vectors."""
+    if isinstance(space, gym.spaces.Discrete):
+        return OneHot(int(space.n), 0), int(space.n)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return OneHots(space.nvec.tolist()), int(space.nvec.sum())
+    return Clipped(), math.prod(space.shape or ())
+
+
+class OneHots(nn.Module):
+    """Several choices as unit vectors side by side: (batch, choices) -> (batch, sum of sizes)."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self._parts = [OneHot(size, 0) for size in sizes]
+
+    def forward(self, actions: Tensor) -> Tensor:
+        return torch.cat([part(actions[:, index]) for index, part in enumerate(self._parts)], 1)
+
+
+class Clipped(nn.Module):
+    """Numbers as the environment is given them: a policy draws beyond the bounds, an expert's data never lie there."""
+
+    def forward(self, actions: Tensor) -> Tensor:
+        return actions.to(torch.float32).reshape(len(actions), -1).clamp(-1.0, 1.0)
