@@ -1,5 +1,7 @@
 """A buffer in a file takes no memory that the system cannot take back, neither in training nor to save and to load."""
 
+import contextlib
+import ctypes
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +40,13 @@ def own_memory() -> int:
     """Bytes of RAM that only this process can give back: what is read from files does not count."""
     lines = (line.split() for line in STATUS.read_text().splitlines())
     return next(int(words[1]) * 1024 for words in lines if words[0] == "RssAnon:")
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    """Give back what the C library keeps of memory that was freed before: taking it again would not be seen."""
+    with contextlib.suppress(AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def growth(action: Callable[[], Any]) -> tuple[int, Any]:

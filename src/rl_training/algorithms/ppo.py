@@ -261,7 +261,7 @@ def build_ppo(setup: Setup[PPOHParams]) -> PPO:
     kind = observation_kind(spaces.observation)
     if hparams.normalize in ("obs", "both") and kind != "vector":
         raise SpaceError(
-            f"normalize: {hparams.normalize} needs vector observations, but these are "
+            f"algo_kwargs.normalize: {hparams.normalize} needs vector observations, but these are "
             f"{spaces.observation}; use `returns` (images are scaled by the network)"
         )
     rows = hparams.num_steps * setup.num_envs
@@ -297,6 +297,6 @@ def _check_outputs(network: nn.Module, setup: Setup[PPOHParams], wanted: int) ->
         found = tuple(network(obs).shape)
     if found != (2, wanted):
         raise ValueError(
-            f"wanted is a network that gives {wanted} numbers per observation, {wanted - 1} for the policy over "
+            f"the network must give {wanted} numbers per observation, {wanted - 1} for the policy over "
             f"{setup.spaces.action} and the value, but for 2 observations it gave shape {found}"
         )
