@@ -12,6 +12,7 @@ from rl_training.experiment.registry import registry
 PUBLIC = [
     "DQN",
     "PPO",
+    "Dreamer",
     "TrainConfig",
     "load_config",
     "ManagedAlgorithm",
@@ -19,8 +20,10 @@ PUBLIC = [
     "TrainResult",
     "ReplayBuffer",
     "RolloutBuffer",
+    "RecurrentReplayBuffer",
     "train_dqn",
     "train_ppo",
+    "train_dreamer",
 ]
 
 
