@@ -124,9 +124,8 @@ def replayed_returns(batch: Batch, values: Tensor, hparams: DreamerHParams) -> t
 
 def return_range(low: Tensor, high: Tensor, returns: Tensor, rate: float) -> tuple[Tensor, Tensor]:
     """Move the running percentiles of the returns a share of the way to those of the latest ones."""
-    limits = torch.tensor(PERCENTILES, device=returns.device)
-    latest = torch.quantile(returns.flatten(), limits)
-    return torch.lerp(low, latest[0], rate), torch.lerp(high, latest[1], rate)
+    latest_low, latest_high = (torch.quantile(returns, share) for share in PERCENTILES)
+    return torch.lerp(low, latest_low, rate), torch.lerp(high, latest_high, rate)
 
 
 # --- The learner -----------------------------------------------------------------------------------------------------

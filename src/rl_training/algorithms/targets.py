@@ -74,9 +74,9 @@ def lambda_return(rewards: Tensor, discounts: Tensor, values: Tensor, trace: flo
     All (steps, ...) and of the successor: the reward that led to it, its discount (0 where an episode terminates), its
     value. `trace` is lambda, or 0 where what follows belongs to another episode. Hafner et al. 2020, equation 6.
     """
-    trace = torch.as_tensor(trace, device=values.device).expand_as(values)
-    bootstrapped = torch.cat((1.0 - trace[:-1], torch.ones_like(trace[-1:])))  # the last step wholly
-    return discounted_sum(rewards + discounts * bootstrapped * values, discounts * trace)
+    stepwise = rewards + discounts * (1.0 - trace) * values
+    last = rewards[-1:] + discounts[-1:] * values[-1:]
+    return discounted_sum(torch.cat((stepwise[:-1], last)), discounts * trace)
 
 
 def gae(
