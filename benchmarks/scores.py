@@ -549,6 +549,16 @@ ROWS = {
         track_every=500,
         quoted={"mbpo": "1000 well inside 20k steps (the MBPO paper's learning curves)"},
     ),
+    "C27": Row(
+        env_id="rl_training/Catch-v0",
+        steps=10_000,
+        target=">= 0.95 of the balls caught within 20k steps and 15 minutes of one core",
+        ours={"ours": "dreamer/catch.yaml"},
+        threshold=0.95,
+        track_every=1_000,
+        eval_episodes=200,
+        track_episodes=100,
+    ),
     "C29": mujoco(
         "HalfCheetah-v5",
         50_000,
@@ -733,7 +743,7 @@ class RowResults:
             print(f"{title}: FAILED: {error}", flush=True)
         else:
             self.finished[contender, seed] = result
-            print(f"{title}: {fmean(result['returns']):8.1f} {result['kept']}", flush=True)
+            print(f"{title}: {fmean(result['returns']):8.2f} {result['kept']}", flush=True)
         results = self.write()
         if self.complete:
             print_table(results)
@@ -910,11 +920,13 @@ def print_table(results: dict[str, Any]) -> None:
         print(f"expert: {expert['expert_return']:.1f} on average, {expert['mean_return']:.1f} in what is imitated")
     last_title = "normalised" if threshold is None else f"first held at {threshold:g}+ (per seed)"
     print(f"{'contender':20} {'mean':>8} {'std':>7} {'IQM':>8} {'95 % interval':>18}  {last_title}")
+    digits = 3 if threshold is not None and abs(threshold) <= 1.0 else 1
     for name, row in results["contenders"].items():
         low, high = row["interval"]
         held = ("-" if step is None else f"{step / 1000:g}k" for step in row.get("first_held_steps", ()))
         last = f"{row['normalised_mean']:.1f}" if dataset else " ".join(held)
-        interval = f"{low:.1f}..{high:.1f}"
-        print(f"{name:20} {row['mean']:8.1f} {row['std']:7.1f} {row['iqm']:8.1f} {interval:>18}  {last}")
+        interval = f"{low:.{digits}f}..{high:.{digits}f}"
+        figures = f"{row['mean']:8.{digits}f} {row['std']:7.{digits}f} {row['iqm']:8.{digits}f}"
+        print(f"{name:20} {figures} {interval:>18}  {last}")
     for name, score in results["quoted"].items():
         print(f"{name:20} quoted: {score}")

@@ -62,6 +62,18 @@ SMALL: dict[str, Any] = {
     "model_train_frequency": 10,
     "rollout_batch_size": 20,
     "rollout_refresh_interval": 10,
+    # The world model of Dreamer
+    "sequence_length": 4,
+    "train_ratio": 64.0,
+    "imagination_horizon": 3,
+    "deter_size": 8,
+    "num_blocks": 2,
+    "num_latents": 3,
+    "num_classes": 4,
+    "hidden_size": 8,
+    "cnn_depth": 2,
+    "num_bins": 11,
+    "symlog_limit": 3.0,
     # Learning from a dataset
     "dataset_size": 60,
     # Imitating one

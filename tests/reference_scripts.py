@@ -19,16 +19,20 @@ def check_reference_script(
     capsys: pytest.CaptureFixture[str],
     *,
     env_id: str = "CartPole-v1",
+    script: str | None = None,
     steps: int = 128,
 ) -> None:
     """Run `examples/<name>_<env>_reference.py` in this process: to import PyTorch anew takes longer than the rest.
 
+    `script`: the part of its name before `_reference`, where it is another.
+
     DQN's own script runs as a process of its own, in test_dqn_reference_script.py.
     """
     monkeypatch.chdir(folder)
-    script = EXAMPLES / f"{name}_{env_id.partition('-')[0].lower()}_reference.py"
-    monkeypatch.setattr(sys, "argv", [str(script), "--total-timesteps", str(steps), "--eval-episodes", "1"])
-    runpy.run_path(str(script), run_name="__main__")
+    default = f"{name}_{env_id.partition('-')[0].lower()}"
+    path = EXAMPLES / f"{script or default}_reference.py"
+    monkeypatch.setattr(sys, "argv", [str(path), "--total-timesteps", str(steps), "--eval-episodes", "1"])
+    runpy.run_path(str(path), run_name="__main__")
     printed = capsys.readouterr().out
     assert re.search(rf"mean return of 1 episodes after {steps} steps: -?\d+\.\d", printed), printed
     (run_dir,) = (folder / "runs").iterdir()

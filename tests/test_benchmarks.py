@@ -15,6 +15,8 @@ from benchmarks.replay import summarize
 from benchmarks.scores import ROWS, FreeCores, collect, first_held, median_step, return_at, returns_at, run_or_recall
 from benchmarks.speed import FIGURES, TASKS, cores_for, share_of_floor, summarize_speed, write_random_rows
 
+from conftest import small_hparams
+
 CONTENDERS = Path(__file__).parent.parent / "benchmarks" / "contenders"
 
 
@@ -475,6 +477,26 @@ def test_ours_trains_and_plays_as_the_harness_asks(algo: str, env_id: str) -> No
     assert [evaluation["step"] for evaluation in result["tracked"]] == [30, 60]
     assert len(result["returns"]) == 2
     assert np.isfinite(result["returns"]).all()
+
+
+def test_episodes_that_go_on_keep_what_ours_remembers_of_them() -> None:
+    """Played side by side, episodes of a recurrent policy that end at different times are as if played alone."""
+    from harness import Setting, TrainingEnvs, play
+    from ours import OurLearner
+
+    hparams = small_hparams("dreamer", learning_starts=100)
+    setting = Setting(
+        mode="score", env_id="CartPole-v1", steps=4, algo="dreamer", hparams=hparams, acceleration="eager"
+    )
+    learner = OurLearner(setting, TrainingEnvs(setting))
+    learner.learn()
+    assert learner.counter.run is not None
+    policy = learner.counter.run.algorithm
+    list(policy._parts["actor"].named(policy.state["actor.params"]).values())[-2].mul_(1_000.0)  # type: ignore
+    seeds = list(range(8))
+    together = play(learner, "CartPole-v1", seeds)
+    assert len(set(together)) > 1
+    assert together == [play(learner, "CartPole-v1", [seed])[0] for seed in seeds]
 
 
 def test_plain_iql_trains_and_plays_as_the_harness_asks(tmp_path: Path) -> None:

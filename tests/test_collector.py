@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from rl_training.algorithms.base import ActResult
+from rl_training.algorithms.base import ActResult, Carry
 from rl_training.data.action_masks import MaskReader
 from rl_training.envs.factory import make_env_factory, make_envs
 from rl_training.envs.vector import SyncEnvs
@@ -438,3 +438,63 @@ def test_an_env_that_cannot_be_replayed_begins_with_the_mask_of_its_new_episode(
     restored = Collector(make_envs(lambda: next(to_make)), Streams(4), replayable=False, action_masks=True)
     restored.load_state_dict(saved.state_dict())
     assert restored.state_dict()["action_masks"].tolist() == [[False, False, True]]
+
+
+# --- What a recurrent algorithm carries ------------------------------------------------------------------------------
+
+
+class Counting:
+    """Carries the number of steps that each env's episode has taken, and acts by it."""
+
+    def act(self, obs: np.ndarray, *, carry: Carry | None = None, **kwargs: Any) -> ActResult:
+        count = np.zeros(len(obs), np.int64) if carry is None else carry["count"]
+        return ActResult(count % 3, {"count": count + 1})
+
+
+def test_a_carry_goes_on_from_step_to_step_and_begins_anew_with_each_episode_of_its_env() -> None:
+    _, _, transitions, _ = collect([[2, 3, 9], [5, 9]], 7, policy=Counting())
+    taken = np.stack([t["actions"] for t in transitions], axis=1)
+    assert taken.tolist() == [[0, 1, 0, 1, 2, 0, 1], [0, 1, 2, 0, 1, 0, 1]]
+
+
+def test_a_restored_collector_has_the_carry_of_its_open_episodes() -> None:
+    def make() -> Collector:
+        return Collector(make_envs(make_env_factory("rl_training/Identity-v0", {"length": 4}), 2), Streams(0))
+
+    unbroken, restored = make(), make()
+    unbroken.start()
+    for k in range(6):
+        unbroken.step(Counting(), step=2 * k)
+    restored.load_state_dict(unbroken.state_dict())
+    assert restored.step(Counting(), step=12)["actions"].tolist() == [2, 2]  # two steps into the second episode
+
+
+def test_an_env_that_cannot_be_replayed_begins_without_a_carry() -> None:
+    saved, _, _, _ = collect([[9], [9]], 2, policy=Counting())
+    to_make = iter([Scripted([9]), Scripted([9])])
+    restored = Collector(make_envs(lambda: next(to_make), 2), Streams(4), replayable=False)
+    restored.load_state_dict(saved.state_dict())
+    assert restored.step(Counting(), step=4)["actions"].tolist() == [0, 0]
+
+
+def test_a_step_that_an_env_failed_in_is_taken_again_with_its_actions_and_its_carry() -> None:
+    class FailsOnce(Scripted):
+        fails = True
+
+        def step(self, action: np.int64) -> Any:
+            if self.time == 2 and FailsOnce.fails:
+                FailsOnce.fails = False
+                raise ValueError("on purpose")
+            return super().step(action)
+
+    def make() -> Collector:
+        return Collector(make_envs(lambda: FailsOnce([9])), Streams(4))
+
+    collector, restored = make(), make()
+    collector.start()
+    for k in range(2):
+        collector.step(Counting(), step=k)
+    with pytest.raises(EnvError):
+        collector.step(Counting(), step=2)
+    restored.load_state_dict(collector.state_dict())
+    assert [restored.step(Counting(), step=k)["actions"][0] for k in (2, 3)] == [2, 0]

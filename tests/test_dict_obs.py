@@ -714,7 +714,7 @@ class Spy:
     def __init__(self) -> None:
         self.masks: list[Any] = []
 
-    def act(self, obs: np.ndarray, *, action_mask: np.ndarray | None = None) -> ActResult:
+    def act(self, obs: np.ndarray, *, action_mask: np.ndarray | None = None, **kwargs: Any) -> ActResult:
         self.masks.append(action_mask)
         return ActResult(np.zeros(len(obs), np.int64))
 

@@ -11,7 +11,17 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 
 from rl_training.envs.factory import TINY_ENVS, RegisteredEnv, make_env_factory, make_envs, register_tiny_envs
-from rl_training.envs.tiny import Chain, Identity, Lottery, Masked, Misbehaving, TinyDict, TinyImage, TwoArmedBandit
+from rl_training.envs.tiny import (
+    Catch,
+    Chain,
+    Identity,
+    Lottery,
+    Masked,
+    Misbehaving,
+    TinyDict,
+    TinyImage,
+    TwoArmedBandit,
+)
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, EnvError, SpaceError
 
@@ -400,6 +410,36 @@ def test_lottery_draws_twice_and_terminates():
     pays = [[coins.step(np.int64(action))[1] for _ in range(400)] for action in range(2)]
     assert [sorted(set(paid)) for paid in pays] == [[0.0, 1.0], [0.0, 4.0]]
     assert np.mean(pays, axis=1) == pytest.approx([0.5, 2.0], abs=0.4)  # 4 standard errors: 4 * 2 / 20
+
+
+def test_catch_is_won_by_going_below_the_ball_and_lost_elsewhere():
+    env = Catch()
+    caught = []
+    for seed in range(20):
+        obs, _ = env.reset(seed=seed)
+        assert obs.shape == (16, 16, 1)
+        ball, paddle = (int(np.flatnonzero(row[::2, 0])[0]) for row in (obs[0], obs[-1]))
+        assert (obs[:, :, 0] > 0).sum() == 2 * 4  # a ball and a paddle of 2x2 pixels
+        target = ball if seed % 2 else (ball + 4) % 8
+        for step in range(7):
+            obs, reward, terminated, truncated, _ = env.step(np.int64(1 + np.sign(target - paddle)))
+            paddle += int(np.sign(target - paddle))
+            assert (obs[2 * (step + 1), :, 0] > 0).any()
+            assert (terminated, truncated) == (step == 6, False)
+            assert reward == (1.0 if terminated and seed % 2 else 0.0)
+        caught.append(reward)
+    assert caught == [0.0, 1.0] * 10
+
+
+def test_the_paddle_of_catch_stays_on_the_board_and_the_board_has_any_size():
+    env = Catch(size=64)
+    env.reset(seed=0)
+    for action in [0] * 6:
+        obs, *_ = env.step(np.int64(action))
+    assert obs.shape == (64, 64, 1)
+    assert np.flatnonzero(obs[-1, :, 0]).tolist() == list(range(8))
+    with pytest.raises(ValueError, match="size must be a multiple of 8, got 20"):
+        Catch(size=20)
 
 
 def test_tiny_image_pays_for_the_bright_quadrant():

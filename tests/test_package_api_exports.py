@@ -13,6 +13,7 @@ PUBLIC = [
     "DQN",
     "PPO",
     "GAIL",
+    "Dreamer",
     "TrainConfig",
     "load_config",
     "ManagedAlgorithm",
@@ -20,9 +21,11 @@ PUBLIC = [
     "TrainResult",
     "ReplayBuffer",
     "RolloutBuffer",
+    "RecurrentReplayBuffer",
     "train_dqn",
     "train_ppo",
     "train_gail",
+    "train_dreamer",
 ]
 
 

@@ -233,6 +233,7 @@ DRAWING: dict[str, tuple[dict[str, Any], list[str]]] = {
     "samples": ({"algo": "ppo"}, ["--explore"]),
     "sampled evaluation": ({"algo": "ppo", "algo_kwargs": {"sampled_evaluation": True}}, []),
     "a squashed actor": ({"algo": "sac", **BOX_ANSWERS}, ["--explore"]),
+    "a recurrent policy": ({"algo": "dreamer"}, ["--explore"]),
     "the policy of IQL": ({"algo": "iql", **BOX_ANSWERS}, ["--explore"]),
     "a noise besides": ({"algo": "iql", **BOX_ANSWERS}, ["--explore", "--noise", "0.3"]),
 }

@@ -85,6 +85,12 @@ class Learner(ABC):
     @abstractmethod
     def num_updates(self) -> int: ...
 
+    def begin_episodes(self) -> None:  # noqa: B027
+        """Forget what was seen: the next observations are the first of some episodes."""
+
+    def keep(self, rows: Sequence[int]) -> None:  # noqa: B027
+        """Note that only the episodes of these rows of the last observations go on."""
+
     def make_env(self, env_id: str) -> gym.Env:
         """Make an env to be evaluated in."""
         return make_env(env_id)
@@ -149,15 +155,17 @@ def play(learner: Learner, env_id: str, seeds: Sequence[int]) -> list[float]:
     observations = [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds, strict=True)]
     returns = [0.0] * len(envs)
     playing = list(range(len(envs)))
+    learner.begin_episodes()
     while playing:
         actions = learner.act(np.stack([observations[i] for i in playing]))
-        still_playing = []
-        for i, action in zip(playing, actions, strict=True):
+        going_on = []  # rows
+        for row, (i, action) in enumerate(zip(playing, actions, strict=True)):
             observations[i], reward, terminated, truncated, _ = envs[i].step(action)
             returns[i] += float(reward)
             if not (terminated or truncated):
-                still_playing.append(i)
-        playing = still_playing
+                going_on.append(row)
+        learner.keep(going_on)
+        playing = [playing[row] for row in going_on]
     for env in envs:
         env.close()
     return returns

@@ -7,7 +7,7 @@ on. It is a run of its own, so that the timed runs carry no instruments.
 import importlib
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -17,6 +17,7 @@ from harness import Build, Learner, Setting, StepCounter, Stopwatch, TrainingEnv
 
 import rl_training
 from rl_training import Callback, TrainConfig, load_config
+from rl_training.algorithms.base import Carry, act_on
 from rl_training.data.schema import observation_field, to_env_actions
 from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.run import Run
@@ -109,6 +110,7 @@ class OurLearner(Learner):
                 **changes,
             )
         self.counter = CountSteps(training.counter)
+        self.carry: Carry | None = None
         agent_class = getattr(rl_training, self.config.spec.class_name)
         self.model = agent_class(self.config, callbacks=[self.counter], show_progress=False)
 
@@ -121,8 +123,16 @@ class OurLearner(Learner):
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         assert self.counter.run is not None
-        actions = self.counter.run.algorithm.act(obs.astype(self.counter.obs_dtype, copy=False)).actions
-        return self.counter.to_env_actions(actions)
+        result = act_on(self.counter.run.algorithm, obs.astype(self.counter.obs_dtype, copy=False), self.carry, step=0)
+        self.carry = result.carry
+        return self.counter.to_env_actions(result.actions)
+
+    def begin_episodes(self) -> None:
+        self.carry = None
+
+    def keep(self, rows: Sequence[int]) -> None:
+        if self.carry is not None:
+            self.carry = {name: values[list(rows)] for name, values in self.carry.items()}
 
     def num_updates(self) -> int:
         assert self.counter.run is not None

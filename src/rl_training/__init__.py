@@ -18,12 +18,14 @@ _HOMES = {
     "TrainResult": "rl_training.runtime.trainer",
     "ReplayBuffer": "rl_training.data.replay_buffer",
     "RolloutBuffer": "rl_training.data.rollout_buffer",
+    "RecurrentReplayBuffer": "rl_training.data.recurrent_replay_buffer",
     "train_dqn": "rl_training.runtime.dqn_trainer",
     "train_ppo": "rl_training.runtime.ppo_trainer",
     "train_sac": "rl_training.runtime.sac_trainer",
     "train_mbpo": "rl_training.runtime.mbpo_trainer",
     "train_mopo": "rl_training.runtime.mopo_trainer",
     "train_gail": "rl_training.runtime.gail_trainer",
+    "train_dreamer": "rl_training.runtime.dreamer_trainer",
 }
 
 

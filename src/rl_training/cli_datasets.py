@@ -113,6 +113,7 @@ def record(
 
 def _load(path: Path, *, best: bool, explore: bool) -> "tuple[TrainConfig, Player]":
     """Give a run's config and its policy."""
+    from rl_training.algorithms.base import Carry, act_on
     from rl_training.data.recording import Player
     from rl_training.experiment.seeding import RepeatableStreams
     from rl_training.runtime.setup import load_policy
@@ -120,10 +121,20 @@ def _load(path: Path, *, best: bool, explore: bool) -> "tuple[TrainConfig, Playe
     streams = RepeatableStreams(0)  # each episode has its own seed
     checkpoint, algorithm = load_policy(path, pointer="best" if best else "latest", streams=streams)
 
-    def act(obs: "np.ndarray", mask: "np.ndarray | None", generator: "np.random.Generator") -> "np.ndarray":
-        return algorithm.act(obs, step=checkpoint.step, explore=explore, action_mask=mask).actions
+    carry: Carry | None = None
 
-    return checkpoint.config, Player(str(checkpoint.path.resolve()), act, begin=streams.begin)
+    def act(obs: "np.ndarray", mask: "np.ndarray | None", generator: "np.random.Generator") -> "np.ndarray":
+        nonlocal carry
+        result = act_on(algorithm, obs, carry, step=checkpoint.step, explore=explore, action_mask=mask)
+        carry = result.carry
+        return result.actions
+
+    def begin(seed: int) -> None:
+        nonlocal carry
+        carry = None
+        streams.begin(seed)
+
+    return checkpoint.config, Player(str(checkpoint.path.resolve()), act, begin=begin)
 
 
 def _common_env(configs: "Sequence[TrainConfig]") -> tuple[str, dict[str, Any]]:

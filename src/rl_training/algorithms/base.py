@@ -1,9 +1,9 @@
 """What an algorithm is: act, update, state. Everything that is not learning lives elsewhere."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ Batch = dict[str, Tensor]
 Metrics = dict[str, Tensor]
 State = dict[str, Tensor]
 StateDict = dict[str, Any]  # nested; leaves are tensors, arrays, numbers, texts
+Carry = dict[str, np.ndarray]  # what is remembered of each env's episode, (envs, ...) each; zeros where one begins
 
 H = TypeVar("H", bound=HParams, covariant=True)
 
@@ -55,6 +56,7 @@ class ActResult:
     """Actions for a batch of observations, as indices or values of ours: `to_env_actions` makes them the env's."""
 
     actions: np.ndarray
+    carry: Carry | None = None  # what a recurrent algorithm wants to be handed at the next step
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,48 @@ class Algorithm(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Recurrent(Algorithm, Protocol):
+    """An algorithm whose actions depend on the episode so far: it remembers nothing itself, but gives a carry."""
+
+    def act(
+        self,
+        obs: np.ndarray,
+        *,
+        step: int = 0,
+        explore: bool = False,
+        action_mask: np.ndarray | None = None,
+        carry: Carry | None = None,
+    ) -> ActResult:
+        """As of any algorithm. `carry`: what it gave at the step before; rows of zeros, or None: an episode begins."""
+        ...
+
+
+def act_on(
+    algorithm: Algorithm,
+    obs: np.ndarray,
+    carry: Carry | None,
+    *,
+    step: int,
+    explore: bool = False,
+    action_mask: np.ndarray | None = None,
+) -> ActResult:
+    """Let any algorithm act: one that gave a carry at the step before is handed it."""
+    if carry is None:
+        return algorithm.act(obs, step=step, explore=explore, action_mask=action_mask)
+    recurrent = cast(Recurrent, algorithm)
+    return recurrent.act(obs, step=step, explore=explore, action_mask=action_mask, carry=carry)
+
+
+def forget(carry: Carry | None, rows: Sequence[int]) -> Carry | None:
+    """Give a carry in which the episodes of these rows begin."""
+    if carry is None or not rows:
+        return carry
+    begun = {name: values.copy() for name, values in carry.items()}
+    for values in begun.values():
+        values[rows] = 0
+    return begun
 
 
 class Memory(Protocol):

@@ -68,6 +68,17 @@ def discounted_sum(values: Tensor, decay: Tensor) -> Tensor:
     return total
 
 
+def lambda_return(rewards: Tensor, discounts: Tensor, values: Tensor, trace: float | Tensor) -> Tensor:
+    """R[t] = rewards[t] + discounts[t] ((1 - trace[t]) values[t] + trace[t] R[t + 1]), and values[-1] after the last.
+
+    All (steps, ...) and of the successor: the reward that led to it, its discount (0 where an episode terminates), its
+    value. `trace` is lambda, or 0 where what follows belongs to another episode. Hafner et al. 2020, equation 6.
+    """
+    stepwise = rewards + discounts * (1.0 - trace) * values
+    last = rewards[-1:] + discounts[-1:] * values[-1:]
+    return discounted_sum(torch.cat((stepwise[:-1], last)), discounts * trace)
+
+
 def gae(
     rewards: Tensor,
     values: Tensor,

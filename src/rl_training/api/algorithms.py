@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from torch import nn
 
-from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.base import Algorithm, Carry, act_on
 from rl_training.api.observations import ask
 from rl_training.data.schema import Spaces, to_env_actions
 from rl_training.envs.factory import EnvFactory
@@ -135,13 +135,28 @@ class ManagedAlgorithm:
         `action_mask`: which actions are valid, one flag per choice, true or 1; without one all are. A dict may bring it
         under the key `action_mask`.
         """
-        policy = self._policy()
-        assert self._spaces is not None
-        if action_mask is not None and not registry()[self.algo_name].action_masks:
-            raise ValueError(f"{self.algo_name} does not use action masks: it may choose any action")
-        question = ask(obs, self._spaces, action_mask)
-        actions = self._to_env(policy.act(question.rows, action_mask=question.action_mask).actions)
-        return actions[0] if question.single else actions
+        return self.player()(obs, action_mask)
+
+    def player(self) -> Callable[..., Any]:
+        """Give a function like `predict` that follows one episode; ask for a new one at each episode's beginning.
+
+        A recurrent policy remembers what the function was shown; to `predict`, every observation is a first one.
+        """
+        policy, spaces = self._policy(), self._spaces
+        carry: Carry | None = None
+        assert spaces is not None
+
+        def play(obs: Any, action_mask: Any = None) -> Any:
+            nonlocal carry
+            if action_mask is not None and not registry()[self.algo_name].action_masks:
+                raise ValueError(f"{self.algo_name} does not use action masks: it may choose any action")
+            question = ask(obs, spaces, action_mask)
+            result = act_on(policy, question.rows, carry, step=0, action_mask=question.action_mask)
+            carry = result.carry
+            actions = self._to_env(result.actions)
+            return actions[0] if question.single else actions
+
+        return play
 
     def save(self, path: str | Path) -> Path:
         """Copy the agent's newest checkpoint to `path`, a folder that `load` and the CLI take."""

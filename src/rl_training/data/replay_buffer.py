@@ -17,12 +17,12 @@ from rl_training.data.frame_storage import FrameStorage
 from rl_training.data.mapped_memory import check_disk, describe_bytes, mapped_folder, mapped_zeros
 from rl_training.data.n_step import NStepWindows
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
-from rl_training.data.row_storage import Reader, RowStorage, Storage
+from rl_training.data.row_storage import Allocate, Reader, RowStorage, Storage
 from rl_training.data.schema import replay_fields
 from rl_training.data.sum_tree import SumTree
 from rl_training.errors import ConfigError
 from rl_training.experiment.seeding import generator_state, set_generator_state
-from rl_training.hparams.base import OffPolicyHParams
+from rl_training.hparams.base import OffPolicyHParams, ReplayHParams
 
 log = logging.getLogger("rl_training")
 
@@ -108,7 +108,7 @@ def build_replay_buffer(setup: Setup[OffPolicyHParams]) -> Replay:
 
 
 def _build_storage(setup: Setup[OffPolicyHParams]) -> Storage:
-    """Make the storage; refuse one that does not fit, and say what it will take, before anything is stored."""
+    """Make the storage, or refuse one that does not fit."""
     hparams, space, num_envs = setup.hparams, setup.spaces.observation, setup.num_envs
     capacity, n_step = hparams.buffer_capacity, hparams.n_step
     fields = replay_fields(setup.spaces, n_step=n_step)
@@ -118,22 +118,30 @@ def _build_storage(setup: Setup[OffPolicyHParams]) -> Storage:
         needed = RowStorage.num_bytes(capacity, fields)
     if hparams.prioritized:
         needed += SumTree.num_bytes(capacity)
-    what, setting = f"a replay buffer of {capacity:,} transitions", "algo_kwargs.buffer_capacity"
-    where = ""
-    if hparams.memory == "mmap":
-        folder = mapped_folder()
-        check_disk(needed, folder, what, setting)
-        where = f" in a file in {folder}"
-    else:
-        check_memory(needed, what, f"{setting}, or let the buffer lie in a file: algo_kwargs.memory: mmap")
-    log.info("replay buffer: %s transitions, %s%s", f"{capacity:,}", describe_bytes(needed), where)
-    allocate = mapped_zeros if hparams.memory == "mmap" else np.zeros
+    allocate = allocator(hparams, needed, "transitions")
     if isinstance(space, FrameStackSpace):
         return FrameStorage(
             capacity, fields, space, num_envs=num_envs, n_step=n_step, gamma=hparams.gamma, allocate=allocate
         )
     windows = NStepWindows(n_step, hparams.gamma, num_envs, fields) if n_step > 1 else None
     return RowStorage(capacity, fields, windows=windows, allocate=allocate)
+
+
+def allocator(hparams: ReplayHParams, needed: int, rows: str) -> Allocate:
+    """Give what allocates a replay buffer; refuse one that does not fit, and say what it takes, before it is filled.
+
+    `needed`: bytes. `rows`: what it holds `buffer_capacity` of, for messages.
+    """
+    capacity, setting = f"{hparams.buffer_capacity:,} {rows}", "algo_kwargs.buffer_capacity"
+    what, where = f"a replay buffer of {capacity}", ""
+    if hparams.memory == "mmap":
+        folder = mapped_folder()
+        check_disk(needed, folder, what, setting)
+        where = f" in a file in {folder}"
+    else:
+        check_memory(needed, what, f"{setting}, or let the buffer lie in a file: algo_kwargs.memory: mmap")
+    log.info("replay buffer: %s, %s%s", capacity, describe_bytes(needed), where)
+    return mapped_zeros if hparams.memory == "mmap" else np.zeros
 
 
 def check_memory(needed: int, what: str, setting: str) -> None:

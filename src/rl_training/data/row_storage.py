@@ -179,9 +179,15 @@ class RowStorage:
         """Let the rows begin with number `first`: older ones are never read again."""
         self.first = max(self.first, first)
 
+    @property
+    def memory(self) -> np.ndarray:
+        """All places, (capacity, words) of int64."""
+        memory: np.ndarray = self._rows.numpy()
+        return memory
+
     def take(self, places: np.ndarray) -> np.ndarray:
         """Give a copy of the rows in these places, (rows, words): `layout` tells the fields apart."""
-        return self._rows.numpy().take(places, 0)
+        return self.memory.take(places, 0)
 
     def contents(self) -> dict[str, np.ndarray]:
         """Give a copy of all rows, oldest first, by fields."""

@@ -36,6 +36,7 @@ TINY_ENVS = {
     "rl_training/TwoArmedBandit-v0": ("TwoArmedBandit", None),
     "rl_training/Lottery-v0": ("Lottery", None),
     "rl_training/TinyImage-v0": ("TinyImage", None),
+    "rl_training/Catch-v0": ("Catch", None),
     "rl_training/TinyDict-v0": ("TinyDict", None),
     "rl_training/Masked-v0": ("Masked", None),
     "rl_training/Misbehaving-v0": ("Misbehaving", None),

@@ -1,7 +1,7 @@
 """Environments that are learnt in seconds and whose optimal values are known, for tests and documentation.
 
 Registered as `rl_training/<name>-v0` when `rl_training.envs.factory` is imported: Chain, Identity, TwoArmedBandit,
-Lottery, TinyImage, TinyDict, Masked and Misbehaving.
+Lottery, TinyImage, Catch, TinyDict, Masked and Misbehaving.
 """
 
 import os
@@ -220,6 +220,43 @@ class TinyImage(gym.Env[np.ndarray, np.int64]):
         row, column = half * (self._quadrant // 2), half * (self._quadrant % 2)
         image[row : row + half, column : column + half] = 255
         return image
+
+
+class Catch(gym.Env[np.ndarray, np.int64]):
+    """Catch a ball that falls from the top of a (size, size, 1) uint8 image, 8x8 cells of which it fills one.
+
+    The ball begins in any column of the first row and falls a row per step; the paddle, one cell of the last row,
+    begins in any column. Actions: 0 left, 1 stay, 2 right. When the ball arrives, after 7 steps, the episode terminates
+    with reward 1 if the paddle is below it, else 0: a mean return is the share of balls caught. Best return: 1, as
+    every column is within reach; V*(s) = gamma ** (steps left - 1) while the ball can be caught.
+    """
+
+    cells = 8
+
+    def __init__(self, size: int = 16) -> None:
+        if size < self.cells or size % self.cells:
+            raise ValueError(f"size must be a multiple of {self.cells}, got {size}")
+        self.observation_space = Box(0, 255, (size, size, 1), np.uint8)
+        self.action_space = Discrete(3)
+        self._pixels = size // self.cells
+        self._row, self._column, self._paddle = 0, 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> ResetTuple:
+        super().reset(seed=seed)
+        self._row = 0
+        self._column, self._paddle = (int(drawn) for drawn in self.np_random.integers(self.cells, size=2))
+        return self._draw(), {}
+
+    def step(self, action: np.int64) -> StepTuple:
+        self._row += 1
+        self._paddle = min(max(self._paddle + int(action) - 1, 0), self.cells - 1)
+        arrived = self._row == self.cells - 1
+        return self._draw(), float(arrived and self._paddle == self._column), arrived, False, {}
+
+    def _draw(self) -> np.ndarray:
+        board = np.zeros((self.cells, self.cells), np.uint8)
+        board[self._row, self._column] = board[-1, self._paddle] = 255
+        return board.repeat(self._pixels, 0).repeat(self._pixels, 1)[..., None]
 
 
 class TinyDict(gym.Env[Any, np.int64]):

@@ -28,6 +28,7 @@ from rl_training.hparams.dqn import (
     QRDQNHParams,
     RainbowDQNHParams,
 )
+from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.hparams.gail import GAILHParams
 from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
 from rl_training.hparams.offline import BCHParams, IQLHParams, IQLOnlineHParams
@@ -306,6 +307,19 @@ _ROWS = (
         memory="rl_training.data.mixed_source:build_mixed_dataset",
         callbacks="rl_training.runtime.model_training:offline_model_training",
         reference_config="mopo/pendulum.yaml",
+    ),
+    AlgorithmSpec(
+        name="dreamer",
+        class_name="Dreamer",
+        summary="an actor and a critic that learn from what a recurrent world model imagines",
+        paper="Hafner et al. 2025, Mastering diverse control tasks through world models",
+        loop="off_policy",
+        actions=frozenset({"discrete"}),
+        observations=frozenset({"image", "vector"}),
+        hparams=DreamerHParams,
+        build="rl_training.algorithms.dreamer:build_dreamer",
+        memory="rl_training.data.recurrent_replay_buffer:build_recurrent_replay_buffer",
+        reference_config="dreamer/catch.yaml",
     ),
     _offline(
         "iql",

@@ -1,8 +1,6 @@
 """Settings of the off-policy actor-critics: SAC, TD3, REDQ, and what model-based algorithms build on."""
 
 from dataclasses import dataclass
-from fractions import Fraction as ExactFraction
-from functools import lru_cache
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -21,6 +19,7 @@ from rl_training.hparams.base import (
     Real,
     Switch,
     check_network,
+    exact,
 )
 
 
@@ -79,17 +78,11 @@ class OnlineHParams(ActorCriticHParams, OffPolicyHParams):
 
     def updates_until(self, step: int) -> int:
         trained = max(0, step - self.learning_starts) // self.train_frequency * self.train_frequency
-        ratio = _exact(self.gradient_updates_per_step)
+        ratio = exact(self.gradient_updates_per_step)
         return trained * ratio.numerator // ratio.denominator
 
     def explores_blindly(self, step: int) -> bool:
         return step < self.learning_starts
-
-
-@lru_cache
-def _exact(ratio: float) -> ExactFraction:
-    """0.1 means a tenth: by its binary neighbour an update would come too late now and then."""
-    return ExactFraction(str(ratio))
 
 
 class SoftHParams(ActorCriticHParams):

@@ -2,6 +2,8 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
+from fractions import Fraction as ExactFraction
+from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, get_origin
 
@@ -53,6 +55,12 @@ def check_network(network: NetworkKind, hidden_sizes: HiddenSizes) -> None:
         raise ValueError(f"network: simba needs hidden_sizes that are all alike, got {list(hidden_sizes)}")
 
 
+@lru_cache
+def exact(ratio: float) -> ExactFraction:
+    """0.1 means a tenth: by its binary neighbour an update would come too late now and then."""
+    return ExactFraction(str(ratio))
+
+
 class Settings(BaseModel):
     """Frozen values; unknown keys are refused; NaN and infinity are not numbers here."""
 
@@ -81,8 +89,8 @@ class HParams(Settings):
         """Raise ValueError for settings that do not fit the run's envs."""
 
 
-class OffPolicyHParams(HParams):
-    """What the off-policy loop asks of an algorithm's settings: how much it keeps, and how it draws from that."""
+class ReplayHParams(HParams):
+    """What the off-policy loop asks of an algorithm's settings: how much it keeps, and how much of that it draws."""
 
     updates_at_once: ClassVar[bool] = False  # whether one call of `update` makes all the updates that are due
 
@@ -94,6 +102,11 @@ class OffPolicyHParams(HParams):
     learning_starts: CountOrZero = Field(
         1_000, description="env steps of random actions before updates begin to be owed"
     )
+
+
+class OffPolicyHParams(ReplayHParams):
+    """What algorithms that learn from single transitions, or from n steps summed up, have in common."""
+
     train_frequency: Count = Field(4, description="env steps between rounds of updates")
     gamma: Fraction = Field(0.99, description="discount per env step")
     n_step: Count = Field(1, description="rewards summed before the target bootstraps; fewer at an episode's end")

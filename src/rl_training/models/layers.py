@@ -44,6 +44,15 @@ def mlp(
     return layers if out_features is None else [*layers, dense(in_features, out_features)]
 
 
+NORM_EPS = 1e-4  # of Dreamer's normalisation
+
+
+def normed_mlp(in_features: int, hidden_sizes: Sequence[int], out_features: int | None) -> list[nn.Module]:
+    """As `mlp`, with RMS normalisation and SiLU after every hidden layer, as Dreamer has it."""
+    norm = partial(nn.RMSNorm, eps=NORM_EPS)
+    return mlp(in_features, hidden_sizes, out_features, layer_norm=True, activation=nn.SiLU, norm=norm)
+
+
 @torch.no_grad()
 def init_orthogonal(module: nn.Module, gain: float) -> None:
     """Let the weights of all linear layers and convolutions begin orthogonal, and their biases at 0."""
@@ -54,6 +63,25 @@ def init_orthogonal(module: nn.Module, gain: float) -> None:
                 nn.init.orthogonal_(weight, gain)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
+
+
+@torch.no_grad()
+def init_truncated(module: nn.Module) -> None:
+    """Draw weights of deviation 1 / sqrt(inputs) from a normal distribution cut off at two; biases begin at 0."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | StackedLinear):
+            nn.init.trunc_normal_(part.weight, std=1.0, a=-2.0, b=2.0)
+            part.weight.mul_(1.0 / (0.87962566 * math.sqrt(_fan_in(part))))  # the cut makes the deviation 0.88
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+
+def _fan_in(part: nn.Module) -> int:
+    weight = part.weight
+    assert isinstance(weight, Tensor)
+    if isinstance(part, nn.ConvTranspose2d):  # each pixel is made by a kernel's weights, spread over stride ** 2 pixels
+        return weight.shape[0] * math.prod(part.kernel_size) // math.prod(part.stride)
+    return weight.shape[1] if isinstance(part, StackedLinear) else weight[0].numel()
 
 
 class Residual(nn.Sequential):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.algorithms.base import Algorithm, StateDict
+from rl_training.algorithms.base import ActResult, Algorithm, Carry, StateDict, act_on, forget
 from rl_training.data.action_masks import MaskReader
 from rl_training.data.schema import observation_field, to_env_actions
 from rl_training.envs.resumable import EpisodeRecipe, restore_env
@@ -73,7 +73,8 @@ class Collector:
         self._check_obs = np.issubdtype(self._dtype, np.floating)
         self._open = [_OpenEpisode(-1, 0) for _ in range(envs.num_envs)]
         self._obs: np.ndarray = np.empty(0)
-        self._drawn: np.ndarray | None = None  # the actions of a step that envs have not finished; else None
+        self._carry: Carry | None = None  # what a recurrent algorithm remembers of the open episodes
+        self._drawn: ActResult | None = None  # what was chosen for a step that envs have not finished; else None
 
     def start(self) -> None:
         """Begin episode 0 of every env."""
@@ -88,8 +89,8 @@ class Collector:
         """
         obs, masks = self._stored(self._obs), self._masks
         if self._drawn is None:
-            self._drawn = algorithm.act(obs, step=step, explore=True, action_mask=masks).actions
-        actions = self._drawn
+            self._drawn = act_on(algorithm, obs, self._carry, step=step, explore=True, action_mask=masks)
+        actions, carry = self._drawn.actions, self._drawn.carry
         env_actions = self._to_env(actions)
         result = self.envs.step(env_actions)
         self._refuse_non_finite(result.obs, result.rewards)
@@ -112,6 +113,7 @@ class Collector:
             self._finish(index, step + self.envs.num_envs)
             self._open[index] = episode
         self._obs, self._masks, self._drawn = obs_after, masks_after, None
+        self._carry = forget(carry, ended)
         transitions = {
             "obs": obs,
             "actions": actions,
@@ -133,7 +135,9 @@ class Collector:
             "returns": [episode.ret for episode in self._open],
             "actions": {str(i): np.asarray(episode.actions) for i, episode in enumerate(self._open)},
             "states": {str(i): self._env_state(i) for i in range(len(self._open))},
-            "drawn": self._drawn,
+            "drawn": self._drawn and self._drawn.actions,
+            "drawn_carry": self._drawn and self._drawn.carry,
+            "carry": self._carry,
             "action_masks": self._masks,
         }
 
@@ -156,8 +160,9 @@ class Collector:
                 (self._open[index],), self._obs[[index]], masks = self._begin([index], [episode.number + 1])
                 if self._masks is not None:
                     self._masks[[index]] = masks
+        self._carry = forget(_arrays(state.get("carry")), self.inexact_restores)
         if state["drawn"] is not None and not self.inexact_restores:
-            self._drawn = np.asarray(state["drawn"])
+            self._drawn = ActResult(np.asarray(state["drawn"]), _arrays(state.get("drawn_carry")))
 
     @property
     def exact(self) -> bool:
@@ -275,6 +280,10 @@ class NoCollector:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         pass
+
+
+def _arrays(carry: Mapping[str, Any] | None) -> Carry | None:
+    return {name: np.asarray(values) for name, values in carry.items()} if carry else None
 
 
 def _step_place(episode: _OpenEpisode) -> str:

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.base import Algorithm, Carry, act_on
 from rl_training.data.action_masks import MaskReader
 from rl_training.data.schema import observation_field, to_env_actions
 from rl_training.envs.factory import EnvFactory
@@ -71,7 +71,7 @@ class Evaluator:
         dtype = observation_field(envs.observation_space).dtype
         obs, infos = envs.reset([0], [seed], [number])
         reader = MaskReader(envs.action_space) if "action_mask" in infos[0] else None
-        ret, length = 0.0, 0
+        ret, length, carry = 0.0, 0, cast(Carry | None, None)
         while length < MAX_EPISODE_STEPS:
             on_step(envs)
             try:
@@ -81,8 +81,8 @@ class Evaluator:
                 raise EnvError(
                     f"env 0 gave {problem} at {place} of evaluation episode {number} (seed {seed})"
                 ) from None
-            chosen = algorithm.act(obs.astype(dtype, copy=False), step=step, action_mask=action_mask).actions
-            result = envs.step(to_env(chosen))
+            chosen = act_on(algorithm, obs.astype(dtype, copy=False), carry, step=step, action_mask=action_mask)
+            result, carry = envs.step(to_env(chosen.actions)), chosen.carry
             obs, infos = result.obs, result.infos
             ret += float(result.rewards[0])
             length += 1

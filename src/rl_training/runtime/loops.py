@@ -5,7 +5,7 @@ from functools import cache
 from typing import cast
 
 from rl_training.algorithms.base import Replay, Rollouts, UpdateResult
-from rl_training.hparams.base import HParams, OffPolicyHParams
+from rl_training.hparams.base import HParams, ReplayHParams
 from rl_training.hparams.offline import OfflineHParams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector
@@ -15,7 +15,7 @@ MAX_UPDATES_AT_ONCE = 64  # batches that are drawn, and moved to the device, tog
 OFFLINE_UPDATES_AT_ONCE = 10  # the same where every step is an update, and callbacks see every tenth
 
 
-def run_off_policy(run: Run, hparams: OffPolicyHParams, callbacks: Sequence[Callback]) -> None:
+def run_off_policy(run: Run, hparams: ReplayHParams, callbacks: Sequence[Callback]) -> None:
     """Collect, remember, learn: until the env steps are taken or a callback or signal asks to stop."""
     algorithm, memory, collector = run.algorithm, cast(Replay, run.memory), cast(Collector, run.collector)
     num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps

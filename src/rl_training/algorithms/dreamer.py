@@ -1,0 +1,350 @@
+"""Dreamer: a world model learnt from replayed sequences, and an actor and a critic learnt from what it imagines.
+
+    h_t = GRU(h_{t-1}, z_{t-1}, a_{t-1})      z_t ~ q(z | h_t, x_t)      z^_t ~ p(z | h_t)
+    L_model  = |x_t - x^_t|^2 - log p(r_t) - log p(c_t) + 1.0 max(1, KL[sg q || p]) + 0.1 max(1, KL[q || sg p])
+    R_t      = r_{t+1} + gamma c_{t+1} ((1 - lambda) v_{t+1} + lambda R_{t+1})             over what is imagined
+    L_actor  = -w_t (sg((R_t - v_t) / max(1, S)) log pi(a_t) + eta H[pi])        S: range of the returns R
+    L_critic = -w_t log p_v(sg R_t),        w_t: probability, discounted, that the episode still goes on
+
+r_t and c_t belong to the state that a step led to: c_t = 0 says that the episode terminated there.
+
+Hafner et al. 2025, Mastering diverse control tasks through world models. Deviations: docs/algorithms/dreamer.md.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rl_training.algorithms.base import ActResult, Batch, Carry, Metrics, Setup, State, StateDict, UpdateResult
+from rl_training.algorithms.draws import Draw, Draws, uniform
+from rl_training.algorithms.optim import ClippedAdam, FlatModule, descend_part, named_part, polyak
+from rl_training.algorithms.targets import lambda_return
+from rl_training.errors import ConfigError
+from rl_training.experiment.seeding import generator_state, set_generator_state
+from rl_training.hparams.dreamer import DreamerHParams
+from rl_training.models.dreamer import Observed, Sizes, WorldModel, build_actor, build_critic
+from rl_training.models.latents import draw_index, mixed_log_probs, unit_vectors
+from rl_training.models.two_hot import make_bins, two_hot_loss, two_hot_mean
+from rl_training.runtime.acceleration import accelerate
+
+PERCENTILES = (0.05, 0.95)  # between which the returns' range is measured
+
+Apply = Callable[..., Any]  # (params, ...) -> what a network puts out
+
+
+# --- The world model's loss ------------------------------------------------------------------------------------------
+
+
+def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL[p || q] in nats, summed over the latents: (..., latents, classes) -> (...)."""
+    return (log_p.exp() * (log_p - log_q)).sum((-2, -1))
+
+
+def balanced_kl(posterior: Tensor, prior: Tensor, hparams: DreamerHParams) -> tuple[Tensor, Tensor]:
+    """Give the loss of the prior, which learns to predict, and of the posterior, which learns to be predictable.
+
+    Each (...) and not below the free nats: there its gradient is 0.
+    """
+    dynamics = kl_divergence(posterior.detach(), prior).clamp(min=hparams.free_nats)
+    representation = kl_divergence(posterior, prior.detach()).clamp(min=hparams.free_nats)
+    return dynamics, representation
+
+
+def world_model_loss(params: Tensor, batch: Batch, hparams: DreamerHParams, apply: Apply, bins: Tensor) -> Metrics:
+    """Loss of the world model on sequences, (batch, time, ...); `features`, the states it saw, are for the others.
+
+    Only a termination is an end: after a time limit, the episode would have gone on.
+    """
+    noise = batch["posterior_noise"]
+    seen: Observed = apply(params, WorldModel.observe, batch["obs"], batch["actions"], batch["is_first"], noise)
+    reconstruction = seen.squared_error.mean()
+    reward = two_hot_loss(seen.reward_logits, batch["rewards"], bins).mean()
+    goes_on = F.binary_cross_entropy_with_logits(seen.continue_logits, (~batch["terminated"]).float())
+    dynamics, representation = (kl.mean() for kl in balanced_kl(seen.posterior, seen.prior, hparams))
+    return {
+        "loss": reconstruction
+        + reward
+        + goes_on
+        + hparams.dynamics_coef * dynamics
+        + hparams.representation_coef * representation,
+        "reconstruction_loss": reconstruction,
+        "reward_loss": reward,
+        "continue_loss": goes_on,
+        "kl": kl_divergence(seen.posterior.detach(), seen.prior.detach()).mean(),
+        "features": seen.features,
+    }
+
+
+# --- Learning from imagination ---------------------------------------------------------------------------------------
+
+
+def actor_loss(params: Tensor, batch: Batch, hparams: DreamerHParams, apply: Apply) -> Metrics:
+    """Policy gradient: features (steps, batch, numbers), the rest (steps, batch). Nothing flows through the world."""
+    log_probs = mixed_log_probs(apply(params, batch["features"]), hparams.unimix)
+    log_prob = log_probs.gather(-1, batch["actions"][..., None]).squeeze(-1)
+    entropy = -(log_probs.exp() * log_probs).sum(-1)
+    gain = batch["advantages"] * log_prob + hparams.entropy_coef * entropy
+    return {"loss": -(batch["weights"] * gain).mean(), "entropy": entropy.mean()}
+
+
+def critic_loss(
+    params: Tensor, slow_params: Tensor, batch: Batch, apply: Apply, bins: Tensor, *, slow: float
+) -> Tensor:
+    """Distance to the returns and, with the weight `slow`, to what the slow copy expects: mean over (steps, batch)."""
+    logits = apply(params, batch["features"])
+    slow_values = two_hot_mean(apply(slow_params, batch["features"]), bins).detach()
+    losses = two_hot_loss(logits, batch["returns"], bins) + slow * two_hot_loss(logits, slow_values, bins)
+    return (batch["weights"] * losses).mean()
+
+
+def continuation_weights(starts_alive: Tensor, discounts: Tensor) -> Tensor:
+    """Weigh imagined states by the discounted probability of ever getting there: (batch,), (steps, batch) -> the same.
+
+    `discounts` are those of the successors: the last one weighs nothing that is learnt from.
+    """
+    return torch.cat((starts_alive[None], discounts[:-1])).cumprod(0)
+
+
+def replayed_returns(batch: Batch, values: Tensor, hparams: DreamerHParams) -> tuple[Tensor, Tensor]:
+    """Give lambda-returns of the states of sequences but the last, and their weights: (time - 1, batch) each.
+
+    `values`: (time, batch) of all states. After the last observation of an episode comes another one's first: to the
+    return before it nothing flows back from there, and its own weighs nothing.
+    """
+    is_first, terminated = batch["is_first"].T, batch["terminated"].T
+    follows = ~torch.cat((is_first[2:], torch.ones_like(is_first[:1])))  # whether the successor has one of its own
+    discounts = hparams.gamma * (~terminated[1:])
+    returns = lambda_return(batch["rewards"].T[1:], discounts, values[1:], hparams.return_lambda * follows)
+    return returns, (~is_first[1:]).float()
+
+
+def return_range(low: Tensor, high: Tensor, returns: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """Move the running percentiles of the returns a share of the way to those of the latest ones."""
+    latest_low, latest_high = (torch.quantile(returns, share) for share in PERCENTILES)
+    return torch.lerp(low, latest_low, rate), torch.lerp(high, latest_high, rate)
+
+
+# --- The learner -----------------------------------------------------------------------------------------------------
+
+
+class Dreamer:
+    """Samples from its policy, in states that it infers from all of an episode's observations."""
+
+    def __init__(self, sizes: Sizes, setup: Setup[DreamerHParams]) -> None:
+        self.hparams = hparams = setup.hparams
+        self._sizes, self._device = sizes, setup.device
+        self._num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(setup.streams.integer("init"))
+            networks = {
+                "world_model": WorldModel(setup.spaces.observation, self._num_actions, sizes),
+                "actor": build_actor(self._num_actions, sizes),
+                "critic": build_critic(sizes),
+            }
+        self._parts = {name: FlatModule(network.to(setup.device)) for name, network in networks.items()}
+        self._optimizers = _optimizers(hparams)
+        self._bins = make_bins(hparams.num_bins, hparams.symlog_limit).to(setup.device)
+        self.state: State = {}
+        for name, optimizer in self._optimizers.items():
+            self.state |= named_part(name, optimizer.state(self._parts[name].params))
+        self.state["slow_critic"] = self.state["critic.params"].clone()
+        self.state |= {name: torch.zeros((), device=setup.device) for name in ("return_low", "return_high")}
+        self._policy = {name: self.state[name] for name in ("world_model.params", "actor.params")}
+        self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise", "eval_action")}
+        self._draws = Draws(_draws(hparams), setup.device)
+        self._step = accelerate(self._learn, setup.acceleration, identity=setup.identity)
+        # Compiled for each number of rows, acting would save less than it takes.
+        mode = "eager" if setup.acceleration == "compile" else setup.acceleration
+        self._act_by_chance = accelerate(self._sample, mode, "acting step")
+        self._act_best = accelerate(self._best, mode, "acting step")
+
+    def act(
+        self,
+        obs: np.ndarray,
+        *,
+        step: int = 0,
+        explore: bool = False,
+        action_mask: np.ndarray | None = None,
+        carry: Carry | None = None,
+    ) -> ActResult:
+        rows, batch = len(obs), {"obs": self._tensor(obs)}
+        if carry is None:
+            before = {"features": self._sizes.features, "previous": self._num_actions}
+            carry = {name: np.zeros((rows, size), np.float32) for name, size in before.items()}
+        batch |= {name: self._tensor(values) for name, values in carry.items()}
+        if explore or self.hparams.sampled_evaluation:
+            generator = self._generators["action" if explore else "eval_action"]
+            noise = generator.random((rows, self._sizes.latents + 1), np.float32)
+            result = self._act_by_chance(self._policy, batch | {"noise": self._tensor(noise)})
+        else:
+            result = self._act_best(self._policy, batch)
+        actions = result.pop("actions").cpu().numpy()
+        return ActResult(actions, {name: values.cpu().numpy() for name, values in result.items()})
+
+    def update(self, batch: Batch) -> UpdateResult:
+        return UpdateResult(self._step(self.state, batch | self._draws.fill(self._generators["noise"])))
+
+    def status(self, step: int) -> dict[str, float]:
+        return {"return_range": float(self.state["return_high"] - self.state["return_low"])}
+
+    def policy_state_dict(self) -> StateDict:
+        return {
+            f"{part}.{name}": values
+            for part in ("world_model", "actor")
+            for name, values in self._parts[part].named(self.state[f"{part}.params"]).items()
+        }
+
+    def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
+        for part in ("world_model", "actor"):
+            own = {name.removeprefix(f"{part}."): value for name, value in state.items() if name.startswith(f"{part}.")}
+            self._parts[part].load(self.state[f"{part}.params"], own)
+
+    def state_dict(self) -> StateDict:
+        learning = {name: value for name, value in self.state.items() if name not in self._policy}
+        generators = {name: generator_state(generator) for name, generator in self._generators.items()}
+        return {**learning, "generators": generators}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, value in self.state.items():
+            if name not in self._policy:
+                value.copy_(torch.as_tensor(state[name]))
+        for name, generator in self._generators.items():
+            set_generator_state(generator, state["generators"][name])
+
+    # --- Acting ------------------------------------------------------------------------------------------------------
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+    def _sample(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        features, log_probs = self._infer(state, batch, batch["noise"][:, :-1])
+        return {}, self._chosen(features, draw_index(log_probs, batch["noise"][:, -1]))
+
+    def _best(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        features, log_probs = self._infer(state, batch, None)
+        return {}, self._chosen(features, log_probs.argmax(-1))
+
+    def _infer(self, state: State, batch: Batch, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        world, actor = self._parts["world_model"], self._parts["actor"]
+        before = (batch["features"], batch["previous"])
+        features = world.apply(state["world_model.params"], WorldModel.filter, batch["obs"], *before, noise)
+        return features, mixed_log_probs(actor.apply(state["actor.params"], features), self.hparams.unimix)
+
+    def _chosen(self, features: Tensor, actions: Tensor) -> Metrics:
+        return {"actions": actions, "features": features, "previous": unit_vectors(actions, self._num_actions)}
+
+    # --- Learning ----------------------------------------------------------------------------------------------------
+
+    def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        world, world_metrics = self._learn_world(state, batch)
+        features = world_metrics.pop("features")
+        imagined, new_range = self._imagine({**state, **world}, features, batch)
+        actor, actor_metrics = self._learn_actor(state, imagined)
+        critic, critic_metrics = self._learn_critic(state, imagined, self._replayed(features, imagined, batch))
+        slow_critic = polyak(state["slow_critic"], critic["critic.params"], self.hparams.slow_critic_rate)
+        new_state = {**world, **actor, **critic, **new_range, "slow_critic": slow_critic}
+        return new_state, {**world_metrics, **actor_metrics, **critic_metrics}
+
+    def _learn_world(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        def loss(params: Tensor) -> Metrics:
+            return world_model_loss(params, batch, self.hparams, self._parts["world_model"].apply, self._bins)
+
+        return descend_part("world_model", loss, state, self._optimizers["world_model"])
+
+    def _imagine(self, state: State, features: Tensor, batch: Batch) -> tuple[Batch, State]:
+        """Imagine from every replayed state; give what actor and critic learn from, and the new range of returns."""
+        hparams, world, actor = self.hparams, self._parts["world_model"], self._parts["actor"]
+
+        def choose(features: Tensor, number: int) -> Tensor:
+            logits = actor.apply(state["actor.params"], features)
+            return draw_index(mixed_log_probs(logits, hparams.unimix), batch["action_noise"][number])
+
+        params, starts = state["world_model.params"], features.flatten(0, 1)
+        states, actions = world.apply(params, WorldModel.imagine, starts, choose, batch["prior_noise"])
+        reward_logits, continue_logits = world.apply(params, WorldModel.judge, states[1:])
+        values = two_hot_mean(self._parts["critic"].apply(state["critic.params"], states), self._bins)
+        rewards, discounts = two_hot_mean(reward_logits, self._bins), hparams.gamma * continue_logits.sigmoid()
+        returns = lambda_return(rewards, discounts, values[1:], hparams.return_lambda)
+        low, high = return_range(state["return_low"], state["return_high"], returns, hparams.return_rate)
+        imagined = {
+            "features": states[:-1],
+            "actions": actions,
+            "returns": returns,
+            "advantages": (returns - values[:-1]) / (high - low).clamp(min=1.0),
+            "weights": continuation_weights((~batch["terminated"]).flatten().float(), discounts),
+            "rewards": rewards,
+        }
+        return imagined, {"return_low": low, "return_high": high}
+
+    def _replayed(self, features: Tensor, imagined: Batch, batch: Batch) -> Batch:
+        """Give what the critic learns from the replayed sequences, whose states are valued by what was imagined."""
+        values = imagined["returns"][0].view(features.shape[:2]).T
+        returns, weights = replayed_returns(batch, values, self.hparams)
+        return {"features": features.transpose(0, 1)[:-1], "returns": returns, "weights": weights}
+
+    def _learn_actor(self, state: State, imagined: Batch) -> tuple[State, Metrics]:
+        def loss(params: Tensor) -> Metrics:
+            return actor_loss(params, imagined, self.hparams, self._parts["actor"].apply)
+
+        return descend_part("actor", loss, state, self._optimizers["actor"])
+
+    def _learn_critic(self, state: State, imagined: Batch, replayed: Batch) -> tuple[State, Metrics]:
+        hparams, apply = self.hparams, self._parts["critic"].apply
+
+        def loss(params: Tensor) -> Metrics:
+            losses = [
+                critic_loss(params, state["slow_critic"], batch, apply, self._bins, slow=hparams.slow_critic_coef)
+                for batch in (imagined, replayed)
+            ]
+            return {
+                "loss": losses[0] + hparams.replay_critic_coef * losses[1],
+                "imagined_return_mean": imagined["returns"].mean(),
+                "imagined_reward_mean": imagined["rewards"].mean(),
+            }
+
+        return descend_part("critic", loss, state, self._optimizers["critic"])
+
+
+def _optimizers(hparams: DreamerHParams) -> dict[str, ClippedAdam]:
+    clipped = {
+        "world_model": (hparams.world_model_learning_rate, hparams.world_model_max_grad_norm),
+        "actor": (hparams.actor_learning_rate, hparams.max_grad_norm),
+        "critic": (hparams.critic_learning_rate, hparams.max_grad_norm),
+    }
+    return {
+        name: ClippedAdam(learning_rate=rate, eps=hparams.adam_eps, max_grad_norm=norm)
+        for name, (rate, norm) in clipped.items()
+    }
+
+
+def _draws(hparams: DreamerHParams) -> dict[str, Draw]:
+    """Name the random numbers of an update: one for each categorical variable that is drawn."""
+    rows = hparams.batch_size * hparams.sequence_length
+    return {
+        "posterior_noise": Draw((hparams.batch_size, hparams.sequence_length, hparams.num_latents), uniform),
+        "prior_noise": Draw((hparams.imagination_horizon, rows, hparams.num_latents), uniform),
+        "action_noise": Draw((hparams.imagination_horizon, rows), uniform),
+    }
+
+
+def sizes_of(hparams: DreamerHParams) -> Sizes:
+    return Sizes(
+        deter=hparams.deter_size,
+        blocks=hparams.num_blocks,
+        latents=hparams.num_latents,
+        classes=hparams.num_classes,
+        hidden=hparams.hidden_size,
+        depth=hparams.cnn_depth,
+        bins=hparams.num_bins,
+        unimix=hparams.unimix,
+    )
+
+
+def build_dreamer(setup: Setup[DreamerHParams]) -> Dreamer:
+    if setup.network is not None:
+        raise ConfigError("dreamer takes no network of yours: its world model, actor and critic belong together")
+    return Dreamer(sizes_of(setup.hparams), setup)

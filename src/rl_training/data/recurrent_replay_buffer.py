@@ -1,0 +1,142 @@
+"""Replay memory of sequences: what each env showed, in order, one row per observation.
+
+A row is an observation with what led to it: `actions` and `rewards` of the step before. `is_first` marks the first
+observation of an episode, to which no step led: its action and reward are 0. `terminated` marks one from which the
+episode does not go on. A time limit needs no mark: the row after it is a first one.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Batch, Setup, StateDict
+from rl_training.data.replay_buffer import allocator
+from rl_training.data.row_storage import Allocate, Reader, RowStorage
+from rl_training.data.schema import Field, Spaces, transition_fields
+from rl_training.experiment.seeding import generator_state, set_generator_state
+from rl_training.hparams.dreamer import DreamerHParams
+
+
+class RecurrentReplayBuffer:
+    """Draws sequences of rows of one env, all alike, with replacement; they may cross the ends of episodes."""
+
+    def __init__(
+        self,
+        capacity: int,
+        fields: Mapping[str, Field],
+        *,
+        sequence_length: int,
+        num_envs: int = 1,
+        generator: np.random.Generator,
+        device: torch.device | str = "cpu",
+        allocate: Allocate = np.zeros,
+    ) -> None:
+        self.sequence_length, self.device = sequence_length, torch.device(device)
+        self._generator = generator
+        self._ring_size = capacity // num_envs
+        # A ring for each env, side by side in one block of memory, so that a batch is one gather.
+        self._block = RowStorage(self._ring_size * num_envs, fields, allocate=allocate)
+        self.rings = [RowStorage(self._ring_size, fields, allocate=self._part(env)) for env in range(num_envs)]
+        self._begins = np.ones(num_envs, np.bool_)  # whether an env's next step is the first of its episode
+        self._blank = {name: np.zeros((1, *field.shape), field.dtype) for name, field in fields.items()}
+
+    def __len__(self) -> int:
+        """Count the sequences to choose from."""
+        return int(self._num_starts().sum())
+
+    @property
+    def num_rows(self) -> int:
+        return sum(ring.end - ring.first for ring in self.rings)
+
+    def add(self, transitions: Mapping[str, Any]) -> None:
+        """Store one step of every env: its successor and, where an episode begins, the observation before."""
+        for env, ring in enumerate(self.rings):
+            step = {name: transitions[name][env : env + 1] for name in transitions}
+            if self._begins[env] or not np.array_equal(self._newest_obs(ring), step["obs"][0]):
+                ring.add({**self._blank, "obs": step["obs"], "is_first": np.ones(1, np.bool_)})
+            ring.add({**self._blank, **step, "obs": step["next_obs"]})
+        self._begins = np.asarray(transitions["terminated"] | transitions["truncated"])
+
+    def sample(self, batch_size: int) -> Batch:
+        """Draw sequences uniformly: each field (batch, sequence_length, *shape), on the buffer's device."""
+        return {name: values.clone() for name, values in self.sampler(batch_size)().items()}
+
+    def sampler(self, batch_size: int) -> Callable[[], Batch]:
+        """Give a function that samples into one batch, the same tensors at every call."""
+        reader = self._block.reader(batch_size * self.sequence_length, self.device)
+        shape = (batch_size, self.sequence_length)
+        batch = {name: torch.unflatten(rows, 0, shape) for name, rows in reader.batch.items()}
+        return lambda: self._draw(reader, batch)
+
+    def draw_places(self, count: int) -> np.ndarray:
+        """Draw sequences; give the places of their rows, (count, sequence_length)."""
+        starts = self._num_starts()
+        ends = np.cumsum(starts)
+        if ends[-1] == 0:
+            raise RuntimeError(f"no env has {self.sequence_length} observations yet: add steps before sampling")
+        drawn = (self._generator.random(count) * ends[-1]).astype(np.int64)
+        env = np.searchsorted(ends, drawn, side="right")
+        oldest = np.array([ring.first for ring in self.rings])
+        numbers = (oldest + drawn[:, None] - (ends - starts))[np.arange(count), env]
+        rows = numbers[:, None] + np.arange(self.sequence_length)
+        places: np.ndarray = env[:, None] * self._ring_size + rows % self._ring_size
+        return places
+
+    def update_priorities(self, td_errors: Tensor) -> None:
+        """Ignore them: all sequences are drawn alike."""
+
+    def state_dict(self) -> StateDict:
+        return {
+            "rings": {str(env): ring.state_dict() for env, ring in enumerate(self.rings)},
+            "begins": self._begins,
+            "generator": generator_state(self._generator),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for env, ring in enumerate(self.rings):
+            ring.load_state_dict(state["rings"][str(env)])
+        self._begins = np.asarray(state["begins"]).copy()
+        set_generator_state(self._generator, state["generator"])
+
+    def _part(self, env: int) -> Allocate:
+        start = env * self._ring_size
+        return lambda shape, dtype: self._block.memory[start : start + self._ring_size]
+
+    @staticmethod
+    def _newest_obs(ring: RowStorage) -> np.ndarray:
+        """Give what the next step must follow on; it does not where a resumed run begins an env's next episode."""
+        newest: np.ndarray = ring.arrays["obs"][(ring.end - 1) % ring.capacity]
+        return newest
+
+    def _num_starts(self) -> np.ndarray:
+        sizes = np.array([ring.end - ring.first for ring in self.rings])
+        starts: np.ndarray = np.maximum(sizes - self.sequence_length + 1, 0)
+        return starts
+
+    def _draw(self, reader: Reader, batch: Batch) -> Batch:
+        reader.fill(self.draw_places(len(batch["rewards"])).reshape(-1))
+        return batch
+
+
+def sequence_fields(spaces: Spaces) -> dict[str, Field]:
+    """The fields of one row, in order."""
+    fields = transition_fields(spaces)
+    del fields["next_obs"]
+    return {**fields, "is_first": Field((), np.dtype(np.bool_))}
+
+
+def build_recurrent_replay_buffer(setup: Setup[DreamerHParams]) -> RecurrentReplayBuffer:
+    hparams, fields = setup.hparams, sequence_fields(setup.spaces)
+    needed = RowStorage.num_bytes(hparams.buffer_capacity, fields)
+    return RecurrentReplayBuffer(
+        hparams.buffer_capacity,
+        fields,
+        sequence_length=hparams.sequence_length,
+        num_envs=setup.num_envs,
+        generator=setup.streams.numpy("buffer"),
+        device=setup.device,
+        allocate=allocator(hparams, needed, "observations"),
+    )

@@ -1,0 +1,197 @@
+"""Dreamer's networks: a world model, of which a recurrent state-space model (RSSM) is the heart, and its heads.
+
+The state of the world is h, deterministic and recurrent, beside z, some categorical variables as unit vectors. As
+`features` both lie in one row: (..., deter_size + num_latents * num_classes). Rows of zeros stand before an episode.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from rl_training.data.schema import observation_kind
+from rl_training.models.codecs import ImageCodec, VectorCodec
+from rl_training.models.latents import draw_latents, mixed_log_probs, unit_vectors
+from rl_training.models.layers import NORM_EPS, StackedLinear, init_truncated, normed_mlp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How large the networks are."""
+
+    deter: int
+    blocks: int
+    latents: int
+    classes: int
+    hidden: int
+    depth: int
+    bins: int
+    unimix: float
+
+    @property
+    def features(self) -> int:
+        return self.deter + self.latents * self.classes
+
+
+class Observed(NamedTuple):
+    """What a world model makes of sequences, (batch, time, ...)."""
+
+    features: Tensor
+    posterior: Tensor  # log-probabilities of the latents, (..., latents, classes), that saw the observation
+    prior: Tensor  # of those that did not
+    squared_error: Tensor  # of the observation made from the features, summed over its numbers
+    reward_logits: Tensor  # (..., bins)
+    continue_logits: Tensor
+
+
+class BlockGRU(nn.Module):
+    """h' = u tanh(r c) + (1 - u) h, gates and candidate by weights that join only numbers of the same block of h.
+
+    All blocks see what comes in. The update gate's -1 makes the state change slowly at first.
+    """
+
+    def __init__(self, in_features: int, size: int, blocks: int) -> None:
+        super().__init__()
+        self.blocks, width = blocks, size // blocks
+        self.hidden = StackedLinear(blocks, width + in_features, width)
+        self.norm = nn.RMSNorm(size, NORM_EPS)
+        self.gates = StackedLinear(blocks, width, 3 * width)
+
+    def forward(self, state: Tensor, inputs: Tensor) -> Tensor:
+        """`state`: (batch, size), `inputs`: (batch, in_features) -> (batch, size)."""
+        grouped = torch.cat((self._group(state), inputs.expand(self.blocks, -1, -1)), -1)
+        hidden = nn.functional.silu(self.norm(self.hidden(grouped).transpose(0, 1).flatten(1)))
+        gates = self.gates(self._group(hidden)).unflatten(-1, (3, -1))  # (blocks, batch, 3, size / blocks)
+        reset, candidate, update = gates.permute(2, 1, 0, 3).flatten(2).unbind()
+        update = (update - 1.0).sigmoid()
+        after: Tensor = update * (reset.sigmoid() * candidate).tanh() + (1.0 - update) * state
+        return after
+
+    def _group(self, x: Tensor) -> Tensor:
+        return torch.unflatten(x, 1, (self.blocks, -1)).transpose(0, 1)  # (blocks, batch, size / blocks)
+
+
+class WorldModel(nn.Module):
+    """What the observations mean, what actions lead to, and what that is worth."""
+
+    def __init__(self, space: gym.Space[Any], num_actions: int, sizes: Sizes) -> None:
+        super().__init__()
+        self.sizes, self.num_actions = sizes, num_actions
+        hidden, latent = (sizes.hidden,), sizes.latents * sizes.classes
+        self.codec: ImageCodec | VectorCodec
+        if observation_kind(space) == "image":
+            self.codec = ImageCodec(space, sizes.features, sizes.depth)
+        else:
+            self.codec = VectorCodec(space, sizes.features, sizes.hidden)
+        self.deter_in = nn.Sequential(*normed_mlp(sizes.deter, hidden, None))
+        self.stoch_in = nn.Sequential(*normed_mlp(latent, hidden, None))
+        self.action_in = nn.Sequential(*normed_mlp(num_actions, hidden, None))
+        self.recurrent = BlockGRU(3 * sizes.hidden, sizes.deter, sizes.blocks)
+        self.posterior = nn.Sequential(*normed_mlp(sizes.deter + self.codec.embedding_size, hidden, latent))
+        self.prior = nn.Sequential(*normed_mlp(sizes.deter, hidden * 2, latent))
+        self.reward = nn.Sequential(*normed_mlp(sizes.features, hidden, sizes.bins))
+        self.goes_on = nn.Sequential(*normed_mlp(sizes.features, hidden, 1))
+        init_truncated(self)
+        _scale_output(self.reward, 0.0)  # the first rewards are expected to be 0, not huge
+
+    def forward(self, method: Callable[..., Any], *inputs: Any) -> Any:
+        """Run one of the methods below: this is how `FlatModule.apply` reaches them."""
+        return method(self, *inputs)
+
+    def observe(self, obs: Tensor, actions: Tensor, is_first: Tensor, noise: Tensor) -> Observed:
+        """Follow sequences: (batch, time, *obs), the rest (batch, time), noise (batch, time, latents) in [0, 1).
+
+        `actions` are those that led to the observations; where an episode begins, neither they nor the state count.
+        """
+        batch, length = is_first.shape
+        target = self.codec.target(obs.flatten(0, 1))
+        embeddings = torch.unflatten(self.codec.encode(target), 0, (batch, length))
+        goes_on = (~is_first).float()[..., None]
+        inputs = self.action_in(unit_vectors(actions, self.num_actions) * goes_on)
+        features, steps, logs = features_of_nothing(batch, self.sizes, obs.device), [], []
+        for t in range(length):
+            deter = self._recur(features * goes_on[:, t], inputs[:, t])
+            log_probs = self._latents(self.posterior(torch.cat((deter, embeddings[:, t]), -1)))
+            features = torch.cat((deter, draw_latents(log_probs, noise[:, t])), -1)
+            steps.append(features)
+            logs.append(log_probs)
+        seen = torch.stack(steps, 1)
+        error = self.codec.decode(seen.flatten(0, 1)) - target
+        return Observed(
+            seen,
+            torch.stack(logs, 1),
+            self._latents(self.prior(seen[..., : self.sizes.deter])),
+            error.square().flatten(1).sum(1).view(batch, length),
+            self.reward(seen),
+            self.goes_on(seen).squeeze(-1),
+        )
+
+    def filter(self, obs: Tensor, features: Tensor, actions: Tensor, noise: Tensor | None) -> Tensor:
+        """Give the features after one more observation: (batch, *obs), those before, the actions' unit vectors."""
+        deter = self._recur(features, self.action_in(actions))
+        embedding = self.codec.encode(self.codec.target(obs))
+        log_probs = self._latents(self.posterior(torch.cat((deter, embedding), -1)))
+        return torch.cat((deter, draw_latents(log_probs, noise)), -1)
+
+    def imagine(
+        self, features: Tensor, choose: Callable[[Tensor, int], Tensor], noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Go on without observations, as many steps as noise brings, (steps, batch, latents).
+
+        `choose` gives the actions for features and the number of the step. Gives the features, (steps + 1, batch, ...)
+        with those at the start, and the actions, (steps, batch).
+        """
+        steps, chosen = [features], []
+        for number in range(len(noise)):
+            actions = choose(features, number)
+            deter = self._recur(features, self.action_in(unit_vectors(actions, self.num_actions)))
+            stoch = draw_latents(self._latents(self.prior(deter)), noise[number])
+            features = torch.cat((deter, stoch), -1)
+            steps.append(features)
+            chosen.append(actions)
+        return torch.stack(steps), torch.stack(chosen)
+
+    def judge(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the logits of the reward that led there, (..., bins), and of the episode's going on, (...)."""
+        return self.reward(features), self.goes_on(features).squeeze(-1)
+
+    def _recur(self, features: Tensor, action_inputs: Tensor) -> Tensor:
+        deter, stoch = features[..., : self.sizes.deter], features[..., self.sizes.deter :]
+        inputs = torch.cat((self.deter_in(deter), self.stoch_in(stoch), action_inputs), -1)
+        after: Tensor = self.recurrent(deter, inputs)
+        return after
+
+    def _latents(self, logits: Tensor) -> Tensor:
+        return mixed_log_probs(torch.unflatten(logits, -1, (self.sizes.latents, self.sizes.classes)), self.sizes.unimix)
+
+
+def features_of_nothing(batch: int, sizes: Sizes, device: torch.device) -> Tensor:
+    """Give the features before an episode."""
+    return torch.zeros(batch, sizes.features, device=device)
+
+
+def build_actor(num_actions: int, sizes: Sizes) -> nn.Sequential:
+    """Features to the logits of actions, all nearly alike at first."""
+    return _head(num_actions, sizes, 0.01)
+
+
+def build_critic(sizes: Sizes) -> nn.Sequential:
+    """Features to the logits of the value's bins; at first every value is exactly 0."""
+    return _head(sizes.bins, sizes, 0.0)
+
+
+def _head(outputs: int, sizes: Sizes, scale: float) -> nn.Sequential:
+    head = nn.Sequential(*normed_mlp(sizes.features, (sizes.hidden,) * 3, outputs))
+    init_truncated(head)
+    _scale_output(head, scale)
+    return head
+
+
+@torch.no_grad()
+def _scale_output(head: nn.Sequential, scale: float) -> None:
+    weight = head[-1].weight
+    assert isinstance(weight, Tensor)
+    weight.mul_(scale)

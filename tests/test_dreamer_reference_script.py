@@ -1,0 +1,14 @@
+"""Dreamer's example runs as a user would run it."""
+
+from pathlib import Path
+
+import pytest
+
+from reference_scripts import check_reference_script
+
+
+def test_the_reference_script_trains_evaluates_and_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env_id = "BreakoutNoFrameskip-v4"
+    check_reference_script("dreamer", tmp_path, monkeypatch, capsys, env_id=env_id, script="dreamer_atari")
