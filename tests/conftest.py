@@ -18,15 +18,23 @@ from hypothesis import settings
 from rl_training.algorithms.base import Batch, Setup
 from rl_training.data.rollout_buffer import RolloutBuffer, build_rollout_buffer
 from rl_training.data.schema import Spaces, mask_size, observation_field
+from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.registry import registry
 from rl_training.experiment.seeding import Streams
 from rl_training.hparams.dqn import QLearningHParams
 from rl_training.hparams.ppo import PPOHParams
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.compiled_packages import compiler_available
+from rl_training.runtime.run import Run
+from rl_training.runtime.trainer import TrainResult
 
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=50)
 settings.load_profile("repeatable")
+
+needs_compiler = pytest.mark.skipif(not compiler_available(), reason="needs a C++ compiler")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -233,3 +241,22 @@ def clone(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: clone(value) for key, value in state.items()}
     return state.clone() if isinstance(state, torch.Tensor) else state.copy() if hasattr(state, "copy") else state
+
+
+class StopAt(Callback):
+    """Interrupts a run at a step, as a signal would."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, run: Run) -> None:
+        if run.step >= self.step:
+            run.stop_reason, run.interrupted = "stopped", True
+
+
+def parts_of(result: TrainResult) -> dict[str, Any]:
+    """Give all that a run's last checkpoint holds, but for its place in the logs."""
+    checkpoint = open_checkpoint(result.checkpoint)
+    parts = {part: checkpoint.load(part) for part in (POLICY, TRAINING, MEMORY)}
+    parts[TRAINING].pop("log_positions")  # wall times have as many digits as they like
+    return parts

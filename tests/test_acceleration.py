@@ -14,15 +14,13 @@ import torch.nn.functional as F
 from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor, nn
 
-from conftest import make_setup
+from conftest import make_setup, needs_compiler
 from rl_training.algorithms.base import Batch, Metrics, State
 from rl_training.algorithms.optim import FlatModule, adam
 from rl_training.data.schema import Spaces
 from rl_training.errors import ConfigError
 from rl_training.runtime import acceleration, compiled_packages
 from rl_training.runtime.acceleration import accelerate, accelerate_rounds, resolve_acceleration
-
-needs_compiler = pytest.mark.skipif(not compiled_packages.compiler_available(), reason="needs a C++ compiler")
 
 
 class TinyQLearning:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conftest import assert_identical, clone, make_box_batch, make_box_setup, make_config
+from conftest import assert_identical, clone, make_box_batch, make_box_setup, make_config, needs_compiler
 from rl_training.algorithms.actor_critic import ActorCritic, critic_metrics
 from rl_training.algorithms.base import Batch, Metrics, State
 from rl_training.algorithms.draws import Draw, Draws, normal, uniform
@@ -22,7 +22,6 @@ from rl_training.experiment.metrics import read_json_lines
 from rl_training.experiment.registry import registry
 from rl_training.runtime.acceleration import accelerate, accelerate_rounds
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.compiled_packages import compiler_available
 from rl_training.runtime.loops import MAX_UPDATES_AT_ONCE
 from rl_training.runtime.run import Run
 from rl_training.runtime.sac_trainer import train_sac
@@ -334,7 +333,7 @@ def both_at_once(learners: dict[str, ActorCritic]) -> Callable[[State, Batch], t
     return step
 
 
-@pytest.mark.skipif(not compiler_available(), reason="needs a C++ compiler")
+@needs_compiler
 def test_compiled_rounds_equal_eager_updates() -> None:
     def make() -> tuple[dict[str, ActorCritic], State]:
         learners = {name: build(name, hidden_sizes=(8,), layer_norm=name == "td3") for name in ("redq", "td3")}

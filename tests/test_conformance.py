@@ -14,7 +14,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import rl_training
-from conftest import assert_identical, clone, make_batch, make_config, make_setup, small_hparams
+from conftest import assert_identical, clone, make_batch, make_config, make_setup, needs_compiler, small_hparams
 from rl_training.algorithms.base import Batch, Metrics, Setup, State
 from rl_training.algorithms.q_learning import QLearner
 from rl_training.data.dataset_loaders import load_transition_dataset
@@ -30,7 +30,6 @@ from rl_training.experiment.seeding import Streams
 from rl_training.runtime.acceleration import accelerate
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, NoCollector
-from rl_training.runtime.compiled_packages import compiler_available
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import spaces_of
 from rl_training.runtime.trainer import LOOPS
@@ -342,7 +341,7 @@ def all_at_once(learners: dict[str, QLearner]) -> Callable[[State, Batch], tuple
     return step
 
 
-@pytest.mark.skipif(not compiler_available(), reason="needs a C++ compiler")
+@needs_compiler
 def test_compiled_updates_of_every_head_equal_eager_ones() -> None:
     def run(mode: str) -> tuple[list[Metrics], State]:
         learners = all_learners()

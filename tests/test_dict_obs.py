@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from conftest import make_config, make_setup
+from conftest import make_config, make_setup, needs_compiler
 from rl_training import DQN
 from rl_training.algorithms.base import ActResult, Batch, Metrics, State
 from rl_training.algorithms.dqn import build_dqn
@@ -42,7 +42,6 @@ from rl_training.experiment.registry import registry
 from rl_training.models.encoders import DictInput, build_encoder
 from rl_training.runtime.acceleration import accelerate
 from rl_training.runtime.collector import Collector
-from rl_training.runtime.compiled_packages import compiler_available
 
 VECTOR = Box(-1.0, 1.0, (3,), np.float64)
 IMAGE = Box(0, 255, (4, 4, 1), np.uint8)
@@ -521,7 +520,7 @@ def test_aligned_rows_are_not_copied() -> None:
     assert [part.untyped_storage().data_ptr() for part in parts] == [rows.untyped_storage().data_ptr()] * 3
 
 
-@pytest.mark.skipif(not compiler_available(), reason="needs a C++ compiler")
+@needs_compiler
 def test_a_compiled_step_on_stored_rows_equals_the_plain_one() -> None:
     space = spaces.Dict({"board": Box(0, 255, (3, 3), np.uint8), "choice": Discrete(4, start=1), "vector": VECTOR})
     setup = make_setup(observation=pack_space(space))

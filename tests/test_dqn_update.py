@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from conftest import make_batch, make_setup
+from conftest import make_batch, make_setup, needs_compiler
 from rl_training.algorithms.base import Batch
 from rl_training.algorithms.dqn import build_dqn, dqn_loss
 from rl_training.algorithms.q_learning import QLearner
@@ -20,7 +20,6 @@ from rl_training.algorithms.targets import td_loss, td_target
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.models.mlp_q_network import MLPQNetwork
 from rl_training.runtime.acting import act_function
-from rl_training.runtime.compiled_packages import compiler_available
 
 # In the tests of the loss, the parameters are a table: a row per state, a column per action. Every row of a batch
 # goes from state 0 to state 1.
@@ -351,7 +350,7 @@ def test_numpy_acting_equals_pytorch_acting() -> None:
     )
 
 
-@pytest.mark.skipif(not compiler_available(), reason="needs a C++ compiler")
+@needs_compiler
 def test_twenty_compiled_updates_equal_eager_ones() -> None:
     def run(mode: str) -> tuple[QLearner, list[dict[str, float]]]:
         algorithm = build_dqn(

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 import rl_training
-from conftest import assert_identical, make_config
+from conftest import StopAt, assert_identical, make_config
 from rl_training.algorithms.dreamer import Dreamer
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.metrics import read_json_lines
-from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.dreamer_trainer import train_dreamer
-from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import Extras, resume
 
 QUIET = Extras(show_progress=False)
@@ -43,15 +41,6 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
     assert len(checkpoint.load(MEMORY)["rings"]["0"]["rows"]) == rows
     assert {"slow_critic", "return_low", "critic.params"} <= set(checkpoint.load(TRAINING)["algorithm"])
     assert not any(name.startswith("critic") for name in checkpoint.load(POLICY))
-
-
-class StopAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step(self, run: Run) -> None:
-        if run.step == self.step:
-            run.stop_reason, run.interrupted = "enough", True
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])

@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
-from conftest import assert_identical, clone, make_setup
+from conftest import assert_identical, clone, make_setup, needs_compiler
 from rl_training.algorithms.base import Batch, Setup
 from rl_training.algorithms.dreamer import (
     Dreamer,
@@ -28,7 +28,6 @@ from rl_training.data.recurrent_replay_buffer import build_recurrent_replay_buff
 from rl_training.errors import ConfigError
 from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.models.dreamer import Observed
-from rl_training.runtime.compiled_packages import compiler_available
 
 IMAGE = Box(0, 255, (8, 8, 1), np.uint8)
 BINS = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
@@ -408,7 +407,7 @@ def test_a_network_of_the_users_is_refused() -> None:
 # --- Compiled --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not compiler_available(), reason="needs a C++ compiler")
+@needs_compiler
 def test_compiled_updates_equal_eager_ones() -> None:
     small = {"sequence_length": 2, "imagination_horizon": 2, "batch_size": 2, "action": Discrete(3)}
     learners = {mode: build_dreamer(dreamer_setup(acceleration=mode, **small)) for mode in ("eager", "compile")}

@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from conftest import assert_identical, clone
+from conftest import assert_identical, clone, needs_compiler
 from rl_training.algorithms.base import Batch, Setup
 from rl_training.algorithms.dynamics import (
     HOLDOUT_ROWS,
@@ -23,7 +23,6 @@ from rl_training.data.schema import Spaces
 from rl_training.experiment.seeding import Streams
 from rl_training.hparams.mbpo import MBPOHParams
 from rl_training.models.mlp_mopo import MLPMOPOEnsembleModel, is_of_layers, of_members
-from rl_training.runtime.compiled_packages import compiler_available
 
 
 def make_ensemble(
@@ -353,7 +352,7 @@ def test_one_seed_gives_one_ensemble() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not compiler_available(), reason="no C++ compiler")
+@needs_compiler
 def test_compiled_fits_equal_eager_ones() -> None:
     eager, compiled = make_ensemble(), make_ensemble(acceleration="compile")
     for each in (eager, compiled):

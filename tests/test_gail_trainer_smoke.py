@@ -10,17 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 import rl_training
-from conftest import assert_identical, make_config
+from conftest import StopAt, assert_identical, make_config, parts_of
 from rl_training.cli import app
 from rl_training.errors import CheckpointError, ConfigError, DatasetError, UserError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
-from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.experiment.manifest import MEMORY, TRAINING
 from rl_training.experiment.metrics import read_json_lines
-from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.gail_trainer import train_gail
-from rl_training.runtime.run import Run
-from rl_training.runtime.trainer import Extras, TrainResult, resume
+from rl_training.runtime.trainer import Extras, resume
 
 QUIET = Extras(show_progress=False)
 
@@ -123,21 +121,6 @@ def test_an_agent_is_recorded_and_imitated_on_the_command_line(tmp_path: Path) -
 
 
 # --- Resuming --------------------------------------------------------------------------------------------------------
-
-
-class StopAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step(self, run: Run) -> None:
-        if run.step >= self.step:
-            run.stop_reason, run.interrupted = "stopped", True
-
-
-def parts_of(result: TrainResult) -> dict[str, Any]:
-    checkpoint = open_checkpoint(result.checkpoint)
-    parts = {part: checkpoint.load(part) for part in (POLICY, TRAINING, MEMORY)}
-    return {**parts, TRAINING: {key: value for key, value in parts[TRAINING].items() if key != "log_positions"}}
 
 
 @pytest.mark.parametrize(

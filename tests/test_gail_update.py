@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
-from conftest import assert_identical, clone, make_rollout
+from conftest import assert_identical, clone, make_rollout, needs_compiler
 from rl_training.algorithms.base import Batch, Setup
 from rl_training.algorithms.gail import GAIL, build_gail, discriminator_loss, imitation_rewards
 from rl_training.algorithms.ppo import build_ppo
@@ -23,7 +23,6 @@ from rl_training.experiment.seeding import Streams
 from rl_training.hparams.gail import GAILHParams
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_gail_discriminator import MLPGAILDiscriminator, action_encoder
-from rl_training.runtime.compiled_packages import compiler_available
 from rl_training.runtime.setup import spaces_of
 
 SMALL = {
@@ -432,7 +431,7 @@ def test_shuffled_actions_are_the_same_ones_in_another_order() -> None:
 # --- The fast path ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not compiler_available(), reason="needs a C++ compiler")
+@needs_compiler
 @pytest.mark.parametrize("absorbing_state", [False, True])
 def test_compiled_updates_equal_eager_ones(absorbing_state: bool) -> None:
     def run(mode: str) -> tuple[GAIL, list[dict[str, float]]]:

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 import rl_training
-from conftest import assert_identical, make_config
+from conftest import StopAt, assert_identical, make_config, parts_of
 from rl_training.algorithms.offline import OfflineLearner
 from rl_training.cli import app
 from rl_training.data.dataset_files import read_transitions
@@ -24,7 +24,7 @@ from rl_training.experiment import manager
 from rl_training.experiment.checkpointing import open_checkpoint, save_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.manager import run_seeds
-from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.experiment.manifest import MEMORY, POLICY
 from rl_training.experiment.metrics import read_json_lines
 from rl_training.runtime import held_out, setup
 from rl_training.runtime.callbacks import Callback
@@ -316,22 +316,6 @@ def test_a_run_that_diverges_tells_the_gradient_step(tmp_path: Path) -> None:
 
 
 # --- Resuming --------------------------------------------------------------------------------------------------------
-
-
-class StopAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step(self, run: Run) -> None:
-        if run.step >= self.step:
-            run.stop_reason, run.interrupted = "stopped", True
-
-
-def parts_of(result: TrainResult) -> dict[str, Any]:
-    checkpoint = open_checkpoint(result.checkpoint)
-    parts = {part: checkpoint.load(part) for part in (POLICY, TRAINING, MEMORY)}
-    parts[TRAINING].pop("log_positions")  # wall times have as many digits as they like
-    return parts
 
 
 @pytest.mark.parametrize("make", [in_env, from_file])

@@ -10,7 +10,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
-from conftest import BOX, assert_identical, clone, make_box_batch, make_setup
+from conftest import BOX, assert_identical, clone, make_box_batch, make_setup, needs_compiler
 from rl_training.algorithms.base import Batch, Setup, State
 from rl_training.algorithms.iql import IQL, Networks, build_iql, expectile_loss, iql_loss
 from rl_training.algorithms.offline import OfflineLearner
@@ -22,7 +22,6 @@ from rl_training.hparams.offline import IQLHParams
 from rl_training.models.distributions import Gaussian
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_iql import MLPIQLModel
-from rl_training.runtime.compiled_packages import compiler_available
 
 LOG_NORMAL = -0.5 * math.log(2.0 * math.pi)  # of the standard normal density at its mean
 
@@ -213,7 +212,7 @@ def test_the_cosine_brings_the_policys_step_size_to_zero() -> None:
     assert changed(before, learner.state) == {"critic.params", "value.params"}
 
 
-@pytest.mark.skipif(not compiler_available(), reason="needs a C++ compiler")
+@needs_compiler
 def test_compiled_updates_equal_eager_ones() -> None:
     plain, fast = (
         build_iql(iql_setup(acceleration=mode, normalize_observations=True)) for mode in ("eager", "compile")

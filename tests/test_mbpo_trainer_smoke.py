@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box
 
 import rl_training
-from conftest import assert_identical, make_config
+from conftest import StopAt, assert_identical, make_config
 from rl_training.algorithms.mbpo import MBPO
 from rl_training.envs.terminations import NEVER, termination_rule
 from rl_training.errors import ConfigError, SpaceError, TrainingError
@@ -109,15 +109,6 @@ def test_the_horizon_and_the_memory_grow_with_the_run(tmp_path: Path) -> None:
     assert diary.rollouts == [(10, 1), (20, 1), (30, 2), (40, 3), (50, 3), (60, 3)]
     sizes = [record["metrics"]["synthetic_transitions"] for record in read_json_lines(result.run_dir / "metrics.jsonl")]
     assert sizes == [20, 20, 40, 60, 60, 60]
-
-
-class StopAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step(self, run: Run) -> None:
-        if run.step >= self.step:
-            run.stop_reason, run.interrupted = "asked to", True
 
 
 @pytest.mark.parametrize("stop", [10, 33])

@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box, MultiBinary
 from torch import Tensor
 
-from conftest import assert_identical, clone
+from conftest import assert_identical, clone, needs_compiler
 from rl_training.algorithms.base import Setup
 from rl_training.algorithms.dynamics import DynamicsEnsemble, build_ensemble
 from rl_training.algorithms.mbpo import MBPO, build_mbpo
@@ -22,7 +22,6 @@ from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.seeding import Streams
 from rl_training.hparams.mbpo import MBPOHParams
-from rl_training.runtime.compiled_packages import compiler_available
 
 SMALL = {
     "hidden_sizes": (16,),
@@ -182,7 +181,7 @@ def test_what_is_no_number_is_not_kept_and_ends_a_rollout() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not compiler_available(), reason="no C++ compiler")
+@needs_compiler
 def test_compiled_rollouts_equal_eager_ones() -> None:
     filled = []
     for acceleration in ("eager", "compile"):

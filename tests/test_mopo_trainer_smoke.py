@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from typer.testing import CliRunner
 
 import rl_training
-from conftest import assert_identical, make_config
+from conftest import StopAt, assert_identical, make_config, parts_of
 from rl_training.algorithms.mbpo import MBPO
 from rl_training.cli import app
 from rl_training.envs.terminations import NEVER
@@ -22,7 +22,6 @@ from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.metrics import read_json_lines
-from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.mopo_trainer import train_mopo
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import load_policy
@@ -154,35 +153,23 @@ def test_one_config_and_seed_give_one_result(tmp_path: Path) -> None:
 # --- Resuming --------------------------------------------------------------------------------------------------------
 
 
-class StopAt(Callback):
-    """Stops at a step; at 0 while the ensemble is fitted, as a signal would."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
+class StopFromTheStart(StopAt):
+    """At 0, stops while the ensemble is fitted."""
 
     def on_start(self, run: Run) -> None:
         self.on_step(run)
-
-    def on_step(self, run: Run) -> None:
-        if run.step >= self.step:
-            run.stop_reason, run.interrupted = "stopped", True
-
-
-def parts_of(result: TrainResult) -> dict[str, Any]:
-    checkpoint = open_checkpoint(result.checkpoint)
-    parts = {part: checkpoint.load(part) for part in (POLICY, TRAINING, MEMORY)}
-    parts[TRAINING].pop("log_positions")  # wall times have as many digits as they like
-    return parts
 
 
 @pytest.mark.parametrize("make", [in_env, from_file])
 @pytest.mark.parametrize("stop", [0, 35])
 def test_stopped_and_resumed_equals_unbroken(stop: int, make: Callable[..., TrainConfig], tmp_path: Path) -> None:
-    settings = {"total_timesteps": 97, "log_interval": 13, "eval_interval": 29}
-    settings["algo_kwargs"] = {"model_train_frequency": 45, "held_out": 0.2, "dataset_size": 100}  # type: ignore[assignment]
+    hparams = {"model_train_frequency": 45, "held_out": 0.2, "dataset_size": 100}
+    settings = {"total_timesteps": 97, "log_interval": 13, "eval_interval": 29, "algo_kwargs": hparams}
     env = {"env_id": "rl_training/Identity-v0", "env_kwargs": {"actions": "box"}} if make is in_env else {}
     unbroken = train_mopo(make(tmp_path, **settings, **env), QUIET)
-    stopped = train_mopo(make(tmp_path, **settings, **env), Extras(callbacks=[StopAt(stop)], show_progress=False))
+    stopped = train_mopo(
+        make(tmp_path, **settings, **env), Extras(callbacks=[StopFromTheStart(stop)], show_progress=False)
+    )
     assert stopped.interrupted
     assert stop <= stopped.step < 97
     resumed = resume(stopped.run_dir, QUIET)
