@@ -5,6 +5,7 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rl_training.data.schema import Spaces, mask_size, observation_field
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.experiment.metrics import read_json_lines
 from rl_training.experiment.registry import registry
 from rl_training.experiment.seeding import Streams
 from rl_training.hparams.dqn import QLearningHParams
@@ -260,3 +262,29 @@ def parts_of(result: TrainResult) -> dict[str, Any]:
     parts = {part: checkpoint.load(part) for part in (POLICY, TRAINING, MEMORY)}
     parts[TRAINING].pop("log_positions")  # wall times have as many digits as they like
     return parts
+
+
+def assert_same_run(ours: TrainResult, theirs: TrainResult) -> None:
+    """Compare two runs' last checkpoints and logs, bit for bit, but for the time that they took."""
+    assert_identical(parts_of(ours), parts_of(theirs))
+    for log in ("metrics", "eval"):
+        lines = [read_json_lines(result.run_dir / f"{log}.jsonl") for result in (ours, theirs)]
+        for line in chain(*lines):
+            for time in ("wall_s", "steps_per_s"):
+                line.pop(time, None)
+        assert lines[0] == lines[1], log
+
+
+class Images(gym.Env[np.ndarray, np.ndarray]):
+    """Shows pictures, which some algorithms cannot learn from."""
+
+    observation_space = Box(0, 255, (8, 8, 3), np.uint8)
+    action_space = Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.zeros((8, 8, 3), np.uint8), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return np.zeros((8, 8, 3), np.uint8), 0.0, False, False, {}

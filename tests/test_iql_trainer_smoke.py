@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 import rl_training
-from conftest import StopAt, assert_identical, make_config, parts_of
+from conftest import StopAt, assert_identical, assert_same_run, make_config, parts_of
 from rl_training.algorithms.offline import OfflineLearner
 from rl_training.cli import app
 from rl_training.data.dataset_files import read_transitions
@@ -331,13 +331,7 @@ def test_stopping_and_resuming_equals_the_unbroken_run(
     assert stopped.step < 97
     resumed = resume(stopped.run_dir, QUIET)
     assert resumed.step == 97
-    assert_identical(parts_of(resumed), parts_of(unbroken))
-    for log in ("metrics", "eval"):
-        ours, theirs = (
-            [{k: v for k, v in line.items() if k not in ("wall_s", "steps_per_s")} for line in read_json_lines(path)]
-            for path in (resumed.run_dir / f"{log}.jsonl", unbroken.run_dir / f"{log}.jsonl")
-        )
-        assert ours == theirs
+    assert_same_run(resumed, unbroken)
 
 
 def test_a_checkpoint_holds_no_transitions(tmp_path: Path) -> None:

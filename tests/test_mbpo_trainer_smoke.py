@@ -8,10 +8,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
 
 import rl_training
-from conftest import StopAt, assert_identical, make_config
+from conftest import Images, StopAt, assert_identical, make_config
 from rl_training.algorithms.mbpo import MBPO
 from rl_training.envs.terminations import NEVER, termination_rule
 from rl_training.errors import ConfigError, SpaceError, TrainingError
@@ -184,19 +183,6 @@ def test_other_algorithms_and_spaces_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SpaceError, match="mbpo needs a box action space"):
         train_mbpo(config_of(tmp_path, env_id="CartPole-v1"), QUIET)
     assert not list(tmp_path.iterdir())
-
-
-class Images(gym.Env[np.ndarray, np.ndarray]):
-    observation_space = Box(0, 255, (8, 8, 3), np.uint8)
-    action_space = Box(-1.0, 1.0, (1,), np.float32)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        return np.zeros((8, 8, 3), np.uint8), {}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return np.zeros((8, 8, 3), np.uint8), 0.0, False, False, {}
 
 
 def test_images_are_refused(tmp_path: Path) -> None:

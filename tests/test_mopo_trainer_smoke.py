@@ -9,11 +9,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
 from typer.testing import CliRunner
 
 import rl_training
-from conftest import StopAt, assert_identical, make_config, parts_of
+from conftest import Images, StopAt, assert_identical, assert_same_run, make_config
 from rl_training.algorithms.mbpo import MBPO
 from rl_training.cli import app
 from rl_training.envs.terminations import NEVER
@@ -174,13 +173,7 @@ def test_stopped_and_resumed_equals_unbroken(stop: int, make: Callable[..., Trai
     assert stop <= stopped.step < 97
     resumed = resume(stopped.run_dir, QUIET)
     assert resumed.step == 97
-    assert_identical(parts_of(resumed), parts_of(unbroken))
-    for log in ("metrics", "eval"):
-        ours, theirs = (
-            [{k: v for k, v in line.items() if k not in ("wall_s", "steps_per_s")} for line in read_json_lines(path)]
-            for path in (resumed.run_dir / f"{log}.jsonl", unbroken.run_dir / f"{log}.jsonl")
-        )
-        assert ours == theirs
+    assert_same_run(resumed, unbroken)
 
 
 def test_another_dataset_in_the_same_place_is_refused(tmp_path: Path) -> None:
@@ -269,16 +262,6 @@ def test_a_first_fit_that_diverges_ends_the_run_at_once_with_the_reason(
     (run_dir,) = tmp_path.iterdir()
     assert reason in (run_dir / "crash" / "traceback.txt").read_text()
     assert not (run_dir / "checkpoints").exists()  # nothing to go on from
-
-
-class Images(gym.Env[np.ndarray, np.ndarray]):
-    observation_space = Box(0, 255, (8, 8, 3), np.uint8)
-    action_space = Box(-1.0, 1.0, (1,), np.float32)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        return np.zeros((8, 8, 3), np.uint8), {}
 
 
 def test_what_cannot_be_learnt_from_is_refused_before_anything_is_written(tmp_path: Path) -> None:
