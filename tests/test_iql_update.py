@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from conftest import BOX, assert_identical, clone, make_box_batch, make_setup, needs_compiler
 from rl_training.algorithms.base import Batch, Setup, State
-from rl_training.algorithms.iql import IQL, Networks, build_iql, expectile_loss, iql_loss
+from rl_training.algorithms.iql import IQL, Networks, build_iql, build_iql_model, expectile_loss, iql_loss
 from rl_training.algorithms.offline import OfflineLearner
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.schema import Spaces
@@ -294,6 +294,15 @@ def test_weights_begin_orthogonal_with_gain_sqrt_two() -> None:
     torch.testing.assert_close(inner @ inner.T, 2.0 * torch.eye(16), atol=1e-5, rtol=1e-5)
     for weight in model.critics.layers[2].weight:  # type: ignore[union-attr]
         torch.testing.assert_close(weight @ weight.T, 2.0 * torch.eye(16), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_the_setting_decides_how_the_weights_of_all_parts_begin(orthogonal: bool) -> None:
+    state = build_iql_model(iql_setup(orthogonal_init=orthogonal)).state_dict()
+    biases = {name: values for name, values in state.items() if name.endswith("bias")}
+    assert {name.partition(".")[0] for name in biases} == {"actor", "critics", "value"}
+    for name, values in biases.items():  # PyTorch's layers draw theirs
+        assert bool((values == 0.0).all()) == orthogonal, name
 
 
 # --- Bad input -------------------------------------------------------------------------------------------------------

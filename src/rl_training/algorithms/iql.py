@@ -169,6 +169,7 @@ def build_iql_model(setup: Setup[ExpectileHParams]) -> nn.Module:
             hparams.hidden_sizes,
             layer_norm=hparams.layer_norm,
             residual=hparams.network == "simba",
+            orthogonal=hparams.orthogonal_init,
         )
     return model.to(setup.device)
 

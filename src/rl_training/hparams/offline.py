@@ -124,6 +124,9 @@ class ExpectileHParams(LearnerHParams):
     beta: Positive = Field(3.0, description="inverse temperature: how much better actions outweigh others")
     max_advantage_weight: Positive = Field(100.0, description="largest weight of an action")
     layer_norm: Switch = Field(False, description="normalise each hidden layer of the critics and of V")
+    orthogonal_init: Switch = Field(
+        True, description="weights begin orthogonal with gain sqrt(2), biases at 0; false: as PyTorch's layers do"
+    )
 
 
 class IQLHParams(OfflineHParams, ExpectileHParams):

@@ -26,9 +26,10 @@ class MLPIQLModel(nn.Module):
         *,
         layer_norm: bool = False,
         residual: bool = False,
+        orthogonal: bool = True,
     ) -> None:
         super().__init__()
-        self.actor = MLPPolicy(build_encoder, action_space, hidden_sizes, residual=residual)
+        self.actor = MLPPolicy(build_encoder, action_space, hidden_sizes, residual=residual, orthogonal=orthogonal)
         action_dim = math.prod(action_space.shape)
         self.critics = CriticEnsemble(
             build_encoder, action_dim, hidden_sizes, num_critics=2, layer_norm=layer_norm, residual=residual
@@ -36,5 +37,6 @@ class MLPIQLModel(nn.Module):
         encoder, features = build_encoder()
         layers = mlp(features, hidden_sizes, 1, layer_norm=layer_norm, residual=residual)
         self.value = nn.Sequential(encoder, *layers, nn.Flatten(0))
-        for part in (self.critics, self.value):
-            init_orthogonal(part, math.sqrt(2.0))
+        if orthogonal:
+            for part in (self.critics, self.value):
+                init_orthogonal(part, math.sqrt(2.0))

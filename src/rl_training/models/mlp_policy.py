@@ -26,6 +26,7 @@ class MLPPolicy(nn.Sequential):
         hidden_sizes: Sequence[int] = (256, 256),
         *,
         residual: bool = False,
+        orthogonal: bool = True,
     ) -> None:
         encoder, features = build_encoder()
         distribution = policy_distribution(action_space)
@@ -36,7 +37,8 @@ class MLPPolicy(nn.Sequential):
         else:
             head = mlp(features, hidden_sizes, distribution.num_outputs, residual=residual)
         super().__init__(encoder, *head)
-        init_orthogonal(self, math.sqrt(2.0))
+        if orthogonal:
+            init_orthogonal(self, math.sqrt(2.0))
 
 
 def policy_distribution(action_space: gym.Space[object]) -> Distribution:
