@@ -63,6 +63,8 @@ def _with_two_threads(*contenders: Contender) -> dict[str, Contender]:
 # "ours" starts with a warm cache of compiled steps, "ours-cold" with an empty one.
 _OURS_COLD = Contender(name="ours-cold", script="ours.py")
 OURS = Contender(name="ours", script="ours.py", any_device=True)
+# Matrix products of numbers rounded to bfloat16, where the processor has them.
+_OURS_BFLOAT16 = Contender(name="ours-bfloat16", script="ours.py", setting={"matmul_precision": "medium"})
 _OURS_ENVPOOL = Contender(name="ours-envpool", script="ours.py", setting={"execution_backend": "envpool"})
 _ON_CPU = {"JAX_PLATFORMS": "cpu"}
 SB3_CONTRIB = Contender(name="sb3_contrib", script="sb3_qr_dqn.py", peer="sb3")
@@ -107,11 +109,12 @@ PPO_CONTENDERS = {
     ),
 }
 _SBX_ACTOR_CRITIC = Contender(name="sbx", script="sbx_actor_critic.py", peer="sbx", environ=_ON_CPU)
-TD3_CONTENDERS = _with_two_threads(OURS, SB3_ACTOR_CRITIC, _SBX_ACTOR_CRITIC, TIANSHOU_ACTOR_CRITIC)
+TD3_CONTENDERS = _with_two_threads(OURS, _OURS_BFLOAT16, SB3_ACTOR_CRITIC, _SBX_ACTOR_CRITIC, TIANSHOU_ACTOR_CRITIC)
 SAC_CONTENDERS = {**TD3_CONTENDERS, **_by_name(Contender(name="plain", script="plain_sac.py"))}
 # sbx has no REDQ: its SAC with as many critics takes the least value of all of them.
-REDQ_CONTENDERS = _with_two_threads(OURS, TIANSHOU_ACTOR_CRITIC, replace(_SBX_ACTOR_CRITIC, name="sbx-sac"))
-IQL_CONTENDERS = _by_name(_OURS_COLD, OURS, D3RLPY_IQL, Contender(name="plain", script="plain_iql.py"))
+_SBX_SAC = replace(_SBX_ACTOR_CRITIC, name="sbx-sac")
+REDQ_CONTENDERS = _with_two_threads(OURS, _OURS_BFLOAT16, TIANSHOU_ACTOR_CRITIC, _SBX_SAC)
+IQL_CONTENDERS = _by_name(_OURS_COLD, OURS, _OURS_BFLOAT16, D3RLPY_IQL, Contender(name="plain", script="plain_iql.py"))
 
 
 def run_contender(

@@ -367,7 +367,7 @@ def test_a_step_that_was_compiled_before_is_not_traced_again(known_step: Path, m
 
 
 @needs_compiler
-@pytest.mark.parametrize("change", ["identity", "source", "module", "shape", "step"])
+@pytest.mark.parametrize("change", ["identity", "source", "module", "shape", "step", "precision"])
 def test_a_step_that_may_differ_is_traced(known_step: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     monkeypatch.setattr(acceleration, "_trace", never_trace)
     tiny = TinyQLearning()
@@ -378,6 +378,8 @@ def test_a_step_that_may_differ_is_traced(known_step: Path, monkeypatch: pytest.
         step.__module__ = "someone.elses"
     if change == "step":  # another one of the same algorithm, on the same tensors
         step.__qualname__ = "Tiny.another"
+    if change == "precision":
+        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
     update = accelerate(step, "compile", identity="another" if change == "identity" else "tiny")
     with pytest.raises(AssertionError, match="traced again"):
         update(tiny.state, make_batch(0, size=9 if change == "shape" else 8))

@@ -43,6 +43,7 @@ class Setting:
     hparams: dict[str, Any] = field(default_factory=dict)
     config: str | None = None  # a config file shipped with rl_training (ours only); `hparams` change it
     acceleration: str = "auto"  # ours only
+    matmul_precision: str | None = None  # ours only; None: the config's
     device: str = "cpu"  # ours and d3rlpy only
     execution_backend: str = "local_sync"  # ours only
     warm_up: int = 500  # env steps with updates before the steady part of a speed run, where there are no rollouts

@@ -91,6 +91,8 @@ class OurLearner(Learner):
             "execution_backend": setting.execution_backend,
             "output_dir": self.run_folder.name,
         }
+        if setting.matmul_precision:
+            changes["matmul_precision"] = setting.matmul_precision
         # All of the file, whatever the config takes.
         whole = {"dataset_kind": "npz", "dataset_size": None, "held_out": 0.0}
         source = {**whole, "dataset_path": str(setting.dataset_path)} if setting.dataset else {}

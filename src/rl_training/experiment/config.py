@@ -40,8 +40,10 @@ class TrainConfig(Settings):
     )
     worker_timeout: Positive = Field(60.0, description="seconds after which a silent env worker counts as hung")
     threads: Count = Field(1, description="CPU threads of PyTorch; small networks are fastest, and repeatable, with 1")
-    matmul_precision: Literal["highest", "high"] = Field(
-        "highest", description="of float32 matrix products on a GPU; high: TF32, faster, as convolutions are anyhow"
+    matmul_precision: Literal["highest", "high", "medium"] = Field(
+        "highest",
+        description="of float32 matrix products; high: TF32 on a GPU, as convolutions are anyhow; medium: bfloat16, "
+        "also in compiled updates on a CPU that has it",
     )
     acceleration: Literal["auto", "eager", "compile", "cuda_graph"] = Field(
         "auto", description="how the update step is run; auto decides from its length, the device and the compiler"

@@ -29,6 +29,7 @@ from rl_training.runtime.compiled_packages import (
     recall,
     remember,
 )
+from rl_training.runtime.products import decompositions
 
 Step: TypeAlias = Callable[[State, Batch], tuple[State, Metrics]]
 Update: TypeAlias = Callable[[State, Batch], Metrics]
@@ -171,9 +172,9 @@ def _trace(step: Step, state: State, batch: Batch) -> tuple[GraphModule, list[Te
     copies = [_copy(state[name]) for name in sorted(state)]
     inputs = copies + [batch[name] for name in sorted(batch)]
     on_cpu = all(x.device.type == "cpu" for x in inputs)
-    decompositions = {torch.ops.aten.mm.default: _narrow_product} if on_cpu else {}
+    replaced = decompositions() if on_cpu else {}
     with torch.no_grad():
-        graph = make_fx(flat, decompositions, tracing_mode="real")(*inputs)  # torch.func.grad becomes plain operations
+        graph = make_fx(flat, replaced, tracing_mode="real")(*inputs)  # torch.func.grad becomes plain operations
     state_memory = {tensor.untyped_storage().data_ptr() for tensor in state.values()}
     if any(constant.untyped_storage().data_ptr() in state_memory for constant in constants(graph).values()):
         raise RuntimeError("the step reads its state from outside of `state`, which compiled would never change again")
@@ -182,13 +183,6 @@ def _trace(step: Step, state: State, batch: Batch) -> tuple[GraphModule, list[Te
 
 def _copy(x: Tensor) -> Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
-
-
-def _narrow_product(left: Tensor, right: Tensor) -> object:
-    """Compute a product of few columns transposed, which MKL does four times faster (a first layer's gradient)."""
-    if right.shape[1] > 8 or left.shape[0] <= 8:
-        return NotImplemented
-    return (right.t() @ left.t()).t().contiguous()
 
 
 def _compile(step: Step, state: State, batch: Batch, name: str, identity: str | None = None) -> Update:
@@ -213,7 +207,8 @@ def _compile_for_cpu(
     step: Step, state: State, batch: Batch, name: str, identity: str | None
 ) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[str]]:
     """Return the compiled step over a flat list of tensors, as `_trace` orders them, and the metrics' names."""
-    whole = f"{step.__qualname__} {identity} {_signature(state)} {_signature(batch)}" if identity else None
+    numbers = f"{_signature(state)} {_signature(batch)} {torch.get_float32_matmul_precision()}"
+    whole = f"{step.__qualname__} {identity} {numbers}" if identity else None
     if whole and (known := recall(whole)):
         return known
     graph, inputs, metric_names = _trace(step, state, batch)
