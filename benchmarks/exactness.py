@@ -28,6 +28,7 @@ from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.metrics import read_json_lines
 from rl_training.experiment.run_dir import LOGS, read_result
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.loops import OFFLINE_UPDATES_AT_ONCE
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import resolve
 from rl_training.runtime.trainer import Extras, TrainResult, resume, train
@@ -51,6 +52,17 @@ SETTINGS: dict[str, Any] = {
     "tensorboard": False,
 }
 SMALL_ACTOR_CRITIC = {"buffer_capacity": 300, "batch_size": 16, "learning_starts": 100, "hidden_sizes": [24]}
+SMALL_MODELS = {
+    "num_ensembles": 3,
+    "num_elites": 2,
+    "model_hidden_sizes": [16],
+    "model_batch_size": 32,
+    "model_max_epochs": 3,
+    "rollout_refresh_interval": 70,
+    "rollout_batch_size": 50,
+}
+SMALL_PPO = {"num_steps": 24, "minibatch_size": 12, "update_epochs": 2, "hidden_sizes": [24], "normalize": "both"}
+SMALL_OFFLINE = {"dataset_size": 500, "batch_size": 16, "hidden_sizes": [24], "held_out": 0.2}
 ALGO_KWARGS: dict[str, dict[str, Any]] = {
     "sac": {**SMALL_ACTOR_CRITIC, "gradient_updates_per_step": 0.7, "learning_rate_schedule": "linear"},
     "td3": {**SMALL_ACTOR_CRITIC, "policy_delay": 3, "n_step": 3},
@@ -63,15 +75,9 @@ ALGO_KWARGS: dict[str, dict[str, Any]] = {
     },
     "mbpo": {
         **SMALL_ACTOR_CRITIC,
+        **SMALL_MODELS,
         "gradient_updates_per_step": 2,
-        "num_ensembles": 3,
-        "num_elites": 2,
-        "model_hidden_sizes": [16],
-        "model_batch_size": 32,
-        "model_max_epochs": 3,
         "model_train_frequency": 120,
-        "rollout_refresh_interval": 70,
-        "rollout_batch_size": 50,
         "rollout_horizon": 1,
         "rollout_horizon_end": 3,
         "rollout_horizon_steps": [150, 400],
@@ -85,13 +91,33 @@ ALGO_KWARGS: dict[str, dict[str, Any]] = {
         "hidden_sizes": [24],
         "exploration_fraction": 0.5,
     },
-    "ppo": {
-        "num_steps": 24,
-        "minibatch_size": 12,
-        "update_epochs": 2,
-        "hidden_sizes": [24],
-        "clip_schedule": "linear",
-        "normalize": "both",
+    "ppo": {**SMALL_PPO, "clip_schedule": "linear"},
+    "gail": {
+        **SMALL_PPO,
+        "expert_dataset_size": 100,
+        "discriminator_updates": 3,
+        "discriminator_batch_size": 16,
+        "discriminator_hidden_sizes": [16],
+        "gradient_penalty": 1.0,
+        "normalize_discriminator": True,
+    },
+    "iql": {**SMALL_OFFLINE, "normalize_observations": True, "reward_scale": "return"},
+    "bc": SMALL_OFFLINE,
+    "mopo": {**SMALL_OFFLINE, **SMALL_MODELS, "model_train_frequency": 110, "rollout_horizon": 3},
+    "dreamer": {
+        "buffer_capacity": 200,
+        "batch_size": 4,
+        "learning_starts": 100,
+        "sequence_length": 5,
+        "train_ratio": 7.0,
+        "imagination_horizon": 3,
+        "deter_size": 8,
+        "num_blocks": 2,
+        "num_latents": 3,
+        "num_classes": 4,
+        "hidden_size": 8,
+        "cnn_depth": 2,
+        "num_bins": 11,
     },
 }
 
@@ -217,7 +243,29 @@ ACTOR_CRITICS = [
     )
     for algo in ("sac", "td3", "redq", "mbpo")
 ]
-VARIANTS = [IMAGE, MINATAR, STATE, COMPILED, *PPO_COMBINATIONS, PPO_MASKS, PPO_DICT, *ACTOR_CRITICS]
+OFFLINE = [
+    Case(
+        name=algo,
+        settings={
+            "algo": algo,
+            "env_id": "Pendulum-v1",
+            "total_timesteps": 400,
+            "log_interval": 67,  # calls of updates end at the intervals: none of them is a multiple of the usual ten
+            "eval_interval": 153,
+            "checkpoint_interval": 89,
+        },
+    )
+    for algo in ("iql", "bc", "mopo")
+]
+GAIL = Case(name="gail", settings={"algo": "gail", "num_envs": 2, "total_timesteps": 500})
+DREAMER = Case(
+    name="dreamer",
+    settings={"algo": "dreamer", "env_id": "rl_training/Catch-v0", "num_envs": 2, "total_timesteps": 400},
+)
+VARIANTS = [
+    *[IMAGE, MINATAR, STATE, COMPILED, *PPO_COMBINATIONS, PPO_MASKS, PPO_DICT],
+    *[*ACTOR_CRITICS, *OFFLINE, GAIL, DREAMER],
+]
 
 
 class StopAt(Callback):
@@ -244,16 +292,26 @@ def run_broken(case: Case, folder: Path, stops: Sequence[int], signal_number: in
     result: TrainResult | None = None
     for stop in stops:
         extras = case.extras(StopAt(stop, signal_number))
+        wanted = stop if result is None else max(stop, result.step + 1)
         result = train(case.config(folder), extras, run_dir=run_dir) if result is None else resume(run_dir, extras)
-        assert result.step - stop < case.config(folder).num_envs, f"stopped at {result.step} in place of {stop}"
+        assert result.step - wanted < steps_at_once(case.config(folder)), f"stopped at {result.step}, not at {wanted}"
         assert result.interrupted == (signal_number is not None)
         assert find_checkpoint(run_dir).name == f"step_{result.step:09d}"
     return resume(run_dir, case.extras()).run_dir
 
 
+def steps_at_once(config: TrainConfig) -> int:
+    """Give the most steps between two at which a run can stop."""
+    return OFFLINE_UPDATES_AT_ONCE if config.spec.loop == "offline" else config.num_envs
+
+
 def telling_stops(case: Case, unbroken: Path) -> list[int]:
     """The steps at which something could go wrong: around learning, episodes, intervals and the end."""
     config = resolve(case.config(unbroken.parent))
+    if config.spec.loop == "offline":
+        intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval)
+        last = config.total_timesteps - OFFLINE_UPDATES_AT_ONCE
+        return sorted({1, *intervals, *(interval + 1 for interval in intervals), last})
     rollout = int(config.algo_kwargs.get("num_steps", 0)) * config.num_envs  # 0 where there are none
     starts = rollout or int(config.algo_kwargs["learning_starts"])
     ends = sorted({record["step"] for record in read_json_lines(unbroken / "episodes.jsonl")})
@@ -269,7 +327,8 @@ def random_stops(case: Case, unbroken: Path, count: int, seed: int) -> list[int]
     """`telling_stops` and as many others as make `count`."""
     config = case.config(unbroken.parent)
     stops = telling_stops(case, unbroken)[:count]
-    others = [step for step in range(config.num_envs, config.total_timesteps - config.num_envs) if step not in stops]
+    possible = range(config.num_envs, config.total_timesteps - steps_at_once(config))
+    others = [step for step in possible if step not in stops]
     return sorted([*stops, *random.Random(seed).sample(others, count - len(stops))])
 
 

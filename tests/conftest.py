@@ -245,6 +245,15 @@ def clone(state: Any) -> Any:
     return state.clone() if isinstance(state, torch.Tensor) else state.copy() if hasattr(state, "copy") else state
 
 
+def moved_by(num_bytes: int, values: np.ndarray) -> np.ndarray:
+    """Copy an array to memory that begins so many bytes after a multiple of 64, as a checkpoint's arrays may."""
+    memory = np.empty(values.nbytes + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + num_bytes
+    moved = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    moved[...] = values
+    return moved
+
+
 class StopAt(Callback):
     """Interrupts a run at a step, as a signal would."""
 

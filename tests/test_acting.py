@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from conftest import moved_by
 from rl_training.algorithms.optim import FlatModule
 from rl_training.models.layers import (
     Dueling,
@@ -21,7 +22,7 @@ from rl_training.models.layers import (
 from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
 from rl_training.models.mlp_q_network import MLPQNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
-from rl_training.runtime.acting import fast_forward
+from rl_training.runtime.acting import act_function, fast_forward
 
 
 def make_policy() -> nn.Sequential:
@@ -174,3 +175,15 @@ def test_fast_forward_leaves_other_modules_to_pytorch(module: nn.Module) -> None
 
 def test_fast_forward_is_for_the_cpu() -> None:
     assert fast_forward(make_policy(), torch.device("cuda")) is None
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Softplus])
+def test_where_observations_lie_in_memory_makes_no_difference(activation: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(20, 64), activation(), nn.Linear(64, 2))
+    forward = act_function(module, torch.device("cpu"), "eager")
+    assert (fast_forward(module, torch.device("cpu")) is None) == (activation is nn.Softplus)  # both ways to act
+    obs = np.random.default_rng(0).normal(size=(2, 20)).astype(np.float32)
+    first = forward(moved_by(0, obs)).copy()
+    for num_bytes in range(4, 64, 4):
+        assert np.array_equal(forward(moved_by(num_bytes, obs)), first), num_bytes

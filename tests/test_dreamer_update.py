@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
-from conftest import assert_identical, clone, make_setup, needs_compiler
+from conftest import assert_identical, clone, make_setup, moved_by, needs_compiler
 from rl_training.algorithms.base import Batch, Setup
 from rl_training.algorithms.dreamer import (
     Dreamer,
@@ -351,6 +351,18 @@ def test_the_rows_of_a_batch_do_not_see_each_other() -> None:
     together = play(learner, PICTURES)
     alone = [play(learner, PICTURES[:, row : row + 1]) for row in range(3)]
     assert together == [[alone[row][t][0] for row in range(3)] for t in range(12)]
+
+
+def test_where_a_carry_lies_in_memory_makes_no_difference() -> None:
+    learner = build_dreamer(dreamer_setup(hidden_size=64))
+    carry = learner.act(PICTURES[0]).carry
+    assert carry is not None
+    results = [
+        learner.act(PICTURES[1], carry={name: moved_by(num_bytes, values) for name, values in carry.items()}).carry
+        for num_bytes in range(0, 64, 4)
+    ]
+    for result in results[1:]:
+        assert_identical(result, results[0])
 
 
 def test_exploring_draws_by_the_policys_probabilities_and_greedy_acting_draws_nothing() -> None:

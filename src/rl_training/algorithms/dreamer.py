@@ -218,7 +218,7 @@ class Dreamer:
     # --- Acting ------------------------------------------------------------------------------------------------------
 
     def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        return torch.tensor(array, device=self._device)  # a copy: see runtime/acting.py
 
     def _sample(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         features, log_probs = self._infer(state, batch, batch["noise"][:, :-1])

@@ -30,7 +30,8 @@ def act_function(module: nn.Module, device: torch.device, acceleration: str) -> 
 def _plain_forward(module: nn.Module, device: torch.device) -> Forward:
     def forward(obs: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
-            output: np.ndarray[Any, Any] = module(torch.from_numpy(obs).to(device)).cpu().numpy()
+            # Copied: products of arrays that begin between multiples of 16 bytes, as a checkpoint's, round otherwise.
+            output: np.ndarray[Any, Any] = module(torch.tensor(obs, device=device)).cpu().numpy()
         return output
 
     return forward
