@@ -227,7 +227,7 @@ def _capture(step: Step, state: State, batch: Batch, name: str, rounds: int) -> 
     """Capture the compiled step in a CUDA graph that reads copies of the batch and works on this state's memory."""
     device = next(iter(state.values())).device
     inputs = {key: tensor.to(device, copy=True) for key, tensor in batch.items()}
-    first = {key: tensor.chunk(rounds)[0] for key, tensor in inputs.items()}
+    first = inputs if rounds == 1 else {key: tensor.chunk(rounds)[0] for key, tensor in inputs.items()}
     compiled = _compile(step, state, first, name)
     keys, places = list(inputs), list(inputs.values())
     graph = torch.cuda.CUDAGraph()
