@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -210,25 +211,27 @@ def compile_eagerly(step: acceleration.Step, *_: object) -> acceleration.Update:
 
 
 @pytest.mark.usefixtures("recorded_graphs")
-def test_a_captured_step_equals_the_eager_one_over_ten_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceleration, "_compile", compile_eagerly)
+@pytest.mark.parametrize("capture_plain", [False, True])
+def test_a_captured_step_equals_the_eager_one_over_ten_updates(
+    capture_plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = MagicMock(side_effect=compile_eagerly)
+    monkeypatch.setattr(acceleration, "_compile", compiler)
     plain, fast = TinyQLearning(), TinyQLearning()
     update = accelerate(plain.step, "eager")
-    captured = accelerate(fast.step, "cuda_graph")
+    captured = accelerate(fast.step, "cuda_graph", "tiny update", capture_plain=capture_plain)
     for seed in range(10):
         expected, metrics = update(plain.state, make_batch(seed)), captured(fast.state, make_batch(seed))
         torch.testing.assert_close(metrics, expected, rtol=0, atol=0, check_stride=False)
         torch.testing.assert_close(fast.state, plain.state, rtol=0, atol=0)
+    assert compiler.call_count == (0 if capture_plain else 1)
 
 
 @pytest.mark.usefixtures("recorded_graphs")
-def test_a_captured_step_keeps_the_states_memory_and_earlier_metrics_their_values(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(acceleration, "_compile", compile_eagerly)
+def test_a_captured_step_keeps_the_states_memory_and_earlier_metrics_their_values() -> None:
     tiny = TinyQLearning()
     pointers = {name: tensor.data_ptr() for name, tensor in tiny.state.items()}
-    update = accelerate(tiny.step, "cuda_graph")
+    update = accelerate(tiny.step, "cuda_graph", capture_plain=True)
     first = update(tiny.state, make_batch(0))
     kept = {name: value.clone() for name, value in first.items()}
     update(tiny.state, make_batch(1))
