@@ -5,9 +5,11 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +17,8 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from hypothesis import settings
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from rl_training.algorithms.base import Batch, Setup
 from rl_training.data.rollout_buffer import RolloutBuffer, build_rollout_buffer
@@ -37,6 +41,49 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, databas
 settings.load_profile("repeatable")
 
 needs_compiler = pytest.mark.skipif(not compiler_available(), reason="needs a C++ compiler")
+
+
+class RecordedGraph(TorchDispatchMode):
+    """What `torch.cuda.CUDAGraph` is to its user, on the CPU: records operations, to repeat them on the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[Any]]] = []
+        self.overwritten: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kept = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs or {}))  # whose shapes stay as they are
+        before = args[0].clone() if func._schema.is_mutable else None
+        outputs = func(*args, **(kwargs or {}))
+        if before is not None and args[0].shape != before.shape:  # as `unsqueeze_`, which changes no number
+            return outputs
+        if before is not None:
+            self.overwritten.append((kept[0][0], before))
+        self.operations.append((func, *kept, tree_map_only(torch.Tensor, torch.Tensor.detach, tree_leaves(outputs))))
+        return outputs
+
+    def __exit__(self, *error: Any) -> None:
+        """Restore what was written: a capture runs nothing."""
+        super().__exit__(*error)
+        for place, before in reversed(self.overwritten):
+            place.copy_(before)
+
+    def replay(self) -> None:
+        for func, args, kwargs, places in self.operations:
+            for place, value in zip(places, tree_leaves(func(*args, **kwargs)), strict=True):
+                if isinstance(place, torch.Tensor) and place.data_ptr() != value.data_ptr():  # no view, not in place
+                    place.copy_(value)
+
+
+@pytest.fixture
+def recorded_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `acceleration: cuda_graph` work on the CPU, by recorded graphs in place of CUDA's."""
+    for name in ("device", "stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph: graph)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -200,6 +201,52 @@ def test_parts_of_a_batch_may_have_rows_of_other_numbers() -> None:
 def test_rounds_in_an_unknown_mode_are_refused() -> None:
     with pytest.raises(ValueError, match="eager, compile, cuda_graph, got fast"):
         accelerate_rounds(add_rows, "fast")
+
+
+# --- Captured in a graph ---------------------------------------------------------------------------------------------
+
+
+def compile_eagerly(step: acceleration.Step, *_: object) -> acceleration.Update:
+    return accelerate(step, "eager")  # code that is called without PyTorch's dispatcher would not be recorded
+
+
+@pytest.mark.usefixtures("recorded_graphs")
+@pytest.mark.parametrize("capture_plain", [False, True])
+def test_a_captured_step_equals_the_eager_one_over_ten_updates(
+    capture_plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = MagicMock(side_effect=compile_eagerly)
+    monkeypatch.setattr(acceleration, "_compile", compiler)
+    plain, fast = TinyQLearning(), TinyQLearning()
+    update = accelerate(plain.step, "eager")
+    captured = accelerate(fast.step, "cuda_graph", "tiny update", capture_plain=capture_plain)
+    for seed in range(10):
+        expected, metrics = update(plain.state, make_batch(seed)), captured(fast.state, make_batch(seed))
+        torch.testing.assert_close(metrics, expected, rtol=0, atol=0, check_stride=False)
+        torch.testing.assert_close(fast.state, plain.state, rtol=0, atol=0)
+    assert compiler.call_count == (0 if capture_plain else 1)
+
+
+@pytest.mark.usefixtures("recorded_graphs")
+def test_a_captured_step_keeps_the_states_memory_and_earlier_metrics_their_values() -> None:
+    tiny = TinyQLearning()
+    pointers = {name: tensor.data_ptr() for name, tensor in tiny.state.items()}
+    update = accelerate(tiny.step, "cuda_graph", capture_plain=True)
+    first = update(tiny.state, make_batch(0))
+    kept = {name: value.clone() for name, value in first.items()}
+    update(tiny.state, make_batch(1))
+    assert {name: tensor.data_ptr() for name, tensor in tiny.state.items()} == pointers
+    assert tiny.state["count"].item() == 2  # warming up left the state as it was
+    torch.testing.assert_close(first, kept, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("recorded_graphs")
+def test_all_rounds_are_captured_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration, "_compile", compile_eagerly)
+    state, update = {"total": torch.tensor(1.0)}, accelerate_rounds(add_rows, "cuda_graph")
+    metrics = [update(state, {"rows": torch.arange(1.0, 7.0)}, 3)["total"].tolist() for _ in range(2)]
+    # As above, then from 45 on: 2 * 45 + 3 = 93, 2 * 93 + 7 = 193, 2 * 193 + 11 = 397.
+    assert metrics == [[5.0, 17.0, 45.0], [93.0, 193.0, 397.0]]
 
 
 # --- The cache -------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from rl_training.data.recurrent_replay_buffer import build_recurrent_replay_buff
 from rl_training.errors import ConfigError
 from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.models.dreamer import Observed
+from rl_training.runtime import acceleration
 
 IMAGE = Box(0, 255, (8, 8, 1), np.uint8)
 BINS = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
@@ -416,7 +417,7 @@ def test_a_network_of_the_users_is_refused() -> None:
         build_dreamer(dreamer_setup(network=torch.nn.Linear(1, 1)))
 
 
-# --- Compiled --------------------------------------------------------------------------------------------------------
+# --- Compiled or captured --------------------------------------------------------------------------------------------
 
 
 @needs_compiler
@@ -428,3 +429,18 @@ def test_compiled_updates_equal_eager_ones() -> None:
         results = {mode: learner.update(batch).metrics for mode, learner in learners.items()}
         torch.testing.assert_close(results["compile"], results["eager"], rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(learners["compile"].state, learners["eager"].state, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("recorded_graphs")
+def test_captured_updates_and_actions_equal_eager_ones_and_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration, "_compile", None)
+    plain, captured = (build_dreamer(dreamer_setup(acceleration=mode)) for mode in ("eager", "cuda_graph"))
+    for seed in range(3):
+        batch = make_sequences(dreamer_setup(), seed)
+        assert_identical(captured.update(batch).metrics, plain.update(batch).metrics)
+        for explore in (True, False):
+            ours, theirs = (learner.act(PICTURES[seed], explore=explore) for learner in (captured, plain))
+            assert_identical(ours.actions, theirs.actions)
+            assert_identical(ours.carry, theirs.carry)
+    assert_identical(captured.state_dict(), plain.state_dict())
+    assert_identical(captured.policy_state_dict(), plain.policy_state_dict())

@@ -156,11 +156,12 @@ class Dreamer:
         self._policy = {name: self.state[name] for name in ("world_model.params", "actor.params")}
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise", "eval_action")}
         self._draws = Draws(_draws(hparams), setup.device)
-        self._step = accelerate(self._learn, setup.acceleration, identity=setup.identity)
+        # Unrolled over time the update is 19,000 operations, with which a GPU's compiler did not end in minutes.
+        self._step = accelerate(self._learn, setup.acceleration, identity=setup.identity, capture_plain=True)
         # Compiled for each number of rows, acting would save less than it takes.
         mode = "eager" if setup.acceleration == "compile" else setup.acceleration
-        self._act_by_chance = accelerate(self._sample, mode, "acting step")
-        self._act_best = accelerate(self._best, mode, "acting step")
+        self._act_by_chance = accelerate(self._sample, mode, "acting step", capture_plain=True)
+        self._act_best = accelerate(self._best, mode, "acting step", capture_plain=True)
 
     def act(
         self,

@@ -54,25 +54,29 @@ def resolve_acceleration(requested: str, *, device_type: str, worth_compiling: b
     return "compile"
 
 
-def accelerate(step: Step, mode: str, name: str = "update", *, identity: str | None = None) -> Update:
+def accelerate(
+    step: Step, mode: str, name: str = "update", *, identity: str | None = None, capture_plain: bool = False
+) -> Update:
     """Return a callable that runs `step`, writes the new state into the tensors of `state` and returns the metrics.
 
     The step is traced at the first call and once more for each new combination of shapes, types and strides; tensors
     that it reads from elsewhere (a module's buffers) are constants from then on. `name` is what the log calls it.
     `identity` names all that a step of this package depends on besides its arguments and the package's source: on the
     CPU one that was compiled before is then found again without being traced, which alone takes more than a second.
+    `capture_plain` leaves the compiler out of `cuda_graph`, for a step that it would take longer for than it saves: the
+    operations of the eager step are captured as they are.
     """
     if mode not in MODES:
         raise ValueError(f"acceleration must be one of {', '.join(MODES)}, got {mode}")
     if mode == "eager":
-        return torch.no_grad()(_in_place(step))
+        return _plain(step)
     if mode == "compile" and not compiler_available():
         raise ConfigError(
             f"acceleration: compile needs a C++ compiler, but {compiler()[0]} was not found; "
             "install it, or use acceleration: eager"
         )
     ours = step.__module__.startswith("rl_training.")  # other source may change without our noticing
-    return _Accelerated(step, mode, name, identity if ours else None)
+    return _Accelerated(step, mode, name, identity if ours else None, capture_plain=capture_plain)
 
 
 def accelerate_rounds(
@@ -107,8 +111,11 @@ def _in_rounds(update: Update, state: State, batch: Batch, rounds: int) -> Metri
 class _Accelerated:
     """One program per signature of state and batch, looked up only when a tensor is another than at the last call."""
 
-    def __init__(self, step: Step, mode: str, name: str, identity: str | None, rounds: int = 1) -> None:
+    def __init__(
+        self, step: Step, mode: str, name: str, identity: str | None, rounds: int = 1, *, capture_plain: bool = False
+    ) -> None:
         self.step, self.mode, self.name, self.identity, self.rounds = step, mode, name, identity, rounds
+        self.capture_plain = capture_plain
         self.programs: dict[object, Update] = {}
         self.held: list[Tensor] = []
         self.program: Update
@@ -126,7 +133,9 @@ class _Accelerated:
             signature = (*signature, *(tensor.data_ptr() for tensor in state.values()))
         if signature not in self.programs:
             if self.mode == "cuda_graph":
-                self.programs[signature] = _capture(self.step, state, batch, self.name, self.rounds)
+                self.programs[signature] = _capture(
+                    self.step, state, batch, self.name, self.rounds, plain=self.capture_plain
+                )
             else:
                 self.programs[signature] = _compile(self.step, state, batch, self.name, self.identity)
         return self.programs[signature]
@@ -148,6 +157,10 @@ def _in_place(step: Step) -> Update:
         return metrics
 
     return update
+
+
+def _plain(step: Step) -> Update:
+    return torch.no_grad()(_in_place(step))
 
 
 # --- Tracing and compiling -------------------------------------------------------------------------------------------
@@ -218,12 +231,15 @@ def _compile_for_cpu(
     return run, metric_names
 
 
-def _capture(step: Step, state: State, batch: Batch, name: str, rounds: int) -> Update:
-    """Capture the compiled step in a CUDA graph that reads copies of the batch and works on this state's memory."""
+def _capture(step: Step, state: State, batch: Batch, name: str, rounds: int, *, plain: bool) -> Update:
+    """Capture the step, compiled unless `plain`, in a CUDA graph that works on this state's memory.
+
+    It reads copies of the batch.
+    """
     device = next(iter(state.values())).device
     inputs = {key: tensor.to(device, copy=True) for key, tensor in batch.items()}
-    first = {key: tensor.chunk(rounds)[0] for key, tensor in inputs.items()}
-    compiled = _compile(step, state, first, name)
+    first = inputs if rounds == 1 else {key: tensor.chunk(rounds)[0] for key, tensor in inputs.items()}
+    run = _plain(step) if plain else _compile(step, state, first, name)
     keys, places = list(inputs), list(inputs.values())
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.device(device):
@@ -232,10 +248,10 @@ def _capture(step: Step, state: State, batch: Batch, name: str, rounds: int) -> 
         with torch.cuda.stream(side):  # kernels, workspaces and libraries must be loaded before the capture
             scratch = {key: tensor.clone() for key, tensor in state.items()}
             for _ in range(3):
-                _in_rounds(compiled, scratch, inputs, rounds)
+                _in_rounds(run, scratch, inputs, rounds)
         torch.cuda.current_stream().wait_stream(side)
         with torch.cuda.graph(graph):
-            metrics = _in_rounds(compiled, state, inputs, rounds)
+            metrics = _in_rounds(run, state, inputs, rounds)
             # The next replay overwrites these, so each call returns a copy: one copy for all of them.
             floats = {key: value for key, value in metrics.items() if value.dtype == torch.float32}
             packed = torch.cat([value.reshape(-1) for value in floats.values()]) if floats else torch.empty(0)
