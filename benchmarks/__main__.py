@@ -79,6 +79,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     scores.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each (default: %(default)s)")
     scores.add_argument("--device", default="cpu", help="where ours (and d3rlpy) learns (default: %(default)s)")
+    scores.add_argument(
+        "--matmul-precision",
+        choices=("highest", "high", "medium"),
+        help="of ours, in files named after it (default: the config's)",
+    )
 
     datasets = commands.add_parser("datasets", help="record what the offline rows learn from; they do it if need be")
     datasets.add_argument("names", nargs="*", metavar="ENV", help=f"of {', '.join(RECIPES)} (default: all)")
@@ -227,6 +232,7 @@ def main() -> int:
             )
     else:
         names = [row for name in args.names for row in rows_named(name) or [name]]
+        suffix = f"_{args.matmul_precision}{suffix}" if args.matmul_precision else suffix
         wanted = [
             RowRuns(
                 name=name,
@@ -234,6 +240,7 @@ def main() -> int:
                 seeds=args.seeds or range(2 if args.quick else ROWS[name].seeds),
                 steps=steps_of(ROWS[name]),
                 out=args.out / f"scores_{name}{suffix}.json",
+                matmul_precision=args.matmul_precision,
             )
             for name in check_names(names, list(ROWS), "row", parser)
         ]

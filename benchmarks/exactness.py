@@ -262,10 +262,9 @@ DREAMER = Case(
     name="dreamer",
     settings={"algo": "dreamer", "env_id": "rl_training/Catch-v0", "num_envs": 2, "total_timesteps": 400},
 )
-VARIANTS = [
-    *[IMAGE, MINATAR, STATE, COMPILED, *PPO_COMBINATIONS, PPO_MASKS, PPO_DICT],
-    *[*ACTOR_CRITICS, *OFFLINE, GAIL, DREAMER],
-]
+DQN_VARIANTS = [IMAGE, MINATAR, STATE, COMPILED]
+PPO_VARIANTS = [*PPO_COMBINATIONS, PPO_MASKS, PPO_DICT]
+VARIANTS = [*DQN_VARIANTS, *PPO_VARIANTS, *ACTOR_CRITICS, *OFFLINE, GAIL, DREAMER]
 
 
 class StopAt(Callback):

@@ -694,6 +694,7 @@ class RowRuns:
     seeds: Sequence[int]
     steps: int
     out: Path
+    matmul_precision: str | None = None  # of ours; None: the config's
 
     @property
     def row(self) -> Row:
@@ -705,8 +706,11 @@ class RowRuns:
 
     def setting(self, contender: str, seed: int, device: str) -> dict[str, Any]:
         setting = self.row.setting(contender, seed, steps=self.steps)
-        elsewhere = device != "cpu" and self.row.contenders[contender].any_device
-        return {**setting, "device": device} if elsewhere else setting
+        if device != "cpu" and self.row.contenders[contender].any_device:
+            setting["device"] = device
+        if self.matmul_precision and contender in self.row.ours:
+            setting["matmul_precision"] = self.matmul_precision
+        return setting
 
 
 class RowResults:

@@ -286,3 +286,10 @@ def test_only_those_who_can_choose_learn_on_the_device(called: CalledHere) -> No
     assert online.setting("ours-sac", 0, "cuda")["device"] == "cuda"
     assert "device" not in online.setting("sb3-sac", 0, "cuda")
     assert "device" not in offline.setting("ours", 0, "cpu")
+
+
+def test_only_ours_multiplies_in_the_precision_asked_for(called: CalledHere) -> None:
+    row = RowRuns(name="C23_pendulum_medium", contenders=[], seeds=[], steps=1, out=Path(), matmul_precision="medium")
+    assert row.setting("ours", 0, "cpu")["matmul_precision"] == "medium"
+    assert "matmul_precision" not in row.setting("d3rlpy", 0, "cpu")
+    assert "matmul_precision" not in replace(row, matmul_precision=None).setting("ours", 0, "cpu")  # the config's

@@ -106,4 +106,4 @@ def test_whether_a_processor_has_bfloat16_is_what_pytorch_says(monkeypatch: pyte
     assert products.has_bfloat16()
     for name in products.BFLOAT16_CHECKS:
         monkeypatch.delattr(torch.cpu, name)
-    assert not products.has_bfloat16()  # an older PyTorch
+    assert not products.has_bfloat16()  # they are private: another PyTorch may lack them
