@@ -29,7 +29,7 @@ from benchmarks.machine import describe_run
 from benchmarks.speed import write_json
 from rl_training import Callback, TrainConfig, load_config
 from rl_training.envs.envpool_envs import available_cores
-from rl_training.experiment.metrics import read_json_lines
+from rl_training.experiment.json_lines import read_json_lines
 from rl_training.runtime.run import Run
 
 FINAL_EPISODES = 30

@@ -258,8 +258,8 @@ def evaluated_checkpoints(run: Path) -> list[Policy]:
 
 def describe_episodes(file: Path) -> dict[str, Any]:
     """Say what a dataset holds; its last episode, and the last of each who made it, may be cut short."""
-    from rl_training.data.dataset_files import read_transitions  # imports torch, which other benchmarks do not need
-    from rl_training.data.offline_dataset import TransitionDataset
+    from rl_training.datasets.files import read_transitions  # imports torch, which other benchmarks do not need
+    from rl_training.datasets.transition_dataset import TransitionDataset
 
     dataset = TransitionDataset.of(read_transitions(file))
     returns = dataset.episode_returns()

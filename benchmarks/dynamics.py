@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from benchmarks.machine import describe_run
 from benchmarks.speed import write_json
 from benchmarks.spread import Spread, spread
-from rl_training.algorithms.base import Setup
-from rl_training.algorithms.dynamics import DynamicsEnsemble, build_ensemble, weight_decays
-from rl_training.data.schema import Spaces
+from rl_training.core.seeding import Streams
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import Spaces
 from rl_training.experiment.config import load_config
-from rl_training.experiment.seeding import Streams
 from rl_training.hparams.mbpo import MBPOHParams
+from rl_training.learners.dynamics import DynamicsEnsemble, build_ensemble, weight_decays
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.mbpo_trainer import train_mbpo
 from rl_training.runtime.run import Run

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 
-from rl_training.algorithms.base import Setup
-from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.schema import Spaces
+from rl_training.core.seeding import Streams
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import Spaces
+from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.experiment.registry import find_spec
-from rl_training.experiment.seeding import Streams
 from rl_training.hparams.dqn import DQNHParams
 
 MODES = ("eager", "compile", "cuda_graph")

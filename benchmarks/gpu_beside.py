@@ -29,7 +29,7 @@ from benchmarks.gpu import (
     timed,
 )
 from benchmarks.launch import SCRIPTS
-from rl_training.data.schema import Spaces
+from rl_training.core.spaces import Spaces
 
 OBS_SIZE, ACTION_SIZE = 17, 6  # HalfCheetah's
 SPACES = Spaces(Box(-np.inf, np.inf, (OBS_SIZE,), np.float32), Box(-1.0, 1.0, (ACTION_SIZE,), np.float32))

@@ -35,7 +35,7 @@ from benchmarks.machine import describe_run, source_digest
 from benchmarks.peers import REQUIREMENTS
 from benchmarks.speed import write_json
 from rl_training import load_config
-from rl_training.experiment.manager import summarize
+from rl_training.runtime.seed_runs import summarize
 
 HELD_EVALUATIONS = 3
 

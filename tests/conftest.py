@@ -20,19 +20,20 @@ from hypothesis import settings
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from rl_training.algorithms.base import Batch, Setup
+from rl_training.acceleration.compiled_packages import compiler_available
+from rl_training.core.seeding import Streams
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import Spaces, mask_size, observation_field
+from rl_training.core.types import Batch
 from rl_training.data.rollout_buffer import RolloutBuffer, build_rollout_buffer
-from rl_training.data.schema import Spaces, mask_size, observation_field
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
-from rl_training.experiment.metrics import read_json_lines
 from rl_training.experiment.registry import registry
-from rl_training.experiment.seeding import Streams
 from rl_training.hparams.dqn import QLearningHParams
 from rl_training.hparams.ppo import PPOHParams
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.compiled_packages import compiler_available
 from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import TrainResult
 

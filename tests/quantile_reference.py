@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.algorithms.base import Batch
+from rl_training.core.types import Batch
 
 
 def huber(error: float, kappa: float) -> float:

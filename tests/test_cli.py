@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import rl_training.runtime.trainer
 from conftest import make_config
 from rl_training.cli import app, describe_returns
-from rl_training.doctor import Finding
+from rl_training.commands.doctor import Finding
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import registry
@@ -226,7 +226,7 @@ def test_a_check_of_doctor_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPa
     def broken() -> Sequence[Finding]:
         raise ImportError("libtorch is missing")
 
-    monkeypatch.setattr("rl_training.doctor._processors", broken)
+    monkeypatch.setattr("rl_training.commands.doctor._processors", broken)
     assert "fix   broken       ImportError: libtorch is missing" in call("doctor", "--output-dir", tmp_path).stdout
 
 

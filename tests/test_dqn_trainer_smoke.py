@@ -14,7 +14,7 @@ from conftest import make_config
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import load_config
-from rl_training.experiment.metrics import read_json_lines
+from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.registry import registry
 from rl_training.hparams.dqn import QLearningHParams
 from rl_training.runtime.callbacks import Callback

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from conftest import make_batch, make_setup, needs_compiler
-from rl_training.algorithms.base import Batch
+from rl_training.acceleration.acting import act_function
 from rl_training.algorithms.dqn import build_dqn, dqn_loss
-from rl_training.algorithms.q_learning import QLearner
-from rl_training.algorithms.targets import td_loss, td_target
+from rl_training.core.types import Batch
 from rl_training.hparams.dqn import DQNHParams
+from rl_training.learners.q_learning import QLearner
+from rl_training.learners.targets import td_loss, td_target
 from rl_training.models.mlp_q_network import MLPQNetwork
-from rl_training.runtime.acting import act_function
 
 # In the tests of the loss, the parameters are a table: a row per state, a column per action. Every row of a batch
 # goes from state 0 to state 1.

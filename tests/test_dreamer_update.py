@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
 from conftest import assert_identical, clone, make_setup, moved_by, needs_compiler
-from rl_training.algorithms.base import Batch, Setup
+from rl_training.acceleration import steps
 from rl_training.algorithms.dreamer import (
     Dreamer,
     actor_loss,
@@ -23,12 +23,13 @@ from rl_training.algorithms.dreamer import (
     return_range,
     world_model_loss,
 )
-from rl_training.algorithms.targets import lambda_return
+from rl_training.core.setup import Setup
+from rl_training.core.types import Batch
 from rl_training.data.recurrent_replay_buffer import build_recurrent_replay_buffer
 from rl_training.errors import ConfigError
 from rl_training.hparams.dreamer import DreamerHParams
+from rl_training.learners.targets import lambda_return
 from rl_training.models.dreamer import Observed
-from rl_training.runtime import acceleration
 
 IMAGE = Box(0, 255, (8, 8, 1), np.uint8)
 BINS = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
@@ -433,7 +434,7 @@ def test_compiled_updates_equal_eager_ones() -> None:
 
 @pytest.mark.usefixtures("recorded_graphs")
 def test_captured_updates_and_actions_equal_eager_ones_and_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceleration, "_compile", None)
+    monkeypatch.setattr(steps, "_compile", None)
     plain, captured = (build_dreamer(dreamer_setup(acceleration=mode)) for mode in ("eager", "cuda_graph"))
     for seed in range(3):
         batch = make_sequences(dreamer_setup(), seed)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from conftest import make_batch, make_setup
 from quantile_reference import best_valid_action, quantile_loss, random_quantile_batch, target_quantiles
-from rl_training.algorithms.base import Batch, Metrics
 from rl_training.algorithms.fqf import FQFOptimizer, build_fqf, fqf_loss
-from rl_training.algorithms.optim import ClippedAdam, FlatModule, rmsprop
-from rl_training.algorithms.targets import quantile_huber
+from rl_training.core.types import Batch, Metrics
 from rl_training.errors import ConfigError
 from rl_training.hparams.dqn import FQFHParams
+from rl_training.learners.optim import ClippedAdam, FlatModule, rmsprop
+from rl_training.learners.targets import quantile_huber
 from rl_training.models.layers import HeadStyle
 from rl_training.models.mlp_fqf_network import EVEN_SHARE, FQFOutput, MLPFQFNetwork
 

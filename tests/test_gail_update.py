@@ -12,14 +12,15 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
 from conftest import assert_identical, clone, make_rollout, needs_compiler
-from rl_training.algorithms.base import Batch, Setup
 from rl_training.algorithms.gail import GAIL, build_gail, discriminator_loss, imitation_rewards
 from rl_training.algorithms.ppo import build_ppo
+from rl_training.core.seeding import Streams
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import Spaces, observation_field, transition_fields
+from rl_training.core.types import Batch
 from rl_training.data.expert_rollouts import build_expert_rollouts
-from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.schema import Spaces, observation_field, transition_fields
+from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.envs.tiny import TinyDict
-from rl_training.experiment.seeding import Streams
 from rl_training.hparams.gail import GAILHParams
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_gail_discriminator import MLPGAILDiscriminator, action_encoder

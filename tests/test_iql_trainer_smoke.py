@@ -14,22 +14,21 @@ from typer.testing import CliRunner
 
 import rl_training
 from conftest import StopAt, assert_identical, assert_same_run, make_config, parts_of
-from rl_training.algorithms.offline import OfflineLearner
 from rl_training.cli import app
-from rl_training.data.dataset_files import read_transitions
-from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.schema import transition_fields
+from rl_training.core.spaces import transition_fields
+from rl_training.datasets.files import read_transitions
+from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import CheckpointError, ConfigError, DatasetError, SpaceError, TrainingError, UserError
-from rl_training.experiment import manager
 from rl_training.experiment.checkpointing import open_checkpoint, save_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
-from rl_training.experiment.manager import run_seeds
+from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY
-from rl_training.experiment.metrics import read_json_lines
-from rl_training.runtime import held_out, setup
+from rl_training.learners.offline import OfflineLearner
+from rl_training.runtime import offline_evaluation, seed_runs, setup
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.iql_trainer import train_bc, train_iql
 from rl_training.runtime.run import Run
+from rl_training.runtime.seed_runs import run_seeds
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import Extras, TrainResult, resume, train
 
@@ -180,9 +179,9 @@ def test_held_out_data_are_judged_by_the_mean_over_all_rows(tmp_path: Path, monk
     learner = cast(OfflineLearner, train_iql(from_file(tmp_path), QUIET).algorithm)
     dataset = TransitionDataset.of(read_transitions(tmp_path / "data.npz"))
     batch = {name: torch.from_numpy(getattr(dataset, name).copy()) for name in transition_fields(dataset.spaces)}
-    monkeypatch.setattr(held_out, "_ROWS_AT_ONCE", 30)  # of 100
+    monkeypatch.setattr(offline_evaluation, "_ROWS_AT_ONCE", 30)  # of 100
     expected = {name: float(value) for name, value in learner.judge(batch).items()}
-    assert held_out.judge(learner, dataset) == pytest.approx(expected, rel=1e-5)
+    assert offline_evaluation.judge(learner, dataset) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_seed_of_the_dataset_says_which_episodes_are_held_out(tmp_path: Path) -> None:
@@ -271,7 +270,7 @@ def test_seeds_side_by_side_hand_the_permission_on(tmp_path: Path, monkeypatch: 
         def poll(self) -> int:
             return 0
 
-    monkeypatch.setattr(manager, "_start", lambda folder, options: started.append(options) or Ended())
+    monkeypatch.setattr(seed_runs, "_start", lambda folder, options: started.append(options) or Ended())
     for allowed in (True, False):
         run_seeds(in_env(tmp_path), [0], jobs=2, extras=Extras(allow_entry_points=allowed))
     assert started == [["--allow-entry-points"], []]

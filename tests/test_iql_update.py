@@ -11,14 +11,15 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from conftest import BOX, assert_identical, clone, make_box_batch, make_setup, needs_compiler
-from rl_training.algorithms.base import Batch, Setup, State
 from rl_training.algorithms.iql import IQL, Networks, build_iql, build_iql_model, expectile_loss, iql_loss
-from rl_training.algorithms.offline import OfflineLearner
-from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.schema import Spaces
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import Spaces
+from rl_training.core.types import Batch, State
+from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.config import TrainConfig
 from rl_training.hparams.offline import IQLHParams
+from rl_training.learners.offline import OfflineLearner
 from rl_training.models.distributions import Gaussian
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_iql import MLPIQLModel

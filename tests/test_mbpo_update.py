@@ -10,18 +10,18 @@ from gymnasium.spaces import Box, MultiBinary
 from torch import Tensor
 
 from conftest import assert_identical, clone, needs_compiler
-from rl_training.algorithms.base import Setup
-from rl_training.algorithms.dynamics import DynamicsEnsemble, build_ensemble
 from rl_training.algorithms.mbpo import MBPO, build_mbpo
-from rl_training.algorithms.model_rollouts import MAX_ROWS_PER_ELITE, ModelRollouts
 from rl_training.algorithms.sac import build_sac
+from rl_training.core.seeding import Streams
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import Spaces
 from rl_training.data.mixed_source import MixedSource, build_mixed_source
-from rl_training.data.schema import Spaces
 from rl_training.envs.terminations import NEVER, Bound, TerminationRule, Unless, termination_rule
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.seeding import Streams
 from rl_training.hparams.mbpo import MBPOHParams
+from rl_training.learners.dynamics import DynamicsEnsemble, build_ensemble
+from rl_training.learners.model_rollouts import MAX_ROWS_PER_ELITE, ModelRollouts
 
 SMALL = {
     "hidden_sizes": (16,),

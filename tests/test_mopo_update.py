@@ -11,17 +11,17 @@ from gymnasium.spaces import Box, MultiBinary
 from torch import Tensor
 
 from conftest import assert_identical, clone, needs_compiler, small_hparams
-from rl_training.algorithms.base import Setup
 from rl_training.algorithms.mbpo import MBPO, compose
 from rl_training.algorithms.mopo import build_mopo, largest_deviation, largest_disagreement
 from rl_training.algorithms.sac import build_sac
+from rl_training.core.seeding import Streams
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import Spaces
 from rl_training.data.mixed_source import MixedSource, build_mixed_dataset
-from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.schema import Spaces
+from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.envs.terminations import termination_rule
 from rl_training.errors import ConfigError, DatasetError, SpaceError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.seeding import Streams
 from rl_training.hparams.mbpo import MOPOHParams
 from rl_training.models.mlp_mopo import Prediction
 

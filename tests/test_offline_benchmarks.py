@@ -28,8 +28,8 @@ from benchmarks.launch import Contender
 from benchmarks.scores import ROWS, FreeCores, RowRuns, rows_named, run_scores
 
 import test_cli
-from rl_training.data.dataset_files import read_transitions
-from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.datasets.files import read_transitions
+from rl_training.datasets.transition_dataset import TransitionDataset
 
 CONTENDERS = Path(__file__).parent.parent / "benchmarks" / "contenders"
 TINY = Recipe(

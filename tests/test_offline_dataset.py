@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import assert_identical
-from rl_training.data import replay_buffer
-from rl_training.data.dataset_checks import to_own_actions
-from rl_training.data.dataset_loaders import load_transition_dataset
-from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.schema import Spaces, to_env_actions
-from rl_training.data.transitions import Transitions, assemble
+from rl_training.core import memory_limits
+from rl_training.core.spaces import Spaces, to_env_actions
+from rl_training.data.dataset_memory import replay_of
+from rl_training.datasets.checks import to_own_actions
+from rl_training.datasets.transition_dataset import TransitionDataset
+from rl_training.datasets.transitions import Transitions, assemble
 from rl_training.envs.factory import make_env_factory
 from rl_training.errors import ConfigError, DatasetError
 from rl_training.hparams.offline import OfflineHParams
+from rl_training.runtime.dataset_loading import load_transition_dataset
 
 LINE = Spaces(Box(-np.inf, np.inf, (1,), np.float32), Discrete(2))
 FIELDS = ("obs", "actions", "rewards", "next_obs", "terminated", "truncated")
@@ -131,7 +132,7 @@ def test_arrays_cannot_be_written_to() -> None:
 
 def test_the_memory_draws_every_row_with_its_own_fields() -> None:
     dataset = load_random("Pendulum-v1", size=50)
-    memory = dataset.memory(generator=np.random.default_rng(0))
+    memory = replay_of(dataset, generator=np.random.default_rng(0))
     batch = memory.sample(2_000)
     rows = [int(np.flatnonzero((dataset.obs == obs).all(1))[0]) for obs in batch["obs"].numpy()]
     assert set(rows) == set(range(50))
@@ -170,9 +171,9 @@ def test_the_first_rows_end_their_episode() -> None:
 
 def test_a_memory_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = dataset_of(columns([0, 1], [0, 0], next_observations=[1, 2]))
-    monkeypatch.setattr(replay_buffer, "available_memory", lambda: 10)
+    monkeypatch.setattr(memory_limits, "available_memory", lambda: 10)
     with pytest.raises(ConfigError, match=r"2 transitions of the file needs .* only .* are available"):
-        dataset.memory(generator=np.random.default_rng(0))
+        replay_of(dataset, generator=np.random.default_rng(0))
 
 
 # --- Actions ---------------------------------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from conftest import assert_identical, clone, make_ppo_setup, make_rollout, needs_compiler
-from rl_training.algorithms.base import Batch, Metrics, Setup
+from rl_training.acceleration.steps import _trace
 from rl_training.algorithms.ppo import PPO, _fit, build_ppo, ppo_loss
+from rl_training.core.seeding import Streams
+from rl_training.core.setup import Setup
+from rl_training.core.types import Batch, Metrics
 from rl_training.errors import SpaceError
-from rl_training.experiment.seeding import Streams
 from rl_training.hparams.ppo import PPOHParams
 from rl_training.models.distributions import build_distribution
-from rl_training.runtime.acceleration import _trace
 
 # In the tests of the loss, the parameters are a table: per row of the batch two logits and a value. Logits are logs of
 # probabilities, so that the probability of action 0, which was always taken, can be read off.

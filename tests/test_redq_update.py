@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, distributions, nn
 
 from conftest import make_box_batch, make_box_setup
-from rl_training.algorithms.base import Batch, Metrics, State
-from rl_training.algorithms.draws import Draws
 from rl_training.algorithms.redq import build_redq, least_of_subset, mean_of_all
 from rl_training.algorithms.sac import sac_actor_loss, sac_critic_loss
-from rl_training.experiment.seeding import Streams
+from rl_training.core.seeding import Streams
+from rl_training.core.types import Batch, Metrics, State
+from rl_training.learners.random_inputs import Draws
 from rl_training.models.continuous import CriticEnsemble
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.layers import StackedLinear

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import make_setup
-from rl_training.data import replay_buffer
-from rl_training.data.replay_buffer import ReplayBuffer, available_memory, build_replay_buffer, check_memory
+from rl_training.core import memory_limits
+from rl_training.core.memory_limits import available_memory, check_memory
+from rl_training.core.spaces import Field, Spaces, transition_fields
+from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer
 from rl_training.data.row_storage import RowStorage
-from rl_training.data.schema import Field, Spaces, transition_fields
 from rl_training.errors import CheckpointError, ConfigError
 
 VECTOR = transition_fields(Spaces(Box(-np.inf, np.inf, (3,), np.float32), Discrete(5)))
@@ -227,19 +228,19 @@ def test_a_capacity_below_one_is_refused() -> None:
 
 def test_a_buffer_larger_than_memory_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     # A row of 84 x 84 x 4 bytes twice, 8 for the action, 4 for the reward, 1 flag: 56,461, in words of 8: 56,464 bytes.
-    monkeypatch.setattr(replay_buffer, "available_memory", lambda: 3 * 2**30)
+    monkeypatch.setattr(memory_limits, "available_memory", lambda: 3 * 2**30)
     setup = make_setup(observation=Box(0, 255, (84, 84, 4), np.uint8), buffer_capacity=100_000)
     with pytest.raises(ConfigError, match=r"100,000 transitions needs 5\.3 GiB.*only 3\.0 GiB.*buffer_capacity"):
         build_replay_buffer(setup)
 
 
 def test_a_buffer_that_fits_is_built_with_the_runs_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_buffer, "available_memory", lambda: 3 * 2**30)
+    monkeypatch.setattr(memory_limits, "available_memory", lambda: 3 * 2**30)
     assert build_replay_buffer(make_setup(buffer_capacity=123)).capacity == 123
 
 
 def test_memory_is_not_guessed_where_the_system_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_buffer, "available_memory", lambda: None)
+    monkeypatch.setattr(memory_limits, "available_memory", lambda: None)
     check_memory(2**60, "a replay buffer", "algo_kwargs.buffer_capacity")
 
 

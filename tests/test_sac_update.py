@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, distributions, nn
 
 from conftest import make_box_batch, make_box_setup
-from rl_training.algorithms.actor_critic import ActorCritic
-from rl_training.algorithms.base import Batch, Metrics
 from rl_training.algorithms.sac import SAC, build_sac, least, sac_actor_loss, sac_critic_loss
-from rl_training.experiment.seeding import Streams
+from rl_training.core.seeding import Streams
+from rl_training.core.types import Batch, Metrics
+from rl_training.learners.actor_critic import ActorCritic
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.mlp_sac import MLPSACModel
 

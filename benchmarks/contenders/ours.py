@@ -17,8 +17,8 @@ from harness import Build, Learner, Setting, StepCounter, Stopwatch, TrainingEnv
 
 import rl_training
 from rl_training import Callback, TrainConfig, load_config
-from rl_training.algorithms.base import Carry, act_on
-from rl_training.data.schema import observation_field, to_env_actions
+from rl_training.core.spaces import observation_field, to_env_actions
+from rl_training.core.types import Carry, act_on
 from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.run import Run
 
@@ -34,19 +34,19 @@ REPLAY = [
     "rl_training.data.prioritized_replay_buffer:PrioritizedReplayBuffer.update_priorities",
 ]
 Q_LEARNING = {
-    "act": ["rl_training.algorithms.q_learning:QLearner.act"],
+    "act": ["rl_training.learners.q_learning:QLearner.act"],
     "buffer": REPLAY,
-    "update": ["rl_training.algorithms.q_learning:QLearner.update"],
+    "update": ["rl_training.learners.q_learning:QLearner.update"],
 }
 ACTOR_CRITIC = {
-    "act": ["rl_training.algorithms.actor_critic:ActorCritic.act"],
+    "act": ["rl_training.learners.actor_critic:ActorCritic.act"],
     "buffer": REPLAY,
-    "update": ["rl_training.algorithms.actor_critic:ActorCritic.update"],
+    "update": ["rl_training.learners.actor_critic:ActorCritic.update"],
 }
 PARTS = {
     **dict.fromkeys(("dqn", "c51_dqn", "rainbow_dqn", "qr_dqn", "iqn", "fqf"), Q_LEARNING),
     **dict.fromkeys(("sac", "td3", "redq"), ACTOR_CRITIC),
-    "iql": {"buffer": REPLAY, "update": ["rl_training.algorithms.offline:OfflineLearner.update"]},
+    "iql": {"buffer": REPLAY, "update": ["rl_training.learners.offline:OfflineLearner.update"]},
     "ppo": {
         "act": ["rl_training.algorithms.ppo:PPO.act"],
         "buffer": [

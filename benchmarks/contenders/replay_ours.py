@@ -7,11 +7,11 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from replay_harness import FRAMES, Case, ReplayContender, Transitions, main
 
-from rl_training.algorithms.base import Setup
-from rl_training.data.frame_space import FrameStackSpace
+from rl_training.core.frame_space import FrameStackSpace
+from rl_training.core.seeding import Streams
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import Spaces
 from rl_training.data.replay_buffer import build_replay_buffer
-from rl_training.data.schema import Spaces
-from rl_training.experiment.seeding import Streams
 from rl_training.hparams.dqn import DQNHParams
 
 

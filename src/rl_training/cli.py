@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rl_training
-from rl_training.cli_datasets import AllowEntryPoints, dataset_app, record
-from rl_training.cli_messages import EXIT_BUG, PROGRAM, AsJson, Debug, Quiet, answers_errors, command_line, show
+from rl_training.commands.datasets import AllowEntryPoints, dataset_app, record
+from rl_training.commands.messages import EXIT_BUG, PROGRAM, AsJson, Debug, Quiet, answers_errors, command_line, show
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import AlgorithmSpec, registry
 
 if TYPE_CHECKING:
     from rl_training.experiment.checkpointing import Checkpoint
-    from rl_training.experiment.manager import SeedsResult
     from rl_training.runtime.evaluation import EvalEpisode
+    from rl_training.runtime.seed_runs import SeedsResult
     from rl_training.runtime.trainer import Extras, TrainResult
 
 _PROGRESS_SECONDS = 5.0
@@ -127,7 +127,7 @@ def train(
 
 
 def _train_seeds(config: TrainConfig, seeds: str, jobs: int, extras: "Extras") -> None:
-    from rl_training.experiment.manager import EXIT_INTERRUPTED, parse_seeds, run_seeds
+    from rl_training.runtime.seed_runs import EXIT_INTERRUPTED, parse_seeds, run_seeds
 
     result: SeedsResult = run_seeds(config, parse_seeds(seeds), jobs=jobs, extras=extras)
     rows = [(f"seed {seed}", f"{score:.1f}") for seed, score in sorted(result.results.items())]
@@ -163,8 +163,8 @@ def resume(
 
 def _end_training(result: "TrainResult") -> None:
     """Show how training ended and what to type next."""
-    from rl_training.experiment.manager import EXIT_INTERRUPTED
     from rl_training.experiment.run_dir import read_run_config
+    from rl_training.runtime.seed_runs import EXIT_INTERRUPTED
 
     wall = f"{result.wall_s:.1f} s" if result.wall_s < 60 else str(timedelta(seconds=round(result.wall_s)))
     is_offline = read_run_config(result.run_dir).spec.loop == "offline"
@@ -212,8 +212,8 @@ def evaluate(
     debug: Debug = False,
 ) -> None:
     """Play whole episodes with a trained policy, without exploration; without an environment, ask held-out data."""
+    from rl_training.core.seeding import Streams
     from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
-    from rl_training.experiment.seeding import Streams
     from rl_training.runtime.evaluation import Evaluator
     from rl_training.runtime.setup import Extras, env_factory_of, load_policy
 
@@ -246,7 +246,7 @@ def evaluate(
 
 
 def _evaluate_on_held_out(checkpoint: "Checkpoint", extras: "Extras", *, as_json: bool) -> None:
-    from rl_training.runtime.held_out import judge_checkpoint
+    from rl_training.runtime.offline_evaluation import judge_checkpoint
 
     told = judge_checkpoint(checkpoint, extras)
     if as_json:
@@ -379,7 +379,7 @@ def doctor(
     debug: Debug = False,
 ) -> None:
     """Check this machine: packages, devices, compiler, memory, disk, and a moment of training."""
-    from rl_training.doctor import examine
+    from rl_training.commands.doctor import examine
 
     faults = 0
     for finding in examine(output_dir):

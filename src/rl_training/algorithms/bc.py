@@ -11,12 +11,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Batch, Metrics, Setup, State
-from rl_training.algorithms.offline import OfflineLearner, adam_of, trial_obs
-from rl_training.algorithms.optim import FlatModule, descend_part, named_part
-from rl_training.algorithms.user_networks import check_output
+from rl_training.core.setup import Setup
+from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
 from rl_training.hparams.offline import BCHParams
+from rl_training.learners.offline import OfflineLearner, adam_of, trial_obs
+from rl_training.learners.optim import FlatModule, descend_part, named_part
+from rl_training.learners.user_networks import check_output
 from rl_training.models.distributions import Distribution, Gaussian
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_policy import MLPPolicy, policy_distribution

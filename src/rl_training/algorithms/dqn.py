@@ -15,8 +15,10 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Batch, Metrics, Setup
-from rl_training.algorithms.q_learning import (
+from rl_training.core.setup import Setup
+from rl_training.core.types import Batch, Metrics
+from rl_training.hparams.dqn import DQNHParams
+from rl_training.learners.q_learning import (
     Apply,
     QLearner,
     build_network,
@@ -25,8 +27,7 @@ from rl_training.algorithms.q_learning import (
     of_actions,
     weighted_mean,
 )
-from rl_training.algorithms.targets import td_loss, td_target
-from rl_training.hparams.dqn import DQNHParams
+from rl_training.learners.targets import td_loss, td_target
 from rl_training.models.mlp_q_network import MLPQNetwork
 
 

@@ -19,17 +19,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rl_training.algorithms.base import ActResult, Batch, Carry, Metrics, Setup, State, StateDict, UpdateResult
-from rl_training.algorithms.draws import Draw, Draws, uniform
-from rl_training.algorithms.optim import ClippedAdam, FlatModule, descend_part, named_part, polyak
-from rl_training.algorithms.targets import lambda_return
+from rl_training.acceleration.steps import accelerate
+from rl_training.core.seeding import generator_state, set_generator_state
+from rl_training.core.setup import Setup
+from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import ConfigError
-from rl_training.experiment.seeding import generator_state, set_generator_state
 from rl_training.hparams.dreamer import DreamerHParams
+from rl_training.learners.optim import ClippedAdam, FlatModule, descend_part, named_part, polyak
+from rl_training.learners.random_inputs import Draw, Draws, uniform
+from rl_training.learners.targets import lambda_return
 from rl_training.models.dreamer import Observed, Sizes, WorldModel, build_actor, build_critic
-from rl_training.models.latents import draw_index, mixed_log_probs, unit_vectors
-from rl_training.models.two_hot import make_bins, two_hot_loss, two_hot_mean
-from rl_training.runtime.acceleration import accelerate
+from rl_training.models.dreamer_latents import draw_index, mixed_log_probs, unit_vectors
+from rl_training.models.dreamer_two_hot import make_bins, two_hot_loss, two_hot_mean
 
 PERCENTILES = (0.05, 0.95)  # between which the returns' range is measured
 
@@ -219,7 +220,7 @@ class Dreamer:
     # --- Acting ------------------------------------------------------------------------------------------------------
 
     def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.tensor(array, device=self._device)  # a copy: see runtime/acting.py
+        return torch.tensor(array, device=self._device)  # a copy: see acceleration/acting.py
 
     def _sample(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         features, log_probs = self._infer(state, batch, batch["noise"][:, :-1])

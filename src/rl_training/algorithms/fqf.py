@@ -16,9 +16,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Batch, Metrics, Setup, State
-from rl_training.algorithms.optim import ClippedAdam, rmsprop
-from rl_training.algorithms.q_learning import (
+from rl_training.algorithms.qr_dqn import quantile_metrics
+from rl_training.core.setup import Setup
+from rl_training.core.types import Batch, Metrics, State
+from rl_training.errors import ConfigError
+from rl_training.hparams.dqn import FQFHParams
+from rl_training.learners.optim import ClippedAdam, rmsprop
+from rl_training.learners.q_learning import (
     Apply,
     QLearner,
     adam_of,
@@ -28,9 +32,6 @@ from rl_training.algorithms.q_learning import (
     of_actions,
     weighted_mean,
 )
-from rl_training.algorithms.qr_dqn import quantile_metrics
-from rl_training.errors import ConfigError
-from rl_training.hparams.dqn import FQFHParams
 from rl_training.models.mlp_fqf_network import MLPFQFNetwork
 
 

@@ -23,16 +23,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
-from rl_training.algorithms.normalization import ObsNormalizer, fitted_normalizer, normalized
-from rl_training.algorithms.optim import ClippedAdam, FlatModule, descend_part, named_part
+from rl_training.acceleration.steps import accelerate_rounds
 from rl_training.algorithms.ppo import PPO, build_ppo
-from rl_training.data.schema import observation_field, observation_kind
-from rl_training.experiment.seeding import generator_state, set_generator_state
+from rl_training.core.seeding import generator_state, set_generator_state
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import observation_field, observation_kind
+from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.gail import GAILHParams
+from rl_training.learners.normalization import ObsNormalizer, fitted_normalizer, normalized
+from rl_training.learners.optim import ClippedAdam, FlatModule, descend_part, named_part
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_gail_discriminator import MLPGAILDiscriminator
-from rl_training.runtime.acceleration import accelerate_rounds
 
 ADAM_EPS = 1e-8
 

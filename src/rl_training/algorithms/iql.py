@@ -15,14 +15,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.actor_critic import critic_metrics
-from rl_training.algorithms.base import Batch, Metrics, Setup, State
-from rl_training.algorithms.offline import OfflineLearner, adam_of, trial_obs
-from rl_training.algorithms.optim import FlatModule, descend_part, named_part, polyak
-from rl_training.algorithms.targets import td_target
-from rl_training.algorithms.user_networks import check_output
-from rl_training.data.schema import action_field
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import action_field
+from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.offline import ExpectileHParams
+from rl_training.learners.actor_critic import critic_metrics
+from rl_training.learners.offline import OfflineLearner, adam_of, trial_obs
+from rl_training.learners.optim import FlatModule, descend_part, named_part, polyak
+from rl_training.learners.targets import td_target
+from rl_training.learners.user_networks import check_output
 from rl_training.models.distributions import Distribution
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_iql import MLPIQLModel

@@ -12,8 +12,11 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Batch, Metrics, Setup
-from rl_training.algorithms.q_learning import (
+from rl_training.algorithms.qr_dqn import quantile_metrics
+from rl_training.core.setup import Setup
+from rl_training.core.types import Batch, Metrics
+from rl_training.hparams.dqn import IQNHParams
+from rl_training.learners.q_learning import (
     Apply,
     QLearner,
     build_network,
@@ -21,8 +24,6 @@ from rl_training.algorithms.q_learning import (
     noisy_copies,
     of_actions,
 )
-from rl_training.algorithms.qr_dqn import quantile_metrics
-from rl_training.hparams.dqn import IQNHParams
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
 
 

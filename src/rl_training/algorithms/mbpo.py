@@ -19,16 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.actor_critic import ActorCritic
-from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, StateDict, UpdateResult
-from rl_training.algorithms.dynamics import DynamicsEnsemble, OnEpoch, build_ensemble
-from rl_training.algorithms.model_rollouts import ModelRollouts, Penalty
 from rl_training.algorithms.sac import SAC, build_sac
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import observation_field
+from rl_training.core.types import ActResult, Batch, Metrics, StateDict, UpdateResult
 from rl_training.data.mixed_source import MixedSource
-from rl_training.data.schema import observation_field
 from rl_training.envs.terminations import NEVER, TerminationRule, termination_rule
 from rl_training.errors import SpaceError
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams
+from rl_training.learners.actor_critic import ActorCritic
+from rl_training.learners.dynamics import DynamicsEnsemble, OnEpoch, build_ensemble
+from rl_training.learners.model_rollouts import ModelRollouts, Penalty
 
 log = logging.getLogger("rl_training")
 

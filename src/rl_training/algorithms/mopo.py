@@ -18,8 +18,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Setup
 from rl_training.algorithms.mbpo import MBPO, compose
+from rl_training.core.setup import Setup
 from rl_training.hparams.mbpo import MOPOHParams
 from rl_training.models.mlp_mopo import Prediction
 

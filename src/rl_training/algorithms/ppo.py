@@ -18,19 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import ActResult, Batch, Metrics, Setup, State, StateDict, UpdateResult
-from rl_training.algorithms.normalization import ObsNormalizer, RewardScaler
-from rl_training.algorithms.optim import ClippedAdam, FlatModule, descend
-from rl_training.algorithms.targets import gae
-from rl_training.data.schema import observation_field, observation_kind
+from rl_training.acceleration.acting import act_function
+from rl_training.acceleration.steps import accelerate
+from rl_training.core.seeding import generator_state, set_generator_state
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import observation_field, observation_kind
+from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import CheckpointError, SpaceError
-from rl_training.experiment.seeding import generator_state, set_generator_state
 from rl_training.hparams.ppo import PPOHParams
+from rl_training.learners.normalization import ObsNormalizer, RewardScaler
+from rl_training.learners.optim import ClippedAdam, FlatModule, descend
+from rl_training.learners.targets import gae
 from rl_training.models.distributions import Distribution, Gaussian, build_distribution
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_actor_critic import MLPActorCritic
-from rl_training.runtime.acceleration import accelerate
-from rl_training.runtime.acting import act_function
 
 log = logging.getLogger("rl_training")
 

@@ -12,8 +12,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Batch, Metrics, Setup
-from rl_training.algorithms.q_learning import (
+from rl_training.core.setup import Setup
+from rl_training.core.types import Batch, Metrics
+from rl_training.hparams.dqn import QRDQNHParams
+from rl_training.learners.q_learning import (
     Apply,
     QLearner,
     build_network,
@@ -22,8 +24,7 @@ from rl_training.algorithms.q_learning import (
     of_actions,
     weighted_mean,
 )
-from rl_training.algorithms.targets import quantile_huber, td_target
-from rl_training.hparams.dqn import QRDQNHParams
+from rl_training.learners.targets import quantile_huber, td_target
 from rl_training.models.layers import MeanOfLast
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
 

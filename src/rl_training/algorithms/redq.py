@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from torch import Tensor
 
-from rl_training.algorithms.actor_critic import ActorCritic, build_model
-from rl_training.algorithms.base import Batch, Setup
-from rl_training.algorithms.draws import Draw
 from rl_training.algorithms.sac import SAC
+from rl_training.core.setup import Setup
+from rl_training.core.types import Batch
 from rl_training.hparams.actor_critic import REDQHParams
+from rl_training.learners.actor_critic import ActorCritic, build_model
+from rl_training.learners.random_inputs import Draw
 from rl_training.models.mlp_redq import MLPREDQModel
 
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from torch import Tensor, nn
 
-from rl_training.algorithms.actor_critic import ActorCritic, action_size, adam_of, build_model, critic_metrics
-from rl_training.algorithms.base import Batch, Metrics, Setup, State
-from rl_training.algorithms.draws import Draw, normal
-from rl_training.algorithms.optim import FlatModule, descend_part, named_part, polyak
-from rl_training.algorithms.targets import td_target
-from rl_training.data.schema import action_field
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import action_field
+from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.actor_critic import TD3HParams
+from rl_training.learners.actor_critic import ActorCritic, action_size, adam_of, build_model, critic_metrics
+from rl_training.learners.optim import FlatModule, descend_part, named_part, polyak
+from rl_training.learners.random_inputs import Draw, normal
+from rl_training.learners.targets import td_target
 from rl_training.models.mlp_td3 import MLPTD3Model
 
 ApplyActor = Callable[[Tensor, Tensor], Tensor]  # (params, obs) -> (batch, numbers), before they are squashed

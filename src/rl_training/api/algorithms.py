@@ -17,16 +17,16 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from torch import nn
 
-from rl_training.algorithms.base import Algorithm, Carry, act_on
 from rl_training.api.observations import ask
-from rl_training.data.schema import Spaces, to_env_actions
+from rl_training.core.seeding import Streams
+from rl_training.core.spaces import Spaces, to_env_actions
+from rl_training.core.types import Algorithm, Carry, act_on
 from rl_training.envs.factory import EnvFactory
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
-from rl_training.experiment.seeding import Streams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluation import EvalEpisode, Evaluator
 from rl_training.runtime.setup import Extras, env_factory_of, load_policy, saved_spaces, spaces_of

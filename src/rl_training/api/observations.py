@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rl_training.data.action_masks import MaskReader
-from rl_training.data.schema import Spaces, mask_size, observation_field
+from rl_training.core.action_masks import MaskReader
+from rl_training.core.spaces import Spaces, mask_size, observation_field
 from rl_training.envs.dict_obs import MASK_KEY, PackedSpace, Packer
 
 

@@ -9,11 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Batch, Setup, StateDict
-from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.schema import transition_fields
+from rl_training.core.memory_limits import check_memory
+from rl_training.core.seeding import generator_state, set_generator_state
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import transition_fields
+from rl_training.core.types import Batch, StateDict
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.row_storage import RowStorage
+from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import CheckpointError
-from rl_training.experiment.seeding import generator_state, set_generator_state
 from rl_training.hparams.offline import OfflineHParams
 
 
@@ -33,7 +37,7 @@ class DatasetMemory:
     ) -> None:
         self.dataset, self.held_out = dataset, held_out
         self._generator = generator
-        self._rows = dataset.memory(generator=generator, device=device)
+        self._rows = replay_of(dataset, generator=generator, device=device)
         self.storage, self.device, self.draw_places = self._rows.storage, self._rows.device, self._rows.draw_places
 
     def __len__(self) -> int:
@@ -72,6 +76,18 @@ class DatasetMemory:
                 "put the dataset back in its place to continue"
             )
         set_generator_state(self._generator, state["generator"])
+
+
+def replay_of(
+    dataset: TransitionDataset, *, generator: np.random.Generator, device: torch.device | str = "cpu"
+) -> ReplayBuffer:
+    """Return the rows as a replay buffer, which draws them uniformly."""
+    fields = transition_fields(dataset.spaces)
+    what = f"a replay buffer of the {len(dataset):,} transitions of {dataset.source}"
+    check_memory(RowStorage.num_bytes(len(dataset), fields), what, "the size of the dataset")
+    buffer = ReplayBuffer(RowStorage(len(dataset), fields), generator=generator, device=device)
+    buffer.add({name: getattr(dataset, name) for name in fields})
+    return buffer
 
 
 def build_dataset_memory(setup: Setup[OfflineHParams]) -> DatasetMemory:

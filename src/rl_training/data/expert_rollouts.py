@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rl_training.algorithms.base import Batch, Setup, StateDict
+from rl_training.core.setup import Setup
+from rl_training.core.types import Batch, StateDict
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.rollout_buffer import RolloutBuffer, build_rollout_buffer
 from rl_training.hparams.gail import GAILHParams

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from rl_training.algorithms.base import Batch, StateDict
-from rl_training.data.frame_space import FrameStackSpace
+from rl_training.core.frame_space import FrameStackSpace
+from rl_training.core.spaces import Field
+from rl_training.core.types import Batch, StateDict
 from rl_training.data.n_step import NStepWindows
 from rl_training.data.row_storage import Allocate, Block, Reader, RowStorage, write_ring
-from rl_training.data.schema import Field
 from rl_training.errors import CheckpointError
 
 # A contiguous array of bytes. Its type would not do: numpy tells of its arrays' buffers from Python 3.12 on only.

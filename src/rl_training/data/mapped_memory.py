@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rl_training.core.memory_limits import describe_bytes
 from rl_training.errors import ConfigError
 
 FOLDER_VARIABLE = "RL_TRAINING_MMAP_DIR"
@@ -44,7 +45,3 @@ def check_disk(needed: int, folder: Path, what: str, setting: str) -> None:
             f"{what} needs {describe_bytes(needed)}, but only {describe_bytes(free)} are free in {folder}; "
             f"lower {setting}, or name another folder in {FOLDER_VARIABLE}"
         )
-
-
-def describe_bytes(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**29 else f"{size / 2**20:.1f} MiB"

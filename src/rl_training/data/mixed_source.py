@@ -7,9 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Batch, Replay, Setup, StateDict
+from rl_training.core.memory_limits import check_memory
+from rl_training.core.setup import Setup
+from rl_training.core.types import Batch, Replay, StateDict
 from rl_training.data.dataset_memory import build_dataset_memory
-from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer, check_memory
+from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer
 from rl_training.data.row_storage import WORD, Block, RowStorage, Storage
 from rl_training.errors import DatasetError
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams

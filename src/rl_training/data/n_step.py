@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.algorithms.base import StateDict
-from rl_training.data.schema import Field
+from rl_training.core.spaces import Field
+from rl_training.core.types import StateDict
 from rl_training.errors import CheckpointError
 
 

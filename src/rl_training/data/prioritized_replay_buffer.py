@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Batch, StateDict
+from rl_training.core.seeding import generator_state, set_generator_state
+from rl_training.core.types import Batch, StateDict
 from rl_training.data.row_storage import Reader, Storage
 from rl_training.data.sum_tree import SumTree
 from rl_training.errors import CheckpointError, TrainingError
-from rl_training.experiment.seeding import generator_state, set_generator_state
 
 _PRIORITY_FLOOR = 1e-6  # added to the TD error: whatever was learnt perfectly is still drawn now and then
 _PRIORITY_RANGE = 1e-100, 1e100  # a huge alpha must make neither a row that is never drawn nor an infinite sum

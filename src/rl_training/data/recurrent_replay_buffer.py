@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Batch, Setup, StateDict
+from rl_training.core.seeding import generator_state, set_generator_state
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import Field, Spaces, transition_fields
+from rl_training.core.types import Batch, StateDict
 from rl_training.data.replay_buffer import allocator
 from rl_training.data.row_storage import Allocate, Reader, RowStorage
-from rl_training.data.schema import Field, Spaces, transition_fields
-from rl_training.experiment.seeding import generator_state, set_generator_state
 from rl_training.hparams.dreamer import DreamerHParams
 
 

@@ -1,27 +1,26 @@
 """Replay memory: stored transitions, drawn uniformly, and the builder that composes a run's memory."""
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Batch, Replay, Setup, StateDict
-from rl_training.data.frame_space import FrameStackSpace
+from rl_training.core.frame_space import FrameStackSpace
+from rl_training.core.memory_limits import check_memory, describe_bytes
+from rl_training.core.seeding import generator_state, set_generator_state
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import replay_fields
+from rl_training.core.types import Batch, Replay, StateDict
 from rl_training.data.frame_storage import FrameStorage
-from rl_training.data.mapped_memory import check_disk, describe_bytes, mapped_folder, mapped_zeros
+from rl_training.data.mapped_memory import check_disk, mapped_folder, mapped_zeros
 from rl_training.data.n_step import NStepWindows
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.row_storage import Allocate, Reader, RowStorage, Storage
-from rl_training.data.schema import replay_fields
 from rl_training.data.sum_tree import SumTree
-from rl_training.errors import ConfigError
-from rl_training.experiment.seeding import generator_state, set_generator_state
 from rl_training.hparams.base import OffPolicyHParams, ReplayHParams
 
 log = logging.getLogger("rl_training")
@@ -142,37 +141,3 @@ def allocator(hparams: ReplayHParams, needed: int, rows: str) -> Allocate:
         check_memory(needed, what, f"{setting}, or let the buffer lie in a file: algo_kwargs.memory: mmap")
     log.info("replay buffer: %s, %s%s", capacity, describe_bytes(needed), where)
     return mapped_zeros if hparams.memory == "mmap" else np.zeros
-
-
-def check_memory(needed: int, what: str, setting: str) -> None:
-    """Refuse a buffer that cannot fit, before the run: the system would end the run when it fills up."""
-    available = available_memory()
-    if available is not None and needed > available:
-        raise ConfigError(
-            f"{what} needs {describe_bytes(needed)}, but only {describe_bytes(available)} of memory are available; "
-            f"lower {setting}"
-        )
-
-
-def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes this process may still take, the container's limit included; None where the system does not say."""
-    figures = []
-    meminfo = root / "proc/meminfo"
-    if meminfo.is_file():
-        kilobytes = _figures(meminfo)
-        figures += [kilobytes["MemAvailable"] * 1024] if "MemAvailable" in kilobytes else []
-    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        figures.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    group = root / "sys/fs/cgroup"
-    limit, used, parts = group / "memory.max", group / "memory.current", group / "memory.stat"
-    if limit.is_file() and used.is_file() and limit.read_text().strip().isdigit():
-        # Files that were read and not used since count as used, but the system gives them up when asked for memory.
-        cached = _figures(parts).get("inactive_file", 0) if parts.is_file() else 0
-        figures.append(max(0, int(limit.read_text()) - int(used.read_text()) + cached))
-    return min(figures, default=None)
-
-
-def _figures(path: Path) -> dict[str, int]:
-    """Read lines such as `MemAvailable:  123 kB` or `inactive_file 123`."""
-    lines = (line.replace(":", " ").split() for line in path.read_text().splitlines())
-    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}

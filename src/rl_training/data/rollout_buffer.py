@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.algorithms.base import Batch, Setup
-from rl_training.data.replay_buffer import check_memory
-from rl_training.data.schema import Field, mask_size, transition_fields
+from rl_training.core.memory_limits import check_memory
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import Field, mask_size, transition_fields
+from rl_training.core.types import Batch
 from rl_training.errors import CheckpointError
 from rl_training.hparams.ppo import PPOHParams
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Batch, StateDict
+from rl_training.core.spaces import Field
+from rl_training.core.types import Batch, StateDict
 from rl_training.data.n_step import NStepWindows
-from rl_training.data.schema import Field
 from rl_training.errors import CheckpointError, ConfigError
 
 # Gives memory of a shape and dtype, all zero.

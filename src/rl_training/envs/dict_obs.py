@@ -13,8 +13,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.data.packed_space import Leaf, PackedSpace
-from rl_training.data.schema import mask_size, pack_space
+from rl_training.core.packed_space import Leaf, PackedSpace
+from rl_training.core.spaces import mask_size, pack_space
 from rl_training.errors import EnvError, SpaceError
 
 __all__ = ["MASK_KEY", "PackedDictObs", "PackedSpace", "Packer", "sample_action"]

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from rl_training.data.frame_space import FrameStackSpace
+from rl_training.core.frame_space import FrameStackSpace
 from rl_training.envs.vector import Env
 from rl_training.errors import ConfigError, EnvError
 

@@ -17,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import FrameStackObservation, OrderEnforcing, PassiveEnvChecker, TimeLimit
 
-from rl_training.data.frame_space import FrameStackSpace
+from rl_training.core.frame_space import FrameStackSpace
 from rl_training.envs.dict_obs import PackedDictObs
 from rl_training.errors import EnvError, SpaceError
 

@@ -20,9 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.errors import CheckpointError, ConfigError, TrainingError
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.durable_files import (
+from rl_training.core.durable_files import (
     link_or_copy,
     make_folder,
     sha256,
@@ -30,6 +28,8 @@ from rl_training.experiment.durable_files import (
     write_atomic,
     write_synced,
 )
+from rl_training.errors import CheckpointError, ConfigError, TrainingError
+from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import (
     MANIFEST,
     POLICY,

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
+from rl_training.core.kinds import ActionKind, ObservationKind
 from rl_training.errors import ConfigError
 from rl_training.hparams.actor_critic import REDQHParams, SACHParams, TD3HParams
 from rl_training.hparams.base import HParams
@@ -35,15 +36,13 @@ from rl_training.hparams.offline import BCHParams, IQLHParams, IQLOnlineHParams
 from rl_training.hparams.ppo import PPOHParams
 
 if TYPE_CHECKING:
-    from rl_training.algorithms.base import Algorithm, Memory, Setup
+    from rl_training.core.setup import Setup
+    from rl_training.core.types import Algorithm, Memory
     from rl_training.runtime.callbacks import Callback
     from rl_training.runtime.run import Run
     from rl_training.runtime.setup import Extras, Learner
 
 ENTRY_POINT_GROUP = "rl_training.algorithms"
-
-ActionKind = Literal["discrete", "box", "multidiscrete", "multibinary"]
-ObservationKind = Literal["vector", "image", "discrete", "dict"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +139,7 @@ def _offline(
         hparams=hparams,
         build=f"rl_training.algorithms.{name}:build_{name}",
         memory="rl_training.data.dataset_memory:build_dataset_memory",
-        callbacks="rl_training.runtime.held_out:held_out_evaluation",
+        callbacks="rl_training.runtime.offline_evaluation:held_out_evaluation",
         reference_config=f"{name}/pendulum.yaml",
     )
 
@@ -339,7 +338,7 @@ _ROWS = (
         hparams=IQLOnlineHParams,
         build="rl_training.algorithms.iql:build_iql",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
-        begin="rl_training.runtime.fine_tuning:begin_from_offline_run",
+        begin="rl_training.runtime.offline_to_online:begin_from_offline_run",
         reference_config="iql_online/pendulum.yaml",
     ),
     _offline(

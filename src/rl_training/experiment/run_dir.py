@@ -13,11 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rl_training.core.durable_files import write_atomic
+from rl_training.core.seeding import STREAM_NAMES, Streams
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.config import TrainConfig, load_config
-from rl_training.experiment.durable_files import write_atomic
-from rl_training.experiment.metrics import JsonLines
-from rl_training.experiment.seeding import STREAM_NAMES, Streams
+from rl_training.experiment.json_lines import JsonLines
 
 LOGS = ("metrics", "episodes", "eval")
 RESULT = "result.json"

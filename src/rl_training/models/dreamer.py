@@ -12,9 +12,9 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from rl_training.data.schema import observation_kind
-from rl_training.models.codecs import ImageCodec, VectorCodec
-from rl_training.models.latents import draw_latents, mixed_log_probs, unit_vectors
+from rl_training.core.spaces import observation_kind
+from rl_training.models.dreamer_codecs import ImageCodec, VectorCodec
+from rl_training.models.dreamer_latents import draw_latents, mixed_log_probs, unit_vectors
 from rl_training.models.layers import NORM_EPS, StackedLinear, init_truncated, normed_mlp
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.data.packed_space import PackedSpace
-from rl_training.data.schema import observation_field, observation_kind
+from rl_training.core.packed_space import PackedSpace
+from rl_training.core.spaces import observation_field, observation_kind
 from rl_training.errors import SpaceError
 
 _NATURE_MIN_SIZE = 36  # pixels a side; below, the strides of the Nature CNN leave nothing

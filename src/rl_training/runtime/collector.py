@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.algorithms.base import ActResult, Algorithm, Carry, StateDict, act_on, forget
-from rl_training.data.action_masks import MaskReader
-from rl_training.data.schema import observation_field, to_env_actions
+from rl_training.core.action_masks import MaskReader
+from rl_training.core.seeding import Streams
+from rl_training.core.spaces import observation_field, to_env_actions
+from rl_training.core.types import ActResult, Algorithm, Carry, StateDict, act_on, forget
 from rl_training.envs.resumable import EpisodeRecipe, restore_env
 from rl_training.envs.vector import EnvGroup, StepResult
 from rl_training.errors import EnvError
-from rl_training.experiment.seeding import Streams
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from rl_training.algorithms.base import Algorithm, Carry, act_on
-from rl_training.data.action_masks import MaskReader
-from rl_training.data.schema import observation_field, to_env_actions
+from rl_training.core.action_masks import MaskReader
+from rl_training.core.spaces import observation_field, to_env_actions
+from rl_training.core.types import Algorithm, Carry, act_on
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import EnvError

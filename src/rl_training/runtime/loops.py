@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import cast
 
-from rl_training.algorithms.base import Replay, Rollouts, UpdateResult
+from rl_training.core.types import Replay, Rollouts, UpdateResult
 from rl_training.hparams.base import HParams, ReplayHParams
 from rl_training.hparams.offline import OfflineHParams
 from rl_training.runtime.callbacks import Callback

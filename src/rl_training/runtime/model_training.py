@@ -5,15 +5,15 @@ import math
 import time
 from typing import cast
 
-from rl_training.algorithms.base import Metrics
-from rl_training.algorithms.dynamics import OnEpoch
 from rl_training.algorithms.mbpo import MBPO
+from rl_training.core.types import Metrics
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.mixed_source import MIN_TRANSITIONS, MixedSource
 from rl_training.errors import TrainingError
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
+from rl_training.learners.dynamics import OnEpoch
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.held_out import evaluations_on
+from rl_training.runtime.offline_evaluation import evaluations_on
 from rl_training.runtime.run import Run
 
 _PROGRESS_SECONDS = 5.0

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from rl_training.algorithms.base import Metrics
+from rl_training.core.types import Metrics
 from rl_training.runtime.callbacks import Callback, Evaluation, episode_metrics
 from rl_training.runtime.evaluation import mean_return
 from rl_training.runtime.run import Run

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.algorithms.base import Algorithm
+from rl_training.core.types import Algorithm
 from rl_training.experiment.checkpointing import find_checkpoint
-from rl_training.experiment.metrics import read_json_lines
+from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.run_dir import write_result
 from rl_training.runtime.callbacks import evaluate_policy
 from rl_training.runtime.evaluation import EvalEpisode, mean_return

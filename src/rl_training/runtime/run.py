@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Memory, StateDict
-from rl_training.data.dataset_metadata import to_text
-from rl_training.data.schema import Spaces
+from rl_training.core.seeding import Streams
+from rl_training.core.spaces import Spaces
+from rl_training.core.types import Algorithm, Memory, StateDict
+from rl_training.datasets.metadata import to_text
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import RunDir
-from rl_training.experiment.seeding import Streams
 from rl_training.runtime.collector import Collector, Episode, NoCollector
 
 RECENT_EPISODES = 100

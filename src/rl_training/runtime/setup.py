@@ -10,24 +10,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from rl_training.algorithms.base import Algorithm, Memory, Setup
-from rl_training.data.action_masks import MaskReader
-from rl_training.data.dataset_loaders import load_transition_dataset
-from rl_training.data.dataset_metadata import from_text
-from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.schema import Spaces, check_spaces
+from rl_training.acceleration.steps import resolve_acceleration
+from rl_training.core.action_masks import MaskReader
+from rl_training.core.seeding import Streams
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import Spaces
+from rl_training.core.types import Algorithm, Memory
+from rl_training.datasets.metadata import from_text
+from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.envs.factory import EnvFactory, RegisteredEnv, check_backend, make_env_factory, make_envs
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import CheckpointError, ConfigError, EnvError
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import POLICY
-from rl_training.experiment.seeding import Streams
+from rl_training.experiment.space_checks import check_spaces
 from rl_training.hparams.datasets import DatasetChoice
 from rl_training.hparams.offline import OfflineHParams
-from rl_training.runtime.acceleration import resolve_acceleration
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, NoCollector
+from rl_training.runtime.dataset_loading import load_transition_dataset
 
 log = logging.getLogger("rl_training")
 

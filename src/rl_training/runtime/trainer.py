@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from rl_training.core.seeding import Streams
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.resumable import check_replay
 from rl_training.errors import CheckpointError, ConfigError, TrainingError
@@ -13,8 +14,6 @@ from rl_training.experiment.checkpointing import checkpoint_names, resumable_nam
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import RunDir, create_run_dir, locked, read_run_config, write_metadata
-from rl_training.experiment.seeding import Streams
-from rl_training.runtime.allocator import keep_freed_memory
 from rl_training.runtime.callbacks import (
     Callback,
     Checkpointing,
@@ -24,6 +23,7 @@ from rl_training.runtime.callbacks import (
 )
 from rl_training.runtime.collector import Collector, NoCollector
 from rl_training.runtime.loops import run_off_policy, run_offline, run_on_policy
+from rl_training.runtime.malloc_tuning import keep_freed_memory
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.result import TrainResult, end_run
 from rl_training.runtime.resuming import Continuation, abandon, find_continuation, fork, is_unsaved_run, take_over

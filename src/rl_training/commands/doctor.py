@@ -1,0 +1,153 @@
+"""`rl-training doctor`: what this machine offers, what is missing, and what to do about it."""
+
+import importlib.util
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+_PACKAGES = ("rl-training", "torch", "gymnasium", "numpy", "pydantic", "safetensors", "tensorboard", "typer", "rich")
+# Extra -> the modules of its that are used.
+_EXTRAS = {
+    "box2d": ("Box2D",),
+    "mujoco": ("mujoco",),
+    "atari": ("ale_py",),
+    "minatar": ("minatar",),
+    "envpool": ("envpool",),
+    "offline": ("h5py", "pyarrow", "PIL", "matplotlib"),
+}
+_LITTLE_MEMORY = _LITTLE_DISK = 2 * 2**30  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. "note": something optional is missing; "fix": training will not work as it is."""
+
+    verdict: Literal["ok", "note", "fix"]
+    subject: str
+    text: str
+
+
+def examine(output_dir: Path) -> Iterator[Finding]:
+    """Look at the machine, one finding after the other; a check that fails is itself a finding."""
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        _packages,
+        _extras,
+        _processors,
+        _compiler,
+        _compile_cache,
+        _memory,
+        lambda: _disk(output_dir),
+        _smoke,
+    )
+    for check in checks:
+        try:
+            yield from check()
+        except Exception as error:
+            yield Finding("fix", check.__name__.strip("_<>"), f"{type(error).__name__}: {error}")
+
+
+def _packages() -> Iterator[Finding]:
+    yield Finding("ok", "python", f"{platform.python_version()} ({platform.platform()})")
+    for name in _PACKAGES:
+        try:
+            yield Finding("ok", name, metadata.version(name))
+        except metadata.PackageNotFoundError:
+            yield Finding("fix", name, f"not installed: pip install {name}")
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, modules in _EXTRAS.items():
+        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        if not missing:
+            yield Finding("ok", extra, "installed")
+        else:
+            what = "" if len(missing) == len(modules) else f"{', '.join(missing)} "
+            yield Finding("note", extra, f"{what}not installed; if you need it: pip install 'rl-training[{extra}]'")
+
+
+def _processors() -> Iterator[Finding]:
+    import torch
+
+    yield Finding("ok", "cpu", f"{os.cpu_count()} cores, PyTorch uses {torch.get_num_threads()} threads")
+    if not torch.cuda.is_available():
+        yield Finding("note", "cuda", "none found; training runs on the CPU")
+    for index in range(torch.cuda.device_count()):
+        gigabytes = torch.cuda.get_device_properties(index).total_memory / 2**30
+        yield Finding("ok", f"cuda:{index}", f"{torch.cuda.get_device_name(index)}, {gigabytes:.0f} GiB")
+
+
+def _compiler() -> Iterator[Finding]:
+    from rl_training.acceleration.compiled_packages import compiler, compiler_available
+
+    command = compiler()[0]
+    if compiler_available():
+        yield Finding("ok", "compiler", str(shutil.which(command)))
+    else:
+        yield Finding("note", "compiler", f"{command} not found; without it long runs on the CPU are slower (set $CXX)")
+
+
+def _compile_cache() -> Iterator[Finding]:
+    from rl_training.acceleration.compiled_packages import cache_dir
+
+    folder = cache_dir()
+    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+    yield Finding("ok", "cache", f"{folder}, {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB")
+
+
+def _memory() -> Iterator[Finding]:
+    from rl_training.core.memory_limits import available_memory
+
+    available = available_memory()
+    if available is None:
+        yield Finding("note", "memory", "the system does not say how much is free")
+        return
+    text = f"{available / 2**30:.1f} GiB available"
+    if available < _LITTLE_MEMORY:
+        yield Finding("note", "memory", f"{text}; lower algo_kwargs.buffer_capacity for images")
+    else:
+        yield Finding("ok", "memory", text)
+
+
+def _disk(output_dir: Path) -> Iterator[Finding]:
+    existing = next(folder for folder in (output_dir.absolute(), *output_dir.absolute().parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        yield Finding("fix", "disk", f"{existing} cannot be written to; choose another --output-dir")
+        return
+    free = shutil.disk_usage(existing).free
+    text = f"{free / 2**30:.1f} GiB free for {output_dir}"
+    if free < _LITTLE_DISK:
+        yield Finding("fix", "disk", f"{text}; make room, or choose another --output-dir")
+    else:
+        yield Finding("ok", "disk", text)
+
+
+def _smoke() -> Iterator[Finding]:
+    """Train, evaluate and save for a moment: the whole path, eager."""
+    from rl_training.experiment.config import TrainConfig
+    from rl_training.runtime.trainer import Extras, train
+
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        config = TrainConfig(
+            algo="dqn",
+            env_id="rl_training/Chain-v0",
+            total_timesteps=32,
+            device="auto",
+            acceleration="eager",
+            output_dir=folder,
+            eval_episodes=1,
+            tensorboard=False,
+            env_kwargs={"max_episode_steps": 16},
+            algo_kwargs={"learning_starts": 16, "batch_size": 8, "buffer_capacity": 32, "hidden_sizes": [8]},
+        )
+        result = train(config, Extras(show_progress=False))
+    seconds = time.perf_counter() - start
+    text = f"{result.step} env steps, {result.gradient_step} updates, evaluated and saved in {seconds:.1f} s"
+    yield Finding("ok", "training", text)

@@ -1,0 +1,45 @@
+"""`Setup`: all that building an algorithm and its memory needs to know about a run."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from rl_training.core.seeding import Streams
+from rl_training.core.spaces import Spaces
+from rl_training.hparams.base import HParams
+
+if TYPE_CHECKING:
+    from rl_training.datasets.transition_dataset import TransitionDataset
+
+H = TypeVar("H", bound=HParams, covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup(Generic[H]):
+    """All that building an algorithm and its memory needs to know about a run."""
+
+    spaces: Spaces
+    hparams: H
+    total_timesteps: int
+    streams: Streams
+    num_envs: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    acceleration: str = "eager"
+    network: nn.Module | None = None  # the user's own, in place of the default one
+    env_id: str = ""  # as gymnasium knows it; empty for an environment that the user's own function makes
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    dataset: "TransitionDataset | None" = None  # what is learnt from besides an env, or instead; None to act only
+    held_out: "TransitionDataset | None" = None  # what judges it besides, if anything does
+
+    @property
+    def identity(self) -> str | None:
+        """Name all that the code of an update depends on, if it can be named: a user's network cannot."""
+        if self.network is not None:
+            return None
+        with np.printoptions(threshold=sys.maxsize):  # numpy shortens long arrays, in which spaces may differ
+            return f"{self.hparams!r} {self.spaces!r} {self.num_envs}"

@@ -1,0 +1,155 @@
+"""From Gymnasium spaces to stored fields: the only place that decides kinds, shapes and dtypes."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.core.kinds import ActionKind, ObservationKind
+from rl_training.core.packed_space import PackedSpace, leaf_spaces
+from rl_training.errors import SpaceError
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Shape and dtype of one entry of a transition."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Spaces:
+    """What an environment shows and takes."""
+
+    observation: gym.Space[Any]
+    action: gym.Space[Any]
+    action_mask: bool = False  # whether it tells, in info["action_mask"], which actions are valid
+
+
+def observation_kind(space: gym.Space[Any]) -> ObservationKind | None:
+    """Tell how an observation is encoded; None for spaces that no encoder takes.
+
+    A three-dimensional Box is an image. So is a two-dimensional uint8 Box (grey, one channel). Any other Box is a
+    vector, flattened if need be. A Dict is encoded part by part, once `pack_space` has made one array of it.
+    """
+    if isinstance(space, PackedSpace):
+        return "dict"
+    if isinstance(space, spaces.Discrete):
+        return "discrete"
+    if isinstance(space, spaces.MultiBinary):
+        return "vector"
+    if not isinstance(space, spaces.Box) or space.dtype is None or 0 in space.shape:
+        return None
+    if len(space.shape) == 3 or (len(space.shape) == 2 and space.dtype == np.uint8):
+        return "image"
+    return "vector"
+
+
+def action_kind(space: gym.Space[Any]) -> ActionKind | None:
+    """Tell what kind of choice an action is; None for spaces that no algorithm takes."""
+    if isinstance(space, spaces.Discrete):
+        return "discrete"
+    if isinstance(space, spaces.MultiDiscrete):
+        return "multidiscrete" if space.nvec.ndim == 1 else None
+    if isinstance(space, spaces.MultiBinary):
+        return "multibinary"
+    is_floats = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
+    return "box" if is_floats and 0 not in space.shape else None  # type: ignore[operator]
+
+
+def observation_field(space: gym.Space[Any]) -> Field:
+    """Say how observations are stored: integer images as uint8, other numbers as float32 or as they are."""
+    dtype = np.dtype(space.dtype)
+    shape = tuple(space.shape or ())
+    if observation_kind(space) == "image" and np.issubdtype(dtype, np.integer):
+        low, high = int(np.min(space.low)), int(np.max(space.high))  # type: ignore[attr-defined]
+        if low < 0 or high > 255:
+            raise SpaceError(f"integer images must lie in 0..255, but this space spans {low}..{high}: {space}")
+        return Field(shape, np.dtype(np.uint8))
+    if dtype == np.float64:
+        dtype = np.dtype(np.float32)
+    return Field(shape, dtype)
+
+
+def pack_space(space: spaces.Dict) -> PackedSpace:
+    """Make one array of a Dict observation: every part as it would be stored alone, side by side in a row of bytes."""
+    dtypes: dict[tuple[str, ...], np.dtype[Any]] = {}
+    names: set[str] = set()
+    for path, leaf in leaf_spaces(space).items():
+        name = ".".join(path)
+        if name in names:
+            raise SpaceError(f"the observation space has two parts named {name!r}: {space}")
+        names.add(name)
+        cannot = f"the part {name!r} of the observation space cannot be"
+        if observation_kind(leaf) is None:
+            raise SpaceError(f"{cannot} encoded: it is {leaf}, of {space}")
+        try:
+            dtypes[path] = observation_field(leaf).dtype
+        except SpaceError as cause:
+            raise SpaceError(f"{cannot} stored: {cause}") from None
+        if dtypes[path].kind not in "biuf" or dtypes[path].itemsize > 8:
+            raise SpaceError(f"{cannot} stored: its dtype is {dtypes[path]}; wanted are numbers of at most 64 bits")
+    if not dtypes:
+        raise SpaceError(f"the observation space has no parts: it is {space}")
+    return PackedSpace(space, dtypes)
+
+
+def action_field(space: gym.Space[Any]) -> Field:
+    """Say how actions are stored: choices as indices from 0, those of a Box as floats in [-1, 1]."""
+    dtype = np.float32 if isinstance(space, spaces.Box) else np.int64
+    return Field(tuple(space.shape or ()), np.dtype(dtype))
+
+
+def transition_fields(spaces: Spaces) -> dict[str, Field]:
+    """The fields of one stored transition, in order."""
+    obs = observation_field(spaces.observation)
+    return {
+        "obs": obs,
+        "next_obs": obs,
+        "actions": action_field(spaces.action),
+        "rewards": Field((), np.dtype(np.float32)),
+        "terminated": Field((), np.dtype(np.bool_)),
+    }
+
+
+def replay_fields(spaces: Spaces, *, n_step: int = 1) -> dict[str, Field]:
+    """The fields of one transition that is stored to be replayed, in order."""
+    fields = transition_fields(spaces)
+    if spaces.action_mask:  # of the next observation: the target picks among valid actions only
+        fields["next_action_mask"] = Field((mask_size(spaces.action),), np.dtype(np.bool_))
+    if n_step > 1:
+        fields["discounts"] = Field((), np.dtype(np.float32))
+    return fields
+
+
+def to_env_actions(space: gym.Space[Any]) -> Callable[[np.ndarray], np.ndarray]:
+    """Give the function from actions of ours to the environment's.
+
+    Choices are counted from 0 here, from `start` there. Numbers are clipped to [-1, 1] and spread over the Box.
+    """
+    if isinstance(space, spaces.Box):
+        low, half = space.low.astype(np.float32), ((space.high - space.low) / 2.0).astype(np.float32)
+        if np.all(low == -1.0) and np.all(half == 1.0):
+            return lambda actions: np.clip(actions, -1.0, 1.0)
+        # The outer minimum: rounding must not carry an action over the bound.
+        return lambda actions: np.minimum(low + (np.clip(actions, -1.0, 1.0) + 1.0) * half, space.high)
+    start = getattr(space, "start", 0)
+    return (lambda actions: actions + start) if np.any(start) else (lambda actions: actions)
+
+
+def mask_size(space: gym.Space[Any]) -> int:
+    """Give the number of flags in an action mask: one per choice, those of a MultiDiscrete one after the other."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    raise SpaceError(f"action masks need a Discrete or MultiDiscrete action space, but it is {space}")

@@ -1,0 +1,170 @@
+"""What a dataset's rows must be: of the environment's spaces, finite, in range. Counts, and the first row at fault."""
+
+import logging
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.core.packed_space import PackedSpace
+from rl_training.core.spaces import Spaces, action_field, action_kind, observation_kind
+from rl_training.datasets.transitions import Transitions, describe_rows, refuse_rows, rows_with
+from rl_training.errors import DatasetError
+
+log = logging.getLogger("rl_training")
+
+ACTION_TOLERANCE = 1e-3  # of half a Box's range: what rounding may carry an action over its bound; it is clipped
+_NAME_ENV = "name the environment: env_id in a config, --env of `dataset inspect` and `convert`"
+
+
+# --- Spaces ----------------------------------------------------------------------------------------------------------
+
+
+def agreed_spaces(transitions: Transitions, env_spaces: Spaces | None) -> Spaces:
+    """The environment's spaces, which must agree with the file's; the file's; or what the arrays look like."""
+    source, declared = transitions.source, transitions.spaces
+    if env_spaces is not None:
+        if declared is not None:
+            for role, ours, theirs in (
+                ("observation", env_spaces.observation, declared.observation),
+                ("action", env_spaces.action, declared.action),
+            ):
+                if not _is_same_space(ours, theirs, compare_bounds=role == "action"):
+                    raise DatasetError(f"{source} has the {role} space {theirs}, but the environment has {ours}")
+        return Spaces(env_spaces.observation, env_spaces.action)
+    known = declared or Spaces(_observations_like(transitions), _actions_like(transitions))
+    if observation_kind(known.observation) is None:
+        raise DatasetError(f"{source}: observations of {known.observation} cannot be encoded")
+    if action_kind(known.action) is None:
+        raise DatasetError(f"{source}: no algorithm takes actions of {known.action}")
+    return known
+
+
+def _is_same_space(ours: gym.Space[Any], theirs: gym.Space[Any], *, compare_bounds: bool) -> bool:
+    """Bounds of observations may differ: the values are looked at. Those of actions say what a value means."""
+    if isinstance(ours, PackedSpace) or isinstance(theirs, PackedSpace):
+        return ours == theirs
+    if isinstance(ours, spaces.Box) and isinstance(theirs, spaces.Box):
+        kinds = {np.dtype(space.dtype).kind for space in (ours, theirs)}
+        same = ours.shape == theirs.shape and (len(kinds) == 1 or kinds <= {"i", "u"})
+        bounds = (ours.low, theirs.low), (ours.high, theirs.high)
+        return same and (not compare_bounds or all(np.allclose(a, b, rtol=1e-5) for a, b in bounds))
+    return ours == theirs
+
+
+def _observations_like(transitions: Transitions) -> gym.Space[Any]:
+    obs = transitions.observations
+    if obs.dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, obs.shape[1:], np.float32)
+    if obs.ndim == 1:
+        raise DatasetError(
+            f"{transitions.source} does not declare its observation space, and single whole numbers do not tell it; "
+            f"{_NAME_ENV}"
+        )
+    bounds = np.iinfo(obs.dtype) if obs.dtype != np.bool_ else None
+    low, high = (int(bounds.min), int(bounds.max)) if bounds else (0, 1)
+    return spaces.Box(low, high, obs.shape[1:], obs.dtype.type if bounds else np.uint8)
+
+
+def _actions_like(transitions: Transitions) -> gym.Space[Any]:
+    """Whole numbers are choices; others lie in [-1, 1], or nobody knows where."""
+    actions, source = transitions.actions, transitions.source
+    unknown = "the action space is not declared"
+    if actions.dtype.kind == "f":
+        beyond = rows_with(~(np.abs(actions) <= 1.0 + ACTION_TOLERANCE))
+        refuse_rows(beyond, actions, f"{unknown} ({_NAME_ENV}), and actions lie outside [-1, 1]", source)
+        return spaces.Box(-1.0, 1.0, actions.shape[1:], np.float32)
+    if actions.ndim == 1 or actions.shape[1:] == (1,):
+        refuse_rows(actions.reshape(-1) < 0, actions, f"{unknown} ({_NAME_ENV}), and actions are negative", source)
+        return spaces.Discrete(int(actions.max()) + 1)
+    shape = actions.shape[1:]
+    raise DatasetError(f"{source}: {unknown}, and whole numbers of shape {shape} do not tell it; {_NAME_ENV}")
+
+
+# --- Values ----------------------------------------------------------------------------------------------------------
+
+
+def to_own_actions(actions: np.ndarray, space: gym.Space[Any], source: str) -> np.ndarray:
+    """Make the environment's actions ours: the inverse of `schema.to_env_actions`. Refuse those out of range."""
+    wanted = action_field(space)
+    if not wanted.shape and actions.shape[1:] == (1,):
+        actions = actions[:, 0]  # how several libraries store choices
+    is_box = isinstance(space, spaces.Box)
+    actions = cast("actions", actions, wanted.shape, np.dtype(np.float64) if is_box else wanted.dtype, source)
+    if isinstance(space, spaces.Box):
+        if not space.is_bounded("both"):
+            raise DatasetError(f"{source}: actions need finite bounds, but their space is {space}")
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        half = (high - low) / 2.0
+        slack = ACTION_TOLERANCE * half + 1e-6
+        outside = rows_with(~((actions >= low - slack) & (actions <= high + slack)))  # NaN among them
+        refuse_rows(outside, actions, f"actions lie outside {space}", source)
+        middle = low + half
+        spread = (actions - middle) / np.where(half > 0.0, half, 1.0)
+        return np.clip(spread, -1.0, 1.0).astype(np.float32)
+    start = np.asarray(getattr(space, "start", 0), np.int64)
+    own: np.ndarray = actions - start
+    refuse_rows(_not_choices(own, space), actions, f"actions lie outside {space}", source)
+    return own
+
+
+def _not_choices(own: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
+    sizes = space.nvec if isinstance(space, spaces.MultiDiscrete) else getattr(space, "n", 2)
+    if isinstance(space, spaces.MultiBinary):
+        sizes = 2
+    return rows_with((own < 0) | (own >= sizes))
+
+
+def check_own_actions(actions: np.ndarray, space: gym.Space[Any], source: str) -> None:
+    is_box = isinstance(space, spaces.Box)
+    outside = rows_with(~(np.abs(actions) <= 1.0)) if is_box else _not_choices(actions, space)
+    refuse_rows(outside, actions, f"actions lie outside {'[-1, 1]' if is_box else space}", source)
+
+
+def cast(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any], source: str) -> np.ndarray:
+    """Bring a column into the dtype in which it is stored; refuse other shapes, and floats for whole numbers."""
+    if array.shape[1:] != shape:
+        raise DatasetError(f"{source}: {name} must have shape {(len(array), *shape)}, found {array.shape}")
+    if array.dtype.kind == "f" and dtype.kind != "f":
+        raise DatasetError(f"{source}: {name} must be whole numbers, found dtype {array.dtype}")
+    if dtype.kind in "iu" and array.dtype != dtype and array.dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        beyond = rows_with((array < bounds.min) | (array > bounds.max))
+        refuse_rows(beyond, array, f"{name} do not fit into {dtype}", source)
+    with np.errstate(over="ignore"):
+        return array.astype(dtype, order="C", copy=False)
+
+
+def refuse_non_finite(name: str, array: np.ndarray, source: str) -> None:
+    if array.dtype.kind == "f":
+        refuse_rows(rows_with(~np.isfinite(array)), array, f"{name} are not finite", source)
+
+
+def check_observations(name: str, rows: np.ndarray, space: gym.Space[Any], source: str) -> None:
+    """Refuse what is not finite, no element of the space, or further off than a Box's range is wide.
+
+    Environments overstep the bounds they declare: a little is told, not refused.
+    """
+    parts = [(name, space, rows)]
+    if isinstance(space, PackedSpace):
+        views = space.views(np.ascontiguousarray(rows))
+        parts = [(f"{name}.{leaf.name}", leaf.space, view) for leaf, view in zip(space.leaves, views, strict=True)]
+    for part_name, part, values in parts:
+        refuse_non_finite(part_name, values, source)
+        if isinstance(part, spaces.Discrete | spaces.MultiBinary):
+            own = values.astype(np.int64) - int(getattr(part, "start", 0))
+            refuse_rows(_not_choices(own, part), values, f"{part_name} lie outside {part}", source)
+        elif isinstance(part, spaces.Box):
+            low, high = part.low, part.high
+            outside = rows_with((values < low) | (values > high))
+            if not outside.any():
+                continue
+            if part.dtype is not None and np.dtype(part.dtype).kind != "f":
+                refuse_rows(outside, values, f"{part_name} lie outside {part}", source)
+            width = high.astype(np.float64) - low  # infinite where a side has no bound
+            far = rows_with((values < low - width) | (values > high + width))
+            refuse_rows(far, values, f"{part_name} lie far outside {part}", source)
+            slightly = rows_with((values < low - 1e-4 * np.abs(low)) | (values > high + 1e-4 * np.abs(high)))
+            if slightly.any():
+                log.warning("%s: %s", source, describe_rows(slightly, values, f"{part_name} overstep {part}"))

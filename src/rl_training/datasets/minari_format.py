@@ -1,0 +1,328 @@
+"""Minari datasets on this disk: a folder of metadata and episodes, read and written without the minari package.
+
+That package makes the environment from the metadata where they lack a space, and so runs what they name. We never do.
+"""
+
+import io
+import itertools
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.core.packed_space import PackedSpace
+from rl_training.core.spaces import Spaces
+from rl_training.datasets.formats import (
+    arrow_numbers,
+    check_file,
+    check_size,
+    damage_told,
+    hdf5_array,
+    hdf5_member,
+    open_hdf5,
+    open_parquet,
+    optional,
+    read_parquet_table,
+)
+from rl_training.datasets.metadata import (
+    MAX_TEXT,
+    parse_json,
+    plain_env_id,
+    refuse_entry_points,
+    space_from_json,
+    space_to_json,
+)
+from rl_training.datasets.transitions import Transitions, assemble
+from rl_training.errors import DatasetError
+
+METADATA, HDF5_FILE = "metadata.json", "main_data.hdf5"
+_FLAT = ("rewards", "terminations", "truncations")
+_VERSION = "0.5.4"  # of the package whose layout this is
+
+# A column of an episode: the bytes it will take, and the function that reads it.
+_Column: TypeAlias = tuple[int, Callable[[], np.ndarray]]
+_Episode: TypeAlias = dict[str, _Column]
+
+
+class _Layout(NamedTuple):
+    path: Path
+    spaces: Spaces
+    jpeg: bool  # whether images are JPEG files, one per frame
+
+
+def local_dataset(dataset_id: str, name: str = "dataset_id") -> Path:
+    """Find a dataset by its id where the minari package keeps those it has downloaded; none is downloaded here.
+
+    `name`: of the setting that gives the id, for messages.
+    """
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)*", dataset_id) or ".." in dataset_id:
+        raise DatasetError(f"{name} must be such as mujoco/hopper/medium-v0, got {dataset_id!r}")
+    root = Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+    if not (root / dataset_id).is_dir():
+        raise DatasetError(
+            f"{name} {dataset_id!r}: there is no such dataset in {root}; get it with: minari download {dataset_id}"
+        )
+    return root / dataset_id
+
+
+def is_minari(path: Path) -> bool:
+    return any((folder / METADATA).is_file() for folder in (path / "data", path))
+
+
+def read_minari(path: Path, *, allow_entry_points: bool = False) -> Transitions:
+    """Read a dataset's folder. Episodes hold one observation more than steps, so that every successor is known."""
+    folder = next((folder for folder in (path / "data", path) if (folder / METADATA).is_file()), None)
+    if folder is None:
+        raise DatasetError(f"{path} is no Minari dataset: it has no file data/{METADATA}")
+    check_file(folder / METADATA)
+    if (folder / METADATA).stat().st_size > MAX_TEXT:
+        raise DatasetError(f"{folder / METADATA} has more than {MAX_TEXT:,} bytes")
+    metadata = parse_json((folder / METADATA).read_bytes(), str(folder / METADATA))
+    refuse_entry_points(metadata, str(path), allowed=allow_entry_points)
+    env_id = plain_env_id(_env_id(metadata), str(path), allow_entry_points=allow_entry_points)
+    observation, action = (
+        space_from_json(metadata.get(f"{role}_space"), f"{path}: {role}_space") for role in ("observation", "action")
+    )
+    if observation is None or action is None:
+        raise DatasetError(f"{path}: the metadata must declare observation_space and action_space")
+    count, steps = (metadata.get(f"total_{what}") for what in ("episodes", "steps"))
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise DatasetError(f"{path}: total_episodes in the metadata must be at least 1, found {count!r}")
+    layout = _Layout(path, Spaces(observation, action), bool(metadata.get("jpeg_encoding", True)))
+    data_format = metadata.get("data_format", "hdf5")
+    if data_format == "hdf5":
+        with open_hdf5(folder / HDF5_FILE) as file:
+            columns = _join(path, [_hdf5_episode(file, number, layout) for number in _all_episodes(file, count, path)])
+    elif data_format in ("arrow", "parquet"):
+        columns = _join(path, [_arrow_episode(folder, number, layout, data_format) for number in range(count)])
+    else:
+        raise DatasetError(f"{path}: data_format must be hdf5, arrow or parquet, found {data_format!r}")
+    if steps is not None and steps != len(columns["rewards"]):
+        raise DatasetError(f"{path}: the metadata tell of {steps:,} steps, but there are {len(columns['rewards']):,}")
+    return assemble(columns, source=str(path), spaces=layout.spaces, env_id=env_id)
+
+
+def _env_id(metadata: dict[str, Any]) -> object:
+    spec = metadata.get("env_spec")
+    return parse_json(spec, "env_spec").get("id") if isinstance(spec, str) else None
+
+
+def _join(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.ndarray]:
+    """Read all episodes, one after the other, once it is known that they fit: twice, for the next observations."""
+    check_size(2 * sum(size for episode in episodes for size, _ in episode.values()), path)
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in ("observations", "next_observations", "actions", *_FLAT)}
+    for number, episode in enumerate(episodes):
+        read = {name: load() for name, (_, load) in episode.items()}
+        steps = len(read["rewards"])
+        wanted = {name: steps + (name == "observations") for name in read}
+        for name, array in read.items():
+            if len(array) != wanted[name]:
+                raise DatasetError(
+                    f"{path}: episode {number} has {steps:,} rewards and {len(array):,} {name}, "
+                    f"wanted are {wanted[name]:,}"
+                )
+        if steps == 0:
+            continue
+        truncations = read["truncations"].copy()
+        truncations[-1] |= not read["terminations"][-1]  # where the recording stops, the episode was cut
+        obs = read.pop("observations")
+        for name, array in (read | {"truncations": truncations}).items():
+            parts[name].append(array)
+        parts["observations"].append(obs[:-1])
+        parts["next_observations"].append(obs[1:])
+    if not parts["rewards"]:
+        raise DatasetError(f"{path} is empty: its episodes have no steps")
+    shapes = {name: {array.shape[1:] for array in arrays} for name, arrays in parts.items()}
+    for name, found in shapes.items():
+        if len(found) > 1:
+            raise DatasetError(f"{path}: {name} must be of one shape, found {' and '.join(map(str, sorted(found)))}")
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+
+# --- Episodes in HDF5 ------------------------------------------------------------------------------------------------
+
+
+def _all_episodes(file: Any, count: int, path: Path) -> Iterator[int]:
+    found = sum(name.startswith("episode_") for name in file)
+    if found != count:
+        raise DatasetError(f"{path}: the metadata tell of {count:,} episodes, but there are {found:,}")
+    yield from range(count)
+
+
+def _hdf5_episode(file: Any, number: int, layout: _Layout) -> _Episode:
+    group = hdf5_member(file, f"episode_{number}", layout.path)
+    episode = {name: _hdf5_column(group, name, layout) for name in _FLAT}
+    episode["observations"] = _hdf5_elements(group, "observations", layout.spaces.observation, layout)
+    episode["actions"] = _hdf5_elements(group, "actions", layout.spaces.action, layout)
+    return episode
+
+
+def _hdf5_column(group: Any, name: str, layout: _Layout) -> _Column:
+    if name not in group:
+        raise DatasetError(f"{layout.path}: {group.name} has no {name!r}")
+    return hdf5_array(group, name, layout.path)
+
+
+def _hdf5_elements(group: Any, name: str, space: gym.Space[Any], layout: _Layout) -> _Column:
+    """Elements of a space: an array, images as JPEG files, or a group for each level of a Dict."""
+    if isinstance(space, PackedSpace):
+        leaves = []
+        for leaf in space.leaves:
+            inner = hdf5_member(group, name, layout.path)
+            for key in leaf.path[:-1]:
+                inner = hdf5_member(inner, key, layout.path)
+            leaves.append(_hdf5_elements(inner, leaf.path[-1], leaf.space, layout))
+        return _packed(space, leaves, layout.path)
+    if layout.jpeg and _is_image(space):
+        dataset = hdf5_member(group, name, layout.path)
+        return math.prod((len(dataset), *(space.shape or ()))), lambda: _decoded(list(dataset[()]), space, layout.path)
+    return _hdf5_column(group, name, layout)
+
+
+def _packed(space: PackedSpace, leaves: Sequence[_Column], path: Path) -> _Column:
+    """Write the parts of Dict observations into rows of bytes."""
+
+    def read() -> np.ndarray:
+        arrays = [load() for _, load in leaves]
+        rows = np.zeros((len(arrays[0]), *space.shape), np.uint8)
+        for leaf, array, view in zip(space.leaves, arrays, space.views(rows), strict=True):
+            if array.shape != view.shape:
+                raise DatasetError(f"{path}: {leaf.name!r} must have shape {view.shape}, found {array.shape}")
+            view[...] = array
+        return rows
+
+    return 2 * sum(size for size, _ in leaves), read
+
+
+def _is_image(space: gym.Space[Any]) -> bool:
+    """Tell, as Minari does, which spaces have their elements stored as JPEG files."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+        return False
+    return min(space.shape[:2]) >= 32 and bool((space.low == 0).all() and (space.high == 255).all())
+
+
+def _decoded(frames: Sequence[Any], space: gym.Space[Any], path: Path) -> np.ndarray:
+    image = optional("PIL.Image", f"the images of {path}")
+    shape = tuple(space.shape or ())
+    rows = np.empty((len(frames), *shape), np.uint8)
+    for number, frame in enumerate(frames):
+        with damage_told(path, "a sequence of JPEG images"):
+            picture = image.open(io.BytesIO(bytes(frame)), formats=("JPEG",))
+            if (picture.height, picture.width) != shape[:2]:  # known before it is decoded
+                raise DatasetError(f"{path}: image {number} is {picture.size}, wanted is shape {shape}")
+            rows[number] = np.asarray(picture, np.uint8).reshape(shape)
+    return rows
+
+
+# --- Episodes in Arrow and Parquet files -----------------------------------------------------------------------------
+
+
+def _arrow_episode(folder: Path, number: int, layout: _Layout, data_format: str) -> _Episode:
+    """A file per episode; all columns are as long as the observations, those of steps are padded by one row."""
+    files = sorted((folder / str(number)).glob(f"*.{data_format}"))
+    if len(files) != 1:
+        raise DatasetError(f"{layout.path}: episode {number} must be one {data_format} file, found {len(files)}")
+    (file,) = files
+    check_file(file)
+    table = _read_table(file, data_format)
+    missing = [name for name in ("observations", "actions", *_FLAT) if name not in table.column_names]
+    if missing:
+        raise DatasetError(f"{file} has no column {' and no '.join(map(repr, missing))}")
+    steps = len(table) - 1
+    columns = {name: arrow_numbers(table.column(name), name, file) for name in _FLAT}
+    columns["observations"] = _arrow_elements(table.column("observations"), layout.spaces.observation, layout)
+    columns["actions"] = _arrow_elements(table.column("actions"), layout.spaces.action, layout)
+    episode = {name: array if name == "observations" else array[:steps] for name, array in columns.items()}
+    return {name: (array.nbytes, lambda array=array: array) for name, array in episode.items()}  # type: ignore[misc]
+
+
+def _read_table(file: Path, data_format: str) -> Any:
+    with damage_told(file, f"a file of the format {data_format}"):
+        if data_format == "parquet":
+            with open_parquet(file) as opened:
+                known = [name for name in ("observations", "actions", *_FLAT) if name in opened.schema_arrow.names]
+                return read_parquet_table(opened, known, file)
+        check_size(file.stat().st_size, file)
+        with optional("pyarrow.ipc", f"the dataset {file}").open_file(str(file)) as reader:
+            return reader.read_all()
+
+
+def _arrow_elements(column: Any, space: gym.Space[Any], layout: _Layout) -> np.ndarray:
+    arrow = optional("pyarrow", f"the dataset {layout.path}")
+    column = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
+    if isinstance(space, PackedSpace):
+        leaves = []
+        for leaf in space.leaves:
+            inner = column
+            for key in leaf.path:
+                if not arrow.types.is_struct(inner.type) or inner.type.get_field_index(key) < 0:
+                    raise DatasetError(f"{layout.path}: observations have no part {leaf.name!r}")
+                inner = inner.field(key)
+            leaves.append(_arrow_elements(inner, leaf.space, layout))
+        _, read = _packed(space, [(leaf.nbytes, lambda leaf=leaf: leaf) for leaf in leaves], layout.path)  # type: ignore[misc]
+        return read()
+    if layout.jpeg and _is_image(space):
+        return _decoded(column.to_pylist(), space, layout.path)
+    array = arrow_numbers(column, "elements", layout.path)
+    wanted = (len(array), *(space.shape or ()))
+    if array.size != math.prod(wanted):
+        raise DatasetError(f"{layout.path}: elements of {space} must have shape {wanted}, found {array.shape}")
+    return array.reshape(wanted)
+
+
+# --- Writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_minari(transitions: Transitions, path: Path, *, name: str = "") -> None:
+    """Write a folder that `minari.load_dataset` reads if it lies among its datasets; images are not compressed."""
+    h5py = optional("h5py", "a Minari dataset")
+    known = transitions.spaces
+    if known is None:
+        raise DatasetError(f"{transitions.source} does not declare its spaces, which a Minari dataset must")
+    folder, name = path / "data", name or path.name
+    folder.mkdir(parents=True)
+    ends = transitions.terminations | transitions.truncations
+    ends[-1] = True
+    bounds = [0, *(np.flatnonzero(ends) + 1).tolist()]
+    with h5py.File(folder / HDF5_FILE, "w", track_order=True) as file:
+        for number, (start, end) in enumerate(itertools.pairwise(bounds)):
+            group, rows = file.create_group(f"episode_{number}"), slice(start, end)
+            group.attrs.update({"id": number, "total_steps": end - start})
+            obs = np.concatenate([transitions.observations[rows], transitions.next_observations[end - 1 : end]])
+            _write_elements(group, "observations", obs, known.observation)
+            for column in ("actions", *_FLAT):
+                group.create_dataset(column, data=getattr(transitions, column)[rows], fletcher32=True)
+    metadata = {
+        "dataset_id": name if re.search(r"-v\d+$", name) else f"{name}-v0",
+        "total_episodes": len(bounds) - 1,
+        "total_steps": len(transitions),
+        "data_format": "hdf5",
+        "jpeg_encoding": False,
+        "observation_space": json.dumps(space_to_json(known.observation)),
+        "action_space": json.dumps(space_to_json(known.action)),
+        "minari_version": _VERSION,
+        "author": [],
+        "author_email": [],
+        "algorithm_name": "rl-training",
+        "code_permalink": "",
+        "requirements": [],
+    }
+    spec = gym.registry.get(transitions.env_id)
+    if spec is not None and isinstance(spec.entry_point, str):
+        metadata["env_spec"] = spec.to_json()
+    (folder / METADATA).write_text(json.dumps(metadata), "utf-8")
+
+
+def _write_elements(group: Any, name: str, rows: np.ndarray, space: gym.Space[Any]) -> None:
+    if not isinstance(space, PackedSpace):
+        group.create_dataset(name, data=rows, fletcher32=True)
+        return
+    for leaf, view in zip(space.leaves, space.views(np.ascontiguousarray(rows)), strict=True):
+        group.create_dataset("/".join((name, *leaf.path)), data=view, fletcher32=True)

@@ -1,0 +1,141 @@
+"""`TransitionDataset`: recorded transitions to learn from, checked once and then never changed."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rl_training.core.spaces import Spaces, observation_field, transition_fields
+from rl_training.datasets.checks import (
+    agreed_spaces,
+    cast,
+    check_observations,
+    check_own_actions,
+    refuse_non_finite,
+    to_own_actions,
+)
+from rl_training.datasets.transitions import Transitions
+from rl_training.errors import DatasetError
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TransitionDataset:
+    """N transitions in the order in which they were taken; arrays that cannot be written to.
+
+    `actions` are ours: in [-1, 1] for a Box, indices from 0 for choices. `terminated` stops a target, `truncated` does
+    not: `next_obs` is the true successor in either case. An episode ends at a row with one of them, and at the last.
+    """
+
+    obs: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    next_obs: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    spaces: Spaces
+    env_id: str = ""  # empty if unknown
+    source: str = "the dataset"  # for messages
+    episode_ends: np.ndarray = field(init=False)  # the rows that are the last of their episode, ascending
+
+    def __post_init__(self) -> None:
+        fields = {**transition_fields(self.spaces), "truncated": transition_fields(self.spaces)["terminated"]}
+        rows = len(self.rewards)
+        if rows == 0:
+            raise DatasetError(f"{self.source} is empty: it has no rows")
+        for name, wanted in fields.items():
+            array = getattr(self, name)
+            if array.shape != (rows, *wanted.shape) or array.dtype != wanted.dtype:
+                raise DatasetError(
+                    f"{self.source}: {name} must have shape {(rows, *wanted.shape)} and dtype {wanted.dtype}, "
+                    f"found {array.shape} and {array.dtype}"
+                )
+        for name in ("obs", "next_obs"):
+            check_observations(name, getattr(self, name), self.spaces.observation, self.source)
+        refuse_non_finite("rewards", self.rewards, self.source)
+        check_own_actions(self.actions, self.spaces.action, self.source)
+        ends = self.terminated | self.truncated
+        ends[-1] = True
+        object.__setattr__(self, "episode_ends", np.flatnonzero(ends))
+        for name in (*fields, "episode_ends"):
+            view = getattr(self, name).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+
+    @classmethod
+    def of(cls, transitions: Transitions, env_spaces: Spaces | None = None) -> "TransitionDataset":
+        """Make a dataset of what a file holds. `env_spaces`: of the environment that it is for, if there is one."""
+        source = transitions.source
+        known = agreed_spaces(transitions, env_spaces)
+        observation = observation_field(known.observation)
+        obs, next_obs = (
+            cast(name, array, observation.shape, observation.dtype, source)
+            for name, array in (
+                ("observations", transitions.observations),
+                ("next_observations", transitions.next_observations),
+            )
+        )
+        with np.errstate(over="ignore"):  # what a float32 cannot hold is refused as not finite
+            rewards = transitions.rewards.astype(np.float32)
+        return cls(
+            obs=obs,
+            actions=to_own_actions(transitions.actions, known.action, source),
+            rewards=rewards,
+            next_obs=next_obs,
+            terminated=transitions.terminations,
+            truncated=transitions.truncations,
+            spaces=known,
+            env_id=transitions.env_id,
+            source=source,
+        )
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def episode_starts(self) -> np.ndarray:
+        return np.concatenate([[0], self.episode_ends[:-1] + 1])
+
+    def episode_lengths(self) -> np.ndarray:
+        lengths: np.ndarray = self.episode_ends - self.episode_starts + 1
+        return lengths
+
+    def episode_returns(self) -> np.ndarray:
+        """The sum of each episode's rewards, (episodes,) float64."""
+        returns: np.ndarray = np.add.reduceat(self.rewards.astype(np.float64), self.episode_starts)
+        return returns
+
+    def split(self, held_out: float, seed: int) -> tuple["TransitionDataset", "TransitionDataset"]:
+        """Part off a share of the episodes, whole ones, drawn by `seed`: (to learn from, held out)."""
+        episodes = len(self.episode_ends)
+        if not 0.0 < held_out < 1.0:
+            raise DatasetError(f"held_out must be in (0, 1), got {held_out}")
+        if episodes < 2:
+            raise DatasetError(f"{self.source} has a single episode: of it none can be held out; set held_out to 0")
+        count = min(max(1, round(held_out * episodes)), episodes - 1)
+        chosen = np.zeros(episodes, np.bool_)
+        chosen[np.random.default_rng(seed).permutation(episodes)[:count]] = True
+        rows = np.repeat(chosen, self.episode_lengths())
+        return self._rows(~rows), self._rows(rows)
+
+    def first(self, count: int) -> "TransitionDataset":
+        """Give the first so many rows; the episode that this cuts ends there."""
+        return self if count >= len(self) else self._rows(np.arange(len(self)) < count)
+
+    def with_shuffled_actions(self, seed: int) -> "TransitionDataset":
+        """Give every observation the action of another row: a control, whose actions follow from nothing."""
+        return replace(self, actions=np.random.default_rng(seed).permutation(self.actions))
+
+    def _rows(self, chosen: np.ndarray) -> "TransitionDataset":
+        """Give the chosen rows; whole episodes, so that each still ends with a row that says so."""
+        truncated = self.truncated.copy()
+        truncated[-1] |= not self.terminated[-1]  # an open end is an end only as long as it is the last row
+        return TransitionDataset(
+            obs=self.obs[chosen],
+            actions=self.actions[chosen],
+            rewards=self.rewards[chosen],
+            next_obs=self.next_obs[chosen],
+            terminated=self.terminated[chosen],
+            truncated=truncated[chosen],
+            spaces=self.spaces,
+            env_id=self.env_id,
+            source=self.source,
+        )

@@ -1,0 +1,175 @@
+"""Transitions as files hold them: the environment's own actions, one row per step, and where episodes end."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rl_training.core.spaces import Spaces
+from rl_training.errors import DatasetError
+
+log = logging.getLogger("rl_training")
+
+# Our name of each column, and those that it has in files: Minari's, ours for batches, D4RL's.
+NAMES = {
+    "observations": ("observations", "obs"),
+    "actions": ("actions",),
+    "rewards": ("rewards",),
+    "next_observations": ("next_observations", "next_obs"),
+    "terminations": ("terminations", "terminated", "terminals"),
+    "truncations": ("truncations", "truncated", "timeouts"),
+}
+_MERGED = ("dones", "done")  # which of the two an episode's end was cannot be told from these
+_PER_STEP = ("rewards", "terminations", "truncations")  # one number per row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transitions:
+    """The columns of a dataset, N rows each, checked for lengths and dtypes only.
+
+    A row with `terminations` or `truncations` is the last of its episode; so is the last row of all.
+    """
+
+    source: str  # for messages: the file
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    next_observations: np.ndarray
+    terminations: np.ndarray
+    truncations: np.ndarray
+    spaces: Spaces | None = None  # as the file declares them
+    env_id: str = ""
+
+    def columns(self) -> dict[str, np.ndarray]:
+        return {name: getattr(self, name) for name in NAMES}
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+
+def find_columns(found: Iterable[str], source: str) -> dict[str, str]:
+    """Give the file's name of each column of ours that it has; refuse a file that lacks one it must have."""
+    found = list(found)
+    names: dict[str, str] = {}
+    for ours, known in NAMES.items():
+        present = [name for name in known if name in found]
+        if len(present) > 1:
+            raise DatasetError(f"{source} has {' and '.join(map(repr, present))}: one of them must go")
+        if present:
+            names[ours] = present[0]
+    merged = next((name for name in _MERGED if name in found), None)
+    if merged is not None and not {"terminations", "truncations"} <= names.keys():
+        raise DatasetError(
+            f"{source} has {merged!r}, which merges terminations with time limits; "
+            "it must hold 'terminations' and 'truncations' apart"
+        )
+    missing = [name for name in ("observations", "actions", "rewards", "terminations") if name not in names]
+    if missing:
+        listed = ", ".join(map(repr, found[:20])) or "nothing"
+        raise DatasetError(f"{source} has no column {' and no '.join(map(repr, missing))}; it has {listed}")
+    if not {"truncations", "next_observations"} & names.keys():
+        raise DatasetError(
+            f"{source} has neither 'truncations' nor 'next_observations': "
+            "where an episode was cut by a time limit cannot be told"
+        )
+    return names
+
+
+def assemble(columns: Mapping[str, Any], *, source: str, spaces: Spaces | None = None, env_id: str = "") -> Transitions:
+    """Check the columns of a file, by our names, against each other, and derive those that it lacks."""
+    arrays = {name: _numbers(name, values, source) for name, values in columns.items()}
+    for name in _PER_STEP:
+        if name in arrays:
+            arrays[name] = _one_per_row(name, arrays[name], source)
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        raise DatasetError(f"{source}: columns must be of one length, found {told}")
+    if not lengths["rewards"]:
+        raise DatasetError(f"{source} is empty: it has no rows")
+    for name in ("terminations", "truncations"):
+        if name in arrays:
+            arrays[name] = _flags(name, arrays[name], source)
+    obs, next_obs = arrays["observations"], arrays.get("next_observations")
+    if next_obs is None:
+        arrays = _with_successors(arrays, source)
+    elif next_obs.shape != obs.shape:
+        raise DatasetError(f"{source}: next_observations have shape {next_obs.shape}, but observations {obs.shape}")
+    elif "truncations" not in arrays:
+        arrays["truncations"] = _jumps(obs, next_obs) & ~arrays["terminations"]
+    return Transitions(source=source, spaces=spaces, env_id=env_id, **arrays)
+
+
+def rows_with(flags: np.ndarray) -> np.ndarray:
+    """Tell which rows have a flag set anywhere: (rows, ...) to (rows,)."""
+    found: np.ndarray = np.asarray(flags.reshape(len(flags), -1).any(axis=1))
+    return found
+
+
+def refuse_rows(bad: np.ndarray, values: np.ndarray, problem: str, source: str) -> None:
+    """Refuse a column in which a row is bad: say how many are, and show the first."""
+    if bad.any():
+        raise DatasetError(f"{source}: {describe_rows(bad, values, problem)}")
+
+
+def describe_rows(bad: np.ndarray, values: np.ndarray, problem: str) -> str:
+    first = int(bad.argmax())
+    shown = np.array2string(values[first], threshold=12, precision=6)
+    return f"{problem} in {int(bad.sum()):,} of {len(bad):,} rows, first in row {first:,}: {shown}"
+
+
+def _numbers(name: str, values: Any, source: str) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise DatasetError(f"{source}: {name} must be numbers, found dtype {array.dtype}")
+    if array.ndim == 0:
+        raise DatasetError(f"{source}: {name} must have one entry per row, found a single number")
+    return array
+
+
+def _one_per_row(name: str, array: np.ndarray, source: str) -> np.ndarray:
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DatasetError(f"{source}: {name} must hold one number per row, found shape {array.shape}")
+    return array
+
+
+def _flags(name: str, array: np.ndarray, source: str) -> np.ndarray:
+    if array.dtype != np.bool_:
+        refuse_rows((array != 0) & (array != 1), array, f"{name} must be 0 or 1, but are not", source)
+    return array.astype(np.bool_)
+
+
+def _jumps(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
+    """Tell where the next row is not the successor: an episode ended there, and was cut if it did not terminate."""
+    rows = len(obs)
+    jumps = np.ones(rows, np.bool_)
+    jumps[:-1] = rows_with(next_obs[:-1] != obs[1:])
+    return jumps
+
+
+def _with_successors(arrays: dict[str, np.ndarray], source: str) -> dict[str, np.ndarray]:
+    """Derive next observations from the following rows; drop rows whose successor the file does not tell.
+
+    These are the last rows of truncated episodes and of the file: the row before then is the last of its episode, cut.
+    After a termination no target looks at the successor; the observation itself stands for it.
+    """
+    obs, terminations = arrays["observations"], arrays["terminations"]
+    truncations = arrays["truncations"].copy()
+    next_obs = np.concatenate([obs[1:], obs[-1:]])
+    next_obs[terminations] = obs[terminations]
+    unknown = truncations & ~terminations
+    unknown[-1] = not terminations[-1]
+    # The row before a dropped one; where that ends an episode itself, the dropped row was an episode of its own.
+    before = np.flatnonzero(unknown[1:])
+    truncations[before] |= ~terminations[before]
+    keep = ~unknown
+    if not keep.any():
+        raise DatasetError(f"{source}: no row has a successor; without 'next_observations' an episode needs two rows")
+    if unknown.any():
+        log.info("%s: dropped %s rows whose next observation is not stored", source, f"{int(unknown.sum()):,}")
+    columns = {**arrays, "next_observations": next_obs, "truncations": truncations}
+    return {name: array[keep] for name, array in columns.items()}

@@ -1,0 +1,116 @@
+"""Observations and rewards on a scale of about one, by statistics that grow with the run.
+
+Statistics change only between rollouts: within one, acting and learning see the same function of the observation.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.core.types import StateDict
+from rl_training.learners.targets import discounted_sum
+
+_EPS = 1e-8  # added to variances, so that what never varies becomes 0
+_LIMIT = 10.0  # normalised values are clipped to ± this
+_ROWS_AT_ONCE = 65_536  # of which statistics are taken, in float64
+
+
+class RunningMoments:
+    """Mean and variance over everything seen, (rows, *shape) at a time. Chan, Golub and LeVeque 1979."""
+
+    def __init__(self, shape: tuple[int, ...] = ()) -> None:
+        self.mean = torch.zeros(shape, dtype=torch.float64)
+        self.variance = torch.ones(shape, dtype=torch.float64)
+        self.count = 0
+
+    def update(self, values: Tensor) -> None:
+        values = values.to("cpu", torch.float64)
+        rows, mean, variance = len(values), values.mean(0), values.var(0, correction=0)
+        total = self.count + rows
+        shift = mean - self.mean
+        squares = self.variance * self.count + variance * rows + shift.square() * (self.count * rows / total)
+        self.mean = self.mean + shift * (rows / total)
+        self.variance, self.count = squares / total, total
+
+    @property
+    def std(self) -> Tensor:
+        return (self.variance + _EPS).sqrt()
+
+    def state_dict(self) -> StateDict:
+        return {"mean": self.mean, "variance": self.variance, "count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.mean = torch.as_tensor(state["mean"]).clone()
+        self.variance = torch.as_tensor(state["variance"]).clone()
+        self.count = int(state["count"])
+
+
+def normalized(obs: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    return ((obs - mean) * scale).clamp(-_LIMIT, _LIMIT)
+
+
+class ObsNormalizer:
+    """(obs - mean) / deviation, each entry for itself."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.moments = RunningMoments(shape)
+        self._refresh()
+
+    def rows(self, obs: np.ndarray) -> np.ndarray:
+        """Normalise observations for acting."""
+        floats = obs.astype(np.float32, copy=False)  # numpy would make float64 of integers
+        normalized: np.ndarray = np.clip((floats - self._mean) * self._scale, -_LIMIT, _LIMIT)
+        return normalized
+
+    def tensor(self, obs: Tensor) -> Tensor:
+        """Normalise observations for learning."""
+        mean, scale = (constant.to(obs.device) for constant in self.constants())
+        return normalized(obs, mean, scale)
+
+    def constants(self) -> tuple[Tensor, Tensor]:
+        """Give the mean, and what the difference to it is multiplied by, as `normalized` takes them."""
+        return torch.from_numpy(self._mean), torch.from_numpy(self._scale)
+
+    def update(self, obs: Tensor) -> None:
+        self.moments.update(obs)
+        self._refresh()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.moments.load_state_dict(state)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._mean = self.moments.mean.float().numpy()
+        self._scale = (1.0 / self.moments.std).float().numpy()
+
+
+def fitted_normalizer(obs: np.ndarray) -> ObsNormalizer:
+    """Give the normalizer of a dataset's observations, (rows, *shape)."""
+    normalizer = ObsNormalizer(obs.shape[1:])
+    for start in range(0, len(obs), _ROWS_AT_ONCE):
+        normalizer.update(torch.from_numpy(obs[start : start + _ROWS_AT_ONCE].copy()))
+    return normalizer
+
+
+class RewardScaler:
+    """Rewards divided by the deviation of the discounted return since the episode's start; their sign stays."""
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        self.moments = RunningMoments()
+        self.returns = torch.zeros(num_envs, dtype=torch.float64)  # of the open episodes
+        self._gamma = gamma
+
+    def scale(self, rewards: Tensor, ended: Tensor) -> Tensor:
+        """Take in one rollout, (steps, envs), and give its rewards scaled."""
+        device, rewards, ended = rewards.device, rewards.cpu().double(), ended.cpu()
+        before = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))  # the return starts anew after an end
+        decay = self._gamma * (~before).double()
+        first = rewards[:1] + self._gamma * self.returns
+        # The sum runs from the start: the one of the future on the reversed rollout.
+        returns = discounted_sum(torch.cat((first, rewards[1:])).flip(0), decay.flip(0)).flip(0)
+        self.returns = returns[-1] * (~ended[-1])
+        self.moments.update(returns.flatten())
+        return (rewards / self.moments.std).clamp(-_LIMIT, _LIMIT).float().to(device)

@@ -1,0 +1,81 @@
+"""Judging an offline algorithm by data that it has not learnt from: the only way where there is no environment."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Protocol, cast
+
+import torch
+
+from rl_training.core.spaces import transition_fields
+from rl_training.core.types import Batch, Metrics
+from rl_training.data.dataset_memory import DatasetMemory
+from rl_training.datasets.transition_dataset import TransitionDataset
+from rl_training.experiment.checkpointing import Checkpoint
+from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.run import Run
+from rl_training.runtime.setup import Extras, build_learner, for_acting
+
+_ROWS_AT_ONCE = 8_192
+
+
+class Judge(Protocol):
+    """An algorithm that can tell something of transitions that it has not learnt from."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def judge(self, batch: Batch) -> Metrics:
+        """Give means over the rows of a batch, which lies on the algorithm's device."""
+        ...
+
+
+class HeldOut(Callback):
+    """Whenever the run is evaluated: a line in eval.jsonl, and the same numbers among the metrics."""
+
+    def __init__(self, dataset: TransitionDataset) -> None:
+        self._dataset = dataset
+
+    def on_step(self, run: Run) -> None:
+        if run.crossed(run.config.eval_interval) or run.step >= run.config.total_timesteps:
+            found = judge(cast(Judge, run.algorithm), self._dataset)
+            run.folder.log("eval").write({"step": run.step, "held_out": found})
+            run.folder.log("eval").flush()
+            run.last_metrics |= {f"held_out_{name}": torch.tensor(value) for name, value in found.items()}
+
+
+def judge(algorithm: Judge, dataset: TransitionDataset) -> dict[str, float]:
+    """Give the means over all rows of what the algorithm says of them."""
+    sums: dict[str, float] = defaultdict(float)
+    for batch in _batches(dataset, algorithm.device):
+        for name, mean in algorithm.judge(batch).items():
+            sums[name] += float(mean) * len(batch["rewards"])
+    return {name: total / len(dataset) for name, total in sums.items()}
+
+
+def judge_checkpoint(checkpoint: Checkpoint, extras: Extras) -> dict[str, float]:
+    """Judge a saved run that has no environment by the data that it held out, which must be there again."""
+    learner = build_learner(for_acting(checkpoint.config), extras, None)
+    learner.memory.load_state_dict(checkpoint.load(MEMORY))
+    learner.algorithm.load_policy_state_dict(checkpoint.load(POLICY))
+    learner.algorithm.load_state_dict(checkpoint.load(TRAINING)["algorithm"])
+    assert learner.setup.held_out is not None  # settings without it are refused
+    return judge(cast(Judge, learner.algorithm), learner.setup.held_out)
+
+
+def _batches(dataset: TransitionDataset, device: torch.device) -> Iterator[Batch]:
+    for start in range(0, len(dataset), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        yield {
+            name: torch.from_numpy(getattr(dataset, name)[rows].copy()).to(device)
+            for name in transition_fields(dataset.spaces)
+        }
+
+
+def held_out_evaluation(run: Run) -> list[Callback]:
+    """What an offline run needs besides the loop, if some of its data are held out."""
+    return evaluations_on(cast(DatasetMemory, run.memory))
+
+
+def evaluations_on(memory: DatasetMemory) -> list[Callback]:
+    return [HeldOut(memory.held_out)] if memory.held_out is not None else []

@@ -1,0 +1,66 @@
+"""Going on in an environment from where a run on a dataset stopped: what was learnt, and what it was learnt from."""
+
+from typing import cast
+
+from rl_training.core.spaces import transition_fields
+from rl_training.datasets.transition_dataset import TransitionDataset
+from rl_training.errors import CheckpointError, ConfigError, UserError
+from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
+from rl_training.experiment.manifest import POLICY, TRAINING
+from rl_training.hparams.offline import IQLHParams, IQLOnlineHParams
+from rl_training.learners.offline import OfflineLearner
+from rl_training.runtime.dataset_loading import load_transition_dataset
+from rl_training.runtime.setup import Extras, Learner
+
+_ALIKE = ("network", "hidden_sizes", "layer_norm", "normalize_observations")  # settings that shape what is taken over
+
+
+def begin_from_offline_run(learner: Learner, extras: Extras) -> None:
+    """Load the offline run's checkpoint, and fill the memory with its dataset. If resumed, a run has all of it."""
+    hparams = cast(IQLOnlineHParams, learner.setup.hparams)
+    if hparams.init_from is None:
+        return
+    try:
+        checkpoint = _open(hparams)
+        dataset = _dataset(checkpoint, learner, extras)
+        algorithm = cast(OfflineLearner, learner.algorithm)
+        algorithm.start_from(checkpoint.load(POLICY), checkpoint.load(TRAINING)["algorithm"])
+    except UserError as error:
+        raise type(error)(f"iql_online.algo_kwargs.init_from: {error}") from error
+    rows, capacity = len(dataset), hparams.buffer_capacity
+    if rows > capacity:
+        raise ConfigError(
+            f"iql_online.algo_kwargs.buffer_capacity must hold the {rows:,} transitions of init_from's dataset, "
+            f"got {capacity:,}"
+        )
+    learner.memory.add({name: getattr(dataset, name) for name in transition_fields(dataset.spaces)})
+
+
+def _open(hparams: IQLOnlineHParams) -> Checkpoint:
+    """Open the checkpoint of an offline run whose networks are those of this one."""
+    assert hparams.init_from is not None
+    checkpoint = open_checkpoint(find_checkpoint(hparams.init_from), parts=(POLICY, TRAINING))
+    learnt_with = checkpoint.config.hparams
+    if not isinstance(learnt_with, IQLHParams):
+        raise CheckpointError(f"{checkpoint.path} is of {checkpoint.config.algo}, but must be of iql")
+    if not checkpoint.is_resumable:
+        raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation), without the critics")
+    for name in _ALIKE:
+        ours, theirs = getattr(hparams, name), getattr(learnt_with, name)
+        if ours != theirs:
+            raise ConfigError(f"{name} must be as in {checkpoint.path}, {theirs}, got {ours}")
+    return checkpoint
+
+
+def _dataset(checkpoint: Checkpoint, learner: Learner, extras: Extras) -> TransitionDataset:
+    """Give what the offline run learnt from, which must fit this run's environment."""
+    learnt_with, spaces = cast(IQLHParams, checkpoint.config.hparams), learner.setup.spaces
+    is_random = learnt_with.dataset_kind == "random"  # made in the environment of the offline run, be it another
+    factory = extras.factory_for(checkpoint.config) if is_random else learner.env_factory
+    dataset = load_transition_dataset(learnt_with, env_factory=factory, allow_entry_points=extras.allow_entry_points)
+    if (dataset.spaces.observation, dataset.spaces.action) != (spaces.observation, spaces.action):
+        raise CheckpointError(
+            f"{checkpoint.path} learnt from {dataset.spaces.observation} to {dataset.spaces.action}, "
+            f"but the environment has {spaces.observation} and {spaces.action}"
+        )
+    return dataset

@@ -1,0 +1,183 @@
+"""Runs by spec: set up, continue or recall a run in a known folder; several seeds of one config with one summary.
+
+The same call after an interruption picks up where it stopped: finished seeds are read back, unfinished ones resumed.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from rl_training.core.durable_files import write_atomic
+from rl_training.datasets.metadata import ALLOW
+from rl_training.errors import ConfigError, TrainingError
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.run_dir import create_run_dir, read_result
+from rl_training.runtime.signals import signals_handled
+from rl_training.runtime.trainer import Extras, resume, train
+
+EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: saved, can be continued
+BOOTSTRAP_RESAMPLES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Scores over seeds; `interval` is the 95 % bootstrap interval of the interquartile mean."""
+
+    count: int
+    mean: float
+    std: float
+    iqm: float
+    interval: tuple[float, float]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.mean:.1f} ± {self.std:.1f} (interquartile mean {self.iqm:.1f}, "
+            f"95 % interval {self.interval[0]:.1f} to {self.interval[1]:.1f}, {self.count} seeds)"
+        )
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """Mean without the lowest and the highest quarter (rounded down: of 5 values, the middle 3 count)."""
+    cut = len(values) // 4
+    return fmean(sorted(values)[cut : len(values) - cut])
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Summarise one score per seed; the resampling has a fixed seed, so that equal scores give equal summaries."""
+    if not values:
+        raise ValueError("there are no scores to summarise")
+    rng = random.Random(0)
+    resampled = sorted(interquartile_mean(rng.choices(values, k=len(values))) for _ in range(BOOTSTRAP_RESAMPLES))
+    tail = int(0.025 * BOOTSTRAP_RESAMPLES)
+    return Summary(
+        count=len(values),
+        mean=fmean(values),
+        std=stdev(values) if len(values) > 1 else 0.0,
+        iqm=interquartile_mean(values),
+        interval=(resampled[tail], resampled[-1 - tail]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SeedsResult:
+    """What several seeds of one config reached; `results` holds the final evaluation's mean per finished seed."""
+
+    folder: Path
+    results: dict[int, float]
+    interrupted: bool
+
+    @property
+    def summary(self) -> Summary | None:
+        return summarize(list(self.results.values())) if self.results else None
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read "0-4", "0,2,5" or a mix of both."""
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            seeds += range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        seeds = []
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise ConfigError(f'seeds must be like "0-4" or "0,2,5", each once, got {text!r}')
+    return seeds
+
+
+def run_in(folder: Path, config: TrainConfig, extras: Extras | None = None) -> float | None:
+    """Bring the run of `folder` to its end: start, continue or recall it. Gives its score; None if interrupted."""
+    if (result := read_result(folder)) is None:
+        ended = resume(folder, extras) if (folder / "config.yaml").is_file() else train(config, extras, run_dir=folder)
+        if ended.interrupted:
+            return None
+        result = read_result(folder)
+    assert result is not None
+    return fmean(episode["return"] for episode in result["eval"])
+
+
+def run_seeds(config: TrainConfig, seeds: Sequence[int], *, jobs: int = 1, extras: Extras | None = None) -> SeedsResult:
+    """Run `config` once per seed below one folder named after the experiment; `jobs` seeds at a time.
+
+    With several jobs each seed is a process of its own (`rl-training resume`), whose output lies in its `log.txt`.
+    """
+    if not config.env_id:
+        raise ConfigError("env_id is empty: seeds are compared by the returns of their evaluations in an environment")
+    env = config.env_id.replace("/", "-").replace(":", "-")
+    folder = config.output_dir / f"{config.algo}__{env}__{config.digest()}"
+    folders = {seed: folder / f"seed{seed}" for seed in seeds}
+    if jobs == 1:
+        results, interrupted = _one_by_one(config, folders, extras)
+    elif extras is not None and (extras.env_factory or extras.network or extras.callbacks):
+        raise ConfigError(
+            "several jobs are processes of their own and cannot take an env factory, network or callbacks"
+        )
+    else:
+        allowed = extras is not None and extras.allow_entry_points
+        results, interrupted = _side_by_side(config, folders, jobs, [ALLOW] if allowed else [])
+    outcome = SeedsResult(folder, results, interrupted)
+    if outcome.summary is not None:
+        record = {"config": config.digest(), "seeds": results, "summary": asdict(outcome.summary)}
+        write_atomic(folder / "summary.json", json.dumps(record, indent=1))
+    return outcome
+
+
+def _one_by_one(config: TrainConfig, folders: dict[int, Path], extras: Extras | None) -> tuple[dict[int, float], bool]:
+    results: dict[int, float] = {}
+    for seed, folder in folders.items():
+        score = run_in(folder, config.updated(seed=seed), extras)
+        if score is None:
+            return results, True
+        results[seed] = score
+    return results, False
+
+
+def _side_by_side(
+    config: TrainConfig, folders: dict[int, Path], jobs: int, options: Sequence[str]
+) -> tuple[dict[int, float], bool]:
+    """Keep `jobs` processes busy; a signal is handed on, so that each saves its run and can be resumed."""
+    waiting = [seed for seed, folder in folders.items() if read_result(folder) is None]
+    for seed in waiting:
+        if not (folders[seed] / "config.yaml").is_file():
+            create_run_dir(config.updated(seed=seed).resolved(), folders[seed])
+    running: dict[int, subprocess.Popen[bytes]] = {}
+    received: list[int] = []
+    with signals_handled(lambda number, frame: received.append(number)):
+        while running or (waiting and not received):
+            while waiting and len(running) < jobs and not received:
+                seed = waiting.pop(0)
+                running[seed] = _start(folders[seed], options)
+            time.sleep(0.05)
+            if received:
+                for process in running.values():
+                    process.terminate()
+                for process in running.values():
+                    process.wait()
+            for seed in [seed for seed, process in running.items() if process.poll() is not None]:
+                code = running.pop(seed).returncode
+                if code not in (0, EXIT_INTERRUPTED):
+                    for process in running.values():
+                        process.terminate()
+                    raise TrainingError(f"seed {seed} ended with exit code {code}; see {folders[seed] / 'log.txt'}")
+    done = {seed: folder for seed, folder in folders.items() if read_result(folder) is not None}
+    scores = {seed: run_in(folder, config) for seed, folder in done.items()}
+    return {seed: score for seed, score in scores.items() if score is not None}, len(done) < len(folders)
+
+
+def _start(folder: Path, options: Sequence[str]) -> "subprocess.Popen[bytes]":
+    with (folder / "log.txt").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rl_training", "resume", str(folder), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # as many processes as cores leave one thread each
+            start_new_session=True,  # a Ctrl-C reaches the children once, through us
+        )

@@ -1,0 +1,458 @@
+"""Every fast path gives the results of the plain one, and native code is loaded only from a private cache."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from gymnasium.spaces import Discrete, MultiDiscrete
+from torch import Tensor, nn
+
+from conftest import make_setup, needs_compiler
+from rl_training.acceleration import compiled_packages, steps
+from rl_training.acceleration.steps import accelerate, accelerate_rounds, resolve_acceleration
+from rl_training.core.spaces import Spaces
+from rl_training.core.types import Batch, Metrics, State
+from rl_training.errors import ConfigError
+from rl_training.learners.optim import FlatModule, adam
+
+
+class TinyQLearning:
+    """A network with a buffer, and a step with all that real ones have: target, gradient, Adam, counted sync."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.flat = FlatModule(nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 2)))
+        self.scale = torch.tensor([1.0, 0.5])
+        params = self.flat.params
+        self.state = {
+            "params": params,
+            "target": params.clone() * 0.9,
+            "mean": torch.zeros_like(params),
+            "square": torch.zeros_like(params),
+            "count": torch.zeros((), dtype=torch.int64),
+        }
+
+    def step(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        def loss(params: Tensor) -> tuple[Tensor, Metrics]:
+            next_values = (self.flat.apply(state["target"], batch["next_obs"]) * self.scale).amax(1)
+            td_target = batch["rewards"] + 0.9 * (~batch["terminated"]) * next_values
+            values = self.flat.apply(params, batch["obs"]).gather(1, batch["actions"][:, None]).squeeze(1)
+            td_errors = td_target - values
+            mse = F.mse_loss(values, td_target)
+            return mse, {"loss": mse, "td_errors": td_errors, "old_count": state["count"]}
+
+        gradient, metrics = torch.func.grad(loss, has_aux=True)(state["params"])
+        params, mean, square, count = adam(
+            state["params"], gradient, state["mean"], state["square"], state["count"], learning_rate=batch["rate"]
+        )
+        target = torch.where(count % 3 == 0, params, state["target"])
+        return {"params": params, "target": target, "mean": mean, "square": square, "count": count}, metrics
+
+
+def make_batch(seed: int, size: int = 8) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "obs": torch.randn(size, 7, generator=generator)[:, :3],  # a part of wider rows, with their stride
+        "next_obs": torch.randn(size, 3, generator=generator),
+        "actions": torch.randint(0, 2, (size,), generator=generator),
+        "rewards": torch.randn(size, generator=generator),
+        "terminated": torch.rand(size, generator=generator) < 0.3,
+        "rate": torch.tensor(0.01 / (1 + seed)),
+    }
+
+
+@pytest.fixture(scope="module")
+def warm_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder into which the first test that needs it compiles the tiny step, once for this file."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_own_cache(warm_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(warm_cache))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def compiled_once(warm_cache: Path) -> Path:
+    """The package of the tiny step, compiled if no test did so before."""
+    tiny = TinyQLearning()
+    accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+    (package,) = (warm_cache / "aoti").iterdir()
+    return package
+
+
+def never_compile(*_: object) -> None:
+    raise AssertionError("compiled again")
+
+
+# --- The update ------------------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+def test_compile_equals_eager_over_ten_updates() -> None:
+    plain, fast = TinyQLearning(), TinyQLearning()
+    update, compiled = accelerate(plain.step, "eager"), accelerate(fast.step, "compile")
+    for seed in range(10):
+        expected, metrics = update(plain.state, make_batch(seed)), compiled(fast.state, make_batch(seed))
+        torch.testing.assert_close(metrics, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(fast.state, plain.state, rtol=1e-5, atol=1e-6)
+    assert fast.state["count"].item() == 10
+
+
+@pytest.mark.parametrize("mode", ["eager", pytest.param("compile", marks=needs_compiler)])
+def test_the_state_keeps_its_memory_and_earlier_metrics_their_values(mode: str) -> None:
+    tiny = TinyQLearning()
+    pointers = {name: tensor.data_ptr() for name, tensor in tiny.state.items()}
+    before = tiny.state["params"].clone()
+    update = accelerate(tiny.step, mode)
+    first = update(tiny.state, make_batch(0))
+    first_loss = first["loss"].item()
+    update(tiny.state, make_batch(1))
+    assert {name: tensor.data_ptr() for name, tensor in tiny.state.items()} == pointers
+    assert not torch.equal(tiny.state["params"], before)
+    assert (first["loss"].item(), first["old_count"].item()) == (first_loss, 0)  # not overwritten by the second update
+    assert torch.equal(next(tiny.flat.module.parameters()).reshape(-1), tiny.state["params"][:48])
+
+
+def test_a_new_value_that_is_another_tensor_of_the_state_is_the_old_one() -> None:
+    state = {"params": torch.tensor([1.0]), "target": torch.tensor([0.0])}
+    step = accelerate(lambda s, b: ({"params": s["params"] + 1, "target": s["params"]}, {}), "eager")
+    step(state, {})
+    assert (state["params"].item(), state["target"].item()) == (2.0, 1.0)
+
+
+@needs_compiler
+def test_another_batch_layout_gets_its_own_program(compiled_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = TinyQLearning()
+    update = accelerate(tiny.step, "compile")
+    update(tiny.state, make_batch(0))
+    monkeypatch.setattr(compiled_packages, "_build_package", never_compile)
+    update(tiny.state, dict(reversed(make_batch(0).items())))  # another order of names is no other layout on disk
+    for other in (make_batch(0, size=9), make_batch(0) | {"obs": make_batch(0)["obs"].contiguous()}):
+        with pytest.raises(AssertionError, match="compiled again"):
+            update(tiny.state, other)
+
+
+@needs_compiler
+def test_a_step_that_reads_parameters_from_the_module_is_refused() -> None:
+    tiny = TinyQLearning()
+    step = accelerate(lambda s, b: ({"params": s["params"] + tiny.flat.module(b["obs"]).sum()}, {}), "compile")
+    with pytest.raises(RuntimeError, match="reads its state from outside"):
+        step(tiny.state, make_batch(0))
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ValueError, match="eager, compile, cuda_graph, got fast"):
+        accelerate(TinyQLearning().step, "fast")
+
+
+# --- Several steps in a call -----------------------------------------------------------------------------------------
+
+
+def add_rows(state: State, batch: Batch) -> tuple[State, Metrics]:
+    """total = 2 * total + the sum of the rows: the order of the rounds shows."""
+    total = 2.0 * state["total"] + batch["rows"].sum()
+    return {"total": total}, {"total": total, "before": state["total"], "rows": batch["rows"]}
+
+
+def test_rounds_take_their_rows_one_after_the_other_and_stack_the_metrics() -> None:
+    # Rows 1 2 | 3 4 | 5 6 from 1: 2 * 1 + 3 = 5, 2 * 5 + 7 = 17, 2 * 17 + 11 = 45.
+    state = {"total": torch.tensor(1.0)}
+    memory = state["total"].data_ptr()
+    metrics = accelerate_rounds(add_rows, "eager")(state, {"rows": torch.arange(1.0, 7.0)}, 3)
+    assert state["total"].item() == 45.0
+    assert state["total"].data_ptr() == memory
+    assert metrics["total"].tolist() == [5.0, 17.0, 45.0]
+    assert metrics["before"].tolist() == [1.0, 5.0, 17.0]
+    assert metrics["rows"].tolist() == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+
+
+def test_one_round_is_a_plain_step_whose_metrics_are_not_stacked() -> None:
+    state, plain = {"total": torch.tensor(1.0)}, {"total": torch.tensor(1.0)}
+    metrics = accelerate_rounds(add_rows, "eager")(state, {"rows": torch.ones(4)}, 1)
+    expected = accelerate(add_rows, "eager")(plain, {"rows": torch.ones(4)})
+    assert metrics["total"].shape == ()
+    torch.testing.assert_close(metrics, expected, rtol=0, atol=0)
+
+
+def test_parts_of_a_batch_may_have_rows_of_other_numbers() -> None:
+    # Two rounds: of four rows two each, of six numbers three each, as a subset of critics has.
+    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+        return {}, {"rows": batch["rows"].sum(), "numbers": batch["numbers"].sum()}
+
+    batch = {"rows": torch.tensor([1.0, 2.0, 3.0, 4.0]), "numbers": torch.tensor([1, 1, 1, 5, 5, 5])}
+    metrics = accelerate_rounds(step, "eager")({}, batch, 2)
+    assert metrics["rows"].tolist() == [3.0, 7.0]
+    assert metrics["numbers"].tolist() == [3, 15]
+
+
+def test_rounds_in_an_unknown_mode_are_refused() -> None:
+    with pytest.raises(ValueError, match="eager, compile, cuda_graph, got fast"):
+        accelerate_rounds(add_rows, "fast")
+
+
+# --- Captured in a graph ---------------------------------------------------------------------------------------------
+
+
+def compile_eagerly(step: steps.Step, *_: object) -> steps.Update:
+    return accelerate(step, "eager")  # code that is called without PyTorch's dispatcher would not be recorded
+
+
+@pytest.mark.usefixtures("recorded_graphs")
+@pytest.mark.parametrize("capture_plain", [False, True])
+def test_a_captured_step_equals_the_eager_one_over_ten_updates(
+    capture_plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = MagicMock(side_effect=compile_eagerly)
+    monkeypatch.setattr(steps, "_compile", compiler)
+    plain, fast = TinyQLearning(), TinyQLearning()
+    update = accelerate(plain.step, "eager")
+    captured = accelerate(fast.step, "cuda_graph", "tiny update", capture_plain=capture_plain)
+    for seed in range(10):
+        expected, metrics = update(plain.state, make_batch(seed)), captured(fast.state, make_batch(seed))
+        torch.testing.assert_close(metrics, expected, rtol=0, atol=0, check_stride=False)
+        torch.testing.assert_close(fast.state, plain.state, rtol=0, atol=0)
+    assert compiler.call_count == (0 if capture_plain else 1)
+
+
+@pytest.mark.usefixtures("recorded_graphs")
+def test_a_captured_step_keeps_the_states_memory_and_earlier_metrics_their_values() -> None:
+    tiny = TinyQLearning()
+    pointers = {name: tensor.data_ptr() for name, tensor in tiny.state.items()}
+    update = accelerate(tiny.step, "cuda_graph", capture_plain=True)
+    first = update(tiny.state, make_batch(0))
+    kept = {name: value.clone() for name, value in first.items()}
+    update(tiny.state, make_batch(1))
+    assert {name: tensor.data_ptr() for name, tensor in tiny.state.items()} == pointers
+    assert tiny.state["count"].item() == 2  # warming up left the state as it was
+    torch.testing.assert_close(first, kept, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("recorded_graphs")
+def test_all_rounds_are_captured_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "_compile", compile_eagerly)
+    state, update = {"total": torch.tensor(1.0)}, accelerate_rounds(add_rows, "cuda_graph")
+    metrics = [update(state, {"rows": torch.arange(1.0, 7.0)}, 3)["total"].tolist() for _ in range(2)]
+    # As above, then from 45 on: 2 * 45 + 3 = 93, 2 * 93 + 7 = 193, 2 * 193 + 11 = 397.
+    assert metrics == [[5.0, 17.0, 45.0], [93.0, 193.0, 397.0]]
+
+
+# --- The cache -------------------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+def test_a_second_build_takes_the_package_from_the_cache(compiled_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_packages, "_build_package", never_compile)
+    tiny = TinyQLearning()
+    accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+    assert tiny.state["count"].item() == 1
+
+
+@needs_compiler
+def test_a_changed_constant_or_thread_count_is_another_package(
+    compiled_once: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_packages, "_build_package", never_compile)
+    tiny = TinyQLearning()
+    tiny.scale.mul_(2.0)
+    with pytest.raises(AssertionError, match="compiled again"):
+        accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    tiny = TinyQLearning()
+    with pytest.raises(AssertionError, match="compiled again"):
+        accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", ["cut", "one byte", "empty"])
+def test_a_damaged_package_is_compiled_again(
+    damage: str, compiled_once: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = compiled_once.read_bytes()
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    compiled_once.write_bytes({"cut": whole[:middle], "one byte": flipped, "empty": b""}[damage])
+    monkeypatch.setattr(compiled_packages, "_build_package", lambda graph, inputs, path: path.write_bytes(whole))
+    tiny = TinyQLearning()
+    with caplog.at_level(logging.INFO, "rl_training.acceleration"):
+        accelerate(tiny.step, "compile", name="critic update")(tiny.state, make_batch(0))
+    assert tiny.state["count"].item() == 1
+    assert compiled_once.read_bytes() == whole
+    assert [record.message.split(" (")[0] for record in caplog.records] == [
+        f"{compiled_once} is damaged",
+        "compiling the critic update",
+        "compiled the critic update in 0 s",
+    ]
+    assert list(compiled_once.parent.iterdir()) == [compiled_once]  # no temporary file is left
+
+
+def test_the_cache_folder_is_private_and_one_that_others_can_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "new"))
+    folder = compiled_packages.cache_dir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o770)
+    with pytest.raises(ConfigError, match=r"writable by you alone.*chmod 700"):
+        compiled_packages.cache_dir()
+
+
+@needs_compiler
+def test_a_cache_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "file"))
+    tiny = TinyQLearning()
+    with pytest.raises(ConfigError, match="RL_TRAINING_CACHE to another folder, or use acceleration: eager"):
+        accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+
+
+def test_the_cache_lies_in_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RL_TRAINING_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert compiled_packages.cache_dir() == tmp_path / "rl_training" / "aoti"
+
+
+@pytest.mark.parametrize("answer", ["exit 1", "echo c++ 1.0; exit 0"])  # to the question for its version
+def test_a_compiler_that_fails_is_a_clear_error(answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then {answer}; fi\nexit 1\n')
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    import torch._inductor.config  # a second, which the other tests need not wait for
+
+    tiny = TinyQLearning()
+    with (
+        torch._inductor.config.patch({"cpp.cxx": (None, str(compiler))}),  # PyTorch looks at $CXX once
+        pytest.raises(ConfigError, match=r"c\+\+ failed; use acceleration: eager, or mend this: "),
+    ):
+        accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+
+
+# --- The choice ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("requested", "device_type", "worth", "expected"),
+    [
+        ("auto", "cuda", False, "cuda_graph"),
+        ("auto", "cpu", False, "eager"),
+        ("auto", "cpu", True, "compile"),
+        ("eager", "cuda", True, "eager"),
+        ("compile", "cpu", False, "compile"),
+    ],
+)
+def test_auto_depends_on_the_device_and_the_length_of_the_run(
+    requested: str, device_type: str, worth: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_training.acceleration.steps.compiler_available", lambda: True)
+    assert resolve_acceleration(requested, device_type=device_type, worth_compiling=worth) == expected
+
+
+def test_a_cuda_graph_on_the_cpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cuda_graph needs a CUDA device, but the device is cpu"):
+        resolve_acceleration("cuda_graph", device_type="cpu", worth_compiling=False)
+
+
+def test_without_a_compiler_compile_is_refused_and_auto_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/c++ -O2")
+    assert not compiled_packages.compiler_available()
+    with pytest.raises(ConfigError, match=r"/nowhere/c\+\+ was not found; install it, or use acceleration: eager"):
+        accelerate(TinyQLearning().step, "compile")
+    assert resolve_acceleration("auto", device_type="cpu", worth_compiling=True) == "eager"
+
+
+# --- Found again without tracing -------------------------------------------------------------------------------------
+
+
+def a_step_of_the_package(tiny: TinyQLearning) -> steps.Step:
+    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+        return tiny.step(state, batch)
+
+    step.__module__ = "rl_training.algorithms.tiny"
+    return step
+
+
+def never_trace(*_: object) -> None:
+    raise AssertionError("traced again")
+
+
+@pytest.fixture
+def known_step(compiled_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache in which the tiny step was noted under the identity "tiny"."""
+    folder = tmp_path / "aoti"
+    folder.mkdir(mode=0o700)
+    (folder / compiled_once.name).write_bytes(compiled_once.read_bytes())
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiled_packages, "_build_package", never_compile)
+    tiny = TinyQLearning()
+    accelerate(a_step_of_the_package(tiny), "compile", identity="tiny")(tiny.state, make_batch(0))
+    return folder
+
+
+@needs_compiler
+def test_a_step_that_was_compiled_before_is_not_traced_again(known_step: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, fast = TinyQLearning(), TinyQLearning()
+    expected = accelerate(plain.step, "eager")(plain.state, make_batch(1))
+    monkeypatch.setattr(steps, "_trace", never_trace)
+    metrics = accelerate(a_step_of_the_package(fast), "compile", identity="tiny")(fast.state, make_batch(1))
+    assert list(metrics) == list(expected)
+    for name, value in expected.items():
+        torch.testing.assert_close(metrics[name], value)
+    torch.testing.assert_close(fast.state["params"], plain.state["params"])
+
+
+@needs_compiler
+@pytest.mark.parametrize("change", ["identity", "source", "module", "shape", "step", "precision"])
+def test_a_step_that_may_differ_is_traced(known_step: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    monkeypatch.setattr(steps, "_trace", never_trace)
+    tiny = TinyQLearning()
+    step = a_step_of_the_package(tiny)
+    if change == "source":
+        monkeypatch.setattr(compiled_packages, "_source_digest", lambda: "another")
+    if change == "module":
+        step.__module__ = "someone.elses"
+    if change == "step":  # another one of the same algorithm, on the same tensors
+        step.__qualname__ = "Tiny.another"
+    if change == "precision":
+        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    update = accelerate(step, "compile", identity="another" if change == "identity" else "tiny")
+    with pytest.raises(AssertionError, match="traced again"):
+        update(tiny.state, make_batch(0, size=9 if change == "shape" else 8))
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", ["", "{}", '{"package": "../../x.pt2", "metrics": []}', "[1]", "\x00"])
+def test_a_damaged_note_is_traced_and_written_anew(known_step: Path, damage: str) -> None:
+    (note,) = known_step.glob("step_*.json")
+    whole = note.read_text()
+    note.write_text(damage)
+    tiny = TinyQLearning()
+    accelerate(a_step_of_the_package(tiny), "compile", identity="tiny")(tiny.state, make_batch(0))
+    assert note.read_text() == whole
+
+
+def test_only_what_is_known_whole_has_an_identity() -> None:
+    assert make_setup().identity == make_setup().identity
+    assert make_setup().identity != make_setup(gamma=0.5).identity
+    assert make_setup().identity != make_setup(num_actions=3).identity
+    assert make_setup(network=nn.Linear(3, 2)).identity is None
+
+
+def test_spaces_that_differ_in_the_middle_of_long_arrays_have_other_identities() -> None:
+    sizes = np.full(2_000, 3)
+    others = sizes.copy()
+    others[[1_000, 1_001]] = 2, 4
+    setups = [replace(make_setup(), spaces=Spaces(Discrete(2), MultiDiscrete(nvec))) for nvec in (sizes, others)]
+    assert setups[0].identity != setups[1].identity

@@ -1,0 +1,369 @@
+"""What every registered algorithm must do. A new row of the registry gets these tests by being there."""
+
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+import rl_training
+from conftest import assert_identical, clone, make_batch, make_config, make_setup, needs_compiler, small_hparams
+from rl_training.acceleration.steps import accelerate
+from rl_training.core.frame_space import FrameStackSpace
+from rl_training.core.seeding import Streams
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import Spaces, to_env_actions
+from rl_training.core.types import Batch, Metrics, State
+from rl_training.envs.factory import EnvFactory, make_env_factory, make_envs
+from rl_training.envs.tiny import Masked, TinyDict
+from rl_training.experiment.checkpointing import open_checkpoint, save_checkpoint
+from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.experiment.registry import AlgorithmSpec, registry
+from rl_training.experiment.space_checks import check_spaces
+from rl_training.learners.q_learning import QLearner
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.collector import Collector, NoCollector
+from rl_training.runtime.dataset_loading import load_transition_dataset
+from rl_training.runtime.run import Run
+from rl_training.runtime.setup import spaces_of
+from rl_training.runtime.trainer import LOOPS
+
+ALGORITHMS = sorted(registry())
+ACTIONS = [(name, kind) for name in ALGORITHMS for kind in sorted(registry()[name].actions)]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NUM_ENVS = 2
+# The loops differ in what a step does; each of these settings makes it learn within a few.
+QUICK = {"buffer_capacity": 50, "learning_starts": 0, "target_update_interval": 3, "num_steps": 4, "minibatch_size": 4}
+
+
+def some_actions(spec: AlgorithmSpec) -> str:
+    """A kind of action that the algorithm takes: choices, if it takes those."""
+    return max(spec.actions, key=lambda kind: kind == "discrete")
+
+
+def config_of(spec: AlgorithmSpec, actions: str | None = None, **hparams: Any) -> TrainConfig:
+    """A small run on an env of a kind of action that the algorithm takes."""
+    return TrainConfig(
+        algo=spec.name,
+        env_id="rl_training/Identity-v0",
+        env_kwargs={"actions": actions or some_actions(spec)},
+        total_timesteps=200,
+        num_envs=NUM_ENVS,
+        algo_kwargs=small_hparams(spec.name, **QUICK) | hparams,
+    )
+
+
+def make_run(
+    name: str, seed: int = 0, actions: str | None = None, *, factory: EnvFactory | None = None, **hparams: Any
+) -> Run:
+    """A run of the algorithm with its memory and envs, which writes no file."""
+    config = config_of(registry()[name], actions, **hparams)
+    factory = factory or make_env_factory(config.env_id, config.env_kwargs)
+    envs, streams = make_envs(factory, NUM_ENVS), Streams(seed)
+    masks = factory is Masked
+    choice, is_offline = config.hparams.dataset(), config.spec.loop == "offline"
+    setup = Setup(
+        spaces=Spaces(envs.observation_space, envs.action_space, masks),
+        hparams=config.hparams,
+        total_timesteps=config.total_timesteps,
+        streams=streams,
+        num_envs=NUM_ENVS,
+        dataset=load_transition_dataset(choice, env_factory=factory) if choice is not None else None,
+    )
+    run = Run(
+        config=config,
+        streams=streams,
+        folder=SimpleNamespace(positions=dict),  # type: ignore[arg-type]
+        env_factory=factory,
+        algorithm=config.spec.build_algorithm(setup),
+        memory=config.spec.build_memory(setup),
+        collector=NoCollector() if is_offline else Collector(envs, streams, action_masks=masks),
+    )
+    run.collector.start()
+    return run
+
+
+class Watch(Callback):
+    """Ends the loop after some steps of every env, or groups of updates; notes the metrics after each."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.metrics: list[dict[str, float]] = []
+
+    def on_step(self, run: Run) -> None:
+        self.metrics.append({name: float(value) for name, value in run.last_metrics.items()})
+        if len(self.metrics) == self.steps:
+            run.stop_reason = "enough"
+
+
+def advance(run: Run, steps: int) -> list[dict[str, float]]:
+    """Let the algorithm's own loop take some steps of every env, or make some groups of updates."""
+    watch = Watch(steps)
+    run.stop_reason = ""
+    callbacks = [*run.config.spec.build_callbacks(run), watch]
+    for callback in callbacks:
+        callback.on_start(run)
+    LOOPS[run.config.spec.loop](run, run.config.hparams, callbacks)
+    return watch.metrics
+
+
+def some_obs(run: Run) -> np.ndarray:
+    space = spaces_of(run.env_factory).observation
+    space.seed(0)
+    return np.stack([space.sample() for _ in range(30)])
+
+
+@pytest.mark.parametrize(("name", "actions"), ACTIONS)
+@pytest.mark.parametrize("explore", [False, True])
+def test_acts_in_its_space(name: str, actions: str, explore: bool) -> None:
+    run = make_run(name, actions=actions)
+    spaces = spaces_of(run.env_factory)
+    check_spaces(run.config.spec, spaces, run.config.env_id)
+    for step in (0, 100, 10**6):
+        chosen = run.algorithm.act(some_obs(run), step=step, explore=explore).actions
+        for_env = to_env_actions(spaces.action)(chosen).astype(spaces.action.dtype)
+        assert len(for_env) == 30
+        assert all(spaces.action.contains(action) for action in for_env)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_greedy_acting_repeats_itself_and_leaves_the_state_alone(name: str) -> None:
+    run = make_run(name)
+    advance(run, 5)
+    obs, before = some_obs(run), clone(run.parts())
+    first, again = run.algorithm.act(obs).actions, run.algorithm.act(obs).actions
+    assert np.array_equal(first, again)
+    assert_identical(run.parts(), before)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_updates_learn_and_give_finite_named_scalars(name: str) -> None:
+    run = make_run(name)
+    before = clone(run.algorithm.policy_state_dict())
+    advance(run, 8)
+    assert run.gradient_step >= 1
+    assert run.last_metrics
+    assert all(value.shape == () and not value.requires_grad for value in run.last_metrics.values())
+    assert all(torch.isfinite(value) for value in run.last_metrics.values())
+    assert all(np.isfinite(value) for value in run.algorithm.status(run.step).values())
+    after = run.algorithm.policy_state_dict()
+    assert any(not torch.equal(after[key], before[key]) for key in before)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_its_state_loads_into_another_one(name: str) -> None:
+    run, other = make_run(name), make_run(name, seed=1)
+    advance(run, 5)
+    other.load(run.counters(), clone(run.parts()))
+    assert_identical(other.parts(), run.parts())
+
+
+def check_resume(make: Callable[[], Run], folder: Path, steps: int = 10) -> Run:
+    """Some steps, saved and loaded, and as many more, equal twice as many, bit for bit; gives the resumed run."""
+    unbroken = make()
+    expected = advance(unbroken, 2 * steps)
+
+    first = make()
+    metrics = advance(first, steps)
+    path = save_checkpoint(folder, config=first.config, counters=first.counters(), parts=first.parts())
+    resumed, checkpoint = make(), open_checkpoint(path)
+    parts = {part: checkpoint.load(part) for part in (POLICY, TRAINING, MEMORY)}
+    resumed.load(checkpoint.manifest["counters"], parts)
+    metrics += advance(resumed, steps)
+
+    assert metrics == expected
+    assert resumed.gradient_step == unbroken.gradient_step >= 1
+    assert_identical(resumed.parts(), unbroken.parts())
+    return resumed
+
+
+@pytest.mark.parametrize(("name", "actions"), ACTIONS)
+def test_ten_steps_saved_and_loaded_and_ten_more_equal_twenty(name: str, actions: str, tmp_path: Path) -> None:
+    check_resume(lambda: make_run(name, actions=actions), tmp_path)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_policy_alone_acts_like_the_whole(name: str) -> None:
+    run, other = make_run(name), make_run(name, seed=1)
+    advance(run, 10)
+    other.algorithm.load_policy_state_dict(clone(run.algorithm.policy_state_dict()))
+    obs = some_obs(run)
+    assert np.array_equal(other.algorithm.act(obs).actions, run.algorithm.act(obs).actions)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_its_class_learns_predicts_saves_and_loads(name: str, tmp_path: Path) -> None:
+    spec = registry()[name]
+    config = make_config(
+        tmp_path / "runs",
+        algo=name,
+        env_id="rl_training/Identity-v0",
+        env_kwargs={"actions": some_actions(spec)},
+        total_timesteps=20,
+    )
+    managed = getattr(rl_training, spec.class_name)
+    agent = managed(config, show_progress=False)
+    result = agent.learn()
+    assert result.step == 20
+    assert all(np.isfinite(value) for value in result.metrics.values())
+    obs = np.random.default_rng(0).random((30, 3), np.float32)
+    loaded = managed.load(agent.save(tmp_path / "agent"), show_progress=False)
+    assert np.array_equal(loaded.predict(obs), agent.predict(obs))
+    assert loaded.evaluate(episodes=2) == agent.evaluate(episodes=2)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_its_reference_config_class_and_example_are_there(name: str) -> None:
+    spec = registry()[name]
+    assert load_config(f"configs/{spec.reference_config}").algo == name
+    assert getattr(rl_training, spec.class_name).algo_name == name
+    assert list(EXAMPLES.glob(f"{name}_*_reference.py"))
+
+
+# --- What composes in the DQN family ---------------------------------------------------------------------------------
+
+
+class Drawn(gym.Env[np.ndarray, np.int64]):
+    """Observations of any Box are drawn at random, rewards too; a tenth of the steps terminates, the seventh truncates.
+
+    A stack of frames keeps all but its oldest one from step to step.
+    """
+
+    def __init__(self, space: Box) -> None:
+        self.observation_space, self.action_space = space, Discrete(3)
+        self._obs: np.ndarray = np.zeros(space.shape, space.dtype)
+        self._num_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._num_steps = 0
+        return self._draw(), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._num_steps += 1
+        terminated, reward = bool(self.np_random.random() < 0.1), float(self.np_random.normal())
+        return self._draw(), reward, terminated, self._num_steps == 7, {}
+
+    def _draw(self) -> np.ndarray:
+        space = self.observation_space
+        shares = self.np_random.random(space.shape)
+        drawn = (shares * (255 if space.dtype == np.uint8 else 1)).round(2).astype(space.dtype)
+        if isinstance(space, FrameStackSpace) and self._num_steps:
+            layers = space.frame_shape[0]
+            drawn = np.concatenate([self._obs[layers:], drawn[:layers]])
+        self._obs = drawn
+        return drawn.copy()
+
+
+OBSERVATIONS: dict[str, EnvFactory] = {
+    "vector": lambda: Drawn(Box(0.0, 1.0, (3,), np.float32)),
+    "image": lambda: Drawn(Box(0, 255, (8, 8, 1), np.uint8)),
+    "float image": lambda: Drawn(Box(0.0, 1.0, (8, 8, 1), np.float32)),
+    "flags": lambda: Drawn(Box(0, 1, (10, 10, 4), np.bool_)),  # as MinAtar's
+    "frames": lambda: Drawn(FrameStackSpace(3, (3, 12, 12))),
+    "dict": TinyDict,
+    "masks": Masked,
+}
+HEADS = ["dqn", "c51_dqn", "qr_dqn", "iqn", "fqf"]
+OPTIONS = ("double_q", "dueling", "noisy", "prioritized", "n_step")
+NAMES = ("head", "observations", *OPTIONS)
+
+
+def covering_cases() -> list[tuple[Any, ...]]:
+    """Every head with every kind of observation; the options beside them are drawn so that each pair occurs."""
+    draw = random.Random(3)
+    return [(*pair, *(draw.random() < 0.5 for _ in OPTIONS)) for pair in itertools.product(HEADS, OBSERVATIONS)]
+
+
+def test_the_cases_cover_every_pair_of_choices() -> None:
+    columns = dict(zip(NAMES, zip(*covering_cases(), strict=True), strict=True))
+    for one, other in itertools.combinations(NAMES, 2):
+        seen = set(zip(columns[one], columns[other], strict=True))
+        assert seen == set(itertools.product(set(columns[one]), set(columns[other]))), (one, other)
+
+
+@pytest.mark.parametrize("case", covering_cases(), ids=lambda case: "-".join(str(value) for value in case))
+def test_any_head_composes_with_any_options_and_observations(case: tuple[Any, ...], tmp_path: Path) -> None:
+    choices = dict(zip(NAMES, case, strict=True))
+    hparams = {name: choices[name] for name in OPTIONS} | {"n_step": 3 if choices["n_step"] else 1}
+    factory = OBSERVATIONS[choices["observations"]]
+    run = check_resume(lambda: make_run(choices["head"], factory=factory, **hparams), tmp_path, steps=5)
+    assert all(torch.isfinite(value) for value in run.last_metrics.values())
+    batch = run.memory.sample(4)  # type: ignore[attr-defined]
+    extras = {"discounts": "n_step", "weights": "prioritized"}
+    assert {name for name in extras if name in batch} == {name for name, option in extras.items() if choices[option]}
+    assert ("next_action_mask" in batch) == (choices["observations"] == "masks")
+
+
+# --- Compiled updates ------------------------------------------------------------------------------------------------
+# All heads in one program, which takes half a minute instead of a quarter for each; DQN's own is in test_dqn_update.py.
+# Rainbow has dueling streams and noise, the others what it has not; rows that differ in their memory have its weights
+# and discounts.
+
+STYLES: dict[str, dict[str, Any]] = {
+    "rainbow_dqn": {},
+    "qr_dqn": {},
+    "iqn": {"noisy": True},
+    "fqf": {"double_q": True, "fraction_learning_rate": 1e-3},
+}
+
+
+def all_learners() -> dict[str, QLearner]:
+    learners = {}
+    for name, style in STYLES.items():
+        setup = make_setup(algo=name, num_actions=3, hidden_sizes=(8,), layer_norm=False, **style)
+        learner = registry()[name].build_algorithm(setup)
+        assert isinstance(learner, QLearner)
+        learners[name] = learner
+    return learners
+
+
+def all_at_once(learners: dict[str, QLearner]) -> Callable[[State, Batch], tuple[State, Metrics]]:
+    """One step that updates every learner; names of tensors begin with the learner's."""
+
+    def of(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")}
+
+    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+        new, metrics = {}, {}
+        for name, learner in learners.items():
+            new_state, more = learner._learn(of(name, state), of(name, batch))
+            new |= {f"{name}/{key}": value for key, value in new_state.items()}
+            metrics |= {f"{name}/{key}": value for key, value in more.items()}
+        return new, metrics
+
+    return step
+
+
+@needs_compiler
+def test_compiled_updates_of_every_head_equal_eager_ones() -> None:
+    def run(mode: str) -> tuple[list[Metrics], State]:
+        learners = all_learners()
+        state = {f"{name}/{key}": value for name, learner in learners.items() for key, value in learner._state.items()}
+        update, results = accelerate(all_at_once(learners), mode), []
+        generator = torch.Generator().manual_seed(0)
+        for seed in range(5):
+            shared = make_batch(seed, num_actions=3, size=4) | {
+                "weights": torch.rand(4, generator=generator),
+                "discounts": torch.rand(4, generator=generator),
+                "next_action_mask": torch.rand(4, 3, generator=generator) < 0.8,
+            }
+            drawn = {name: shared | learner._draw(4) for name, learner in learners.items()}
+            batch = {f"{name}/{key}": value for name, part in drawn.items() for key, value in part.items()}
+            results.append(clone(update(state, batch)))
+        return results, state
+
+    (plain, plain_state), (fast, fast_state) = run("eager"), run("compile")
+    for ours, theirs in zip(fast, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(fast_state, plain_state, rtol=1e-3, atol=1e-5)
+    before = all_learners()
+    assert all(not torch.equal(fast_state[f"{name}/params"], before[name]._state["params"]) for name in STYLES)
