@@ -33,7 +33,7 @@ from rl_training.learners.dynamics import DynamicsEnsemble, build_ensemble, weig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.mbpo_trainer import train_mbpo
 from rl_training.runtime.run import Run
-from rl_training.runtime.trainer import Extras
+from rl_training.runtime.trainer import RunOptions
 
 ENV_ID = "HalfCheetah-v5"
 TRANSITIONS = 5_000
@@ -221,7 +221,7 @@ def measure_run(device: torch.device) -> dict[str, Any]:
     for _ in range(2):
         watch = Stopwatch(clock)
         with TemporaryDirectory() as folder:
-            train_mbpo(run_config.updated(output_dir=Path(folder)), Extras(show_progress=False, callbacks=[watch]))
+            train_mbpo(run_config.updated(output_dir=Path(folder)), RunOptions(show_progress=False, callbacks=[watch]))
     rest = watch.seconds["all"] - sum(watch.seconds[part] for part in ("fit", "rollouts", "policy"))
     hparams = run_config.hparams
     assert isinstance(hparams, MBPOHParams)

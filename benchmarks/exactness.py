@@ -31,7 +31,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.loops import OFFLINE_UPDATES_AT_ONCE
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import resolve
-from rl_training.runtime.trainer import Extras, TrainResult, resume, train
+from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
 
 # What the clock decides; metrics.jsonl is as long as its wall times are in digits.
 WALL_TIMES = ("wall_s", "steps_per_s")
@@ -136,8 +136,8 @@ class Case:
         values["algo_kwargs"] = {**ALGO_KWARGS[values["algo"]], **self.algo_kwargs}
         return TrainConfig(**{**values, **changes})
 
-    def extras(self, *callbacks: Callback) -> Extras:
-        return Extras(env_factory=self.env_factory, callbacks=callbacks, show_progress=False)
+    def options(self, *callbacks: Callback) -> RunOptions:
+        return RunOptions(env_factory=self.env_factory, callbacks=callbacks, show_progress=False)
 
 
 class Wandering(gym.Env[np.ndarray, np.int64]):
@@ -282,7 +282,7 @@ class StopAt(Callback):
 
 
 def run_unbroken(case: Case, folder: Path, **changes: Any) -> Path:
-    return train(case.config(folder, **changes), case.extras(), run_dir=folder / f"{case.name}_unbroken").run_dir
+    return train(case.config(folder, **changes), case.options(), run_dir=folder / f"{case.name}_unbroken").run_dir
 
 
 def run_broken(case: Case, folder: Path, stops: Sequence[int], signal_number: int | None = None) -> Path:
@@ -290,13 +290,13 @@ def run_broken(case: Case, folder: Path, stops: Sequence[int], signal_number: in
     run_dir = folder / f"{case.name}_broken_{'_'.join(map(str, stops))}"
     result: TrainResult | None = None
     for stop in stops:
-        extras = case.extras(StopAt(stop, signal_number))
+        options = case.options(StopAt(stop, signal_number))
         wanted = stop if result is None else max(stop, result.step + 1)
-        result = train(case.config(folder), extras, run_dir=run_dir) if result is None else resume(run_dir, extras)
+        result = train(case.config(folder), options, run_dir=run_dir) if result is None else resume(run_dir, options)
         assert result.step - wanted < steps_at_once(case.config(folder)), f"stopped at {result.step}, not at {wanted}"
         assert result.interrupted == (signal_number is not None)
         assert find_checkpoint(run_dir).name == f"step_{result.step:09d}"
-    return resume(run_dir, case.extras()).run_dir
+    return resume(run_dir, case.options()).run_dir
 
 
 def steps_at_once(config: TrainConfig) -> int:

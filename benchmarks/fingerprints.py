@@ -71,7 +71,10 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn-simba": ("dqn", {"network": "simba"}),
     "fqf-prioritized": ("fqf", {"prioritized": True}),
     "iqn-noisy": ("iqn", {"noisy": True, "dueling": True}),
-    "ppo-normalized": ("ppo", {"normalize": "both", "value_clip": True, "recompute_advantages": True, "target_kl": 0.02}),
+    "ppo-normalized": (
+        "ppo",
+        {"normalize": "both", "value_clip": True, "recompute_advantages": True, "target_kl": 0.02},
+    ),
     "sac-linear-clipped": ("sac", {"learning_rate_schedule": "linear", "max_grad_norm": 1.0, "layer_norm": True}),
     "sac-fixed-alpha": ("sac", {"alpha": 0.1, "n_step": 3, "prioritized": True, "gradient_updates_per_step": 3.0}),
     "iql-normalized": ("iql", {"normalize_observations": True, "reward_scale": "return", "held_out": 0.2}),
@@ -89,8 +92,8 @@ def tensors_of(checkpoint: Path) -> dict[str, str]:
     hashes = {}
     for part in PARTS:
         for name, tensor in sorted(load_file(checkpoint / f"{part}.safetensors").items()):
-            content = np.ascontiguousarray(tensor).tobytes()
-            hashes[f"{part}/{name}"] = hashlib.sha256(f"{tensor.dtype} {tensor.shape}".encode() + content).hexdigest()[:16]
+            content = f"{tensor.dtype} {tensor.shape}".encode() + np.ascontiguousarray(tensor).tobytes()
+            hashes[f"{part}/{name}"] = hashlib.sha256(content).hexdigest()[:16]
     return hashes
 
 

@@ -25,7 +25,7 @@ from benchmarks.machine import describe_run
 from rl_training.experiment.checkpointing import checkpoint_names, is_whole
 from rl_training.experiment.run_dir import create_run_dir, read_result
 from rl_training.runtime.setup import resolve
-from rl_training.runtime.trainer import Extras, resume
+from rl_training.runtime.trainer import RunOptions, resume
 
 EXIT_INTERRUPTED = 75
 LONGEST_WAIT = 60.0  # seconds until something must have happened, on the busiest machine
@@ -53,7 +53,7 @@ class LostRunError(RuntimeError):
 
 def continue_run(run_dir: Path) -> None:
     """What the child process does: bring the run to its end, from wherever it stands."""
-    sys.exit(EXIT_INTERRUPTED if resume(run_dir, Extras(show_progress=False)).interrupted else 0)
+    sys.exit(EXIT_INTERRUPTED if resume(run_dir, RunOptions(show_progress=False)).interrupted else 0)
 
 
 def start_child(run_dir: Path) -> BaseProcess:

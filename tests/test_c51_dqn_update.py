@@ -232,7 +232,7 @@ def test_the_first_distributions_are_nearly_uniform_and_acting_looks_at_their_me
     learner = build_c51_dqn(make_setup(algo="c51_dqn", num_actions=3, hidden_sizes=(64, 64), num_atoms=51))
     obs = make_batch(size=40)["obs"]
     with torch.no_grad():
-        probabilities = learner.head.network(obs).softmax(2)
+        probabilities = learner.recipe.network(obs).softmax(2)
     assert probabilities.shape == (40, 3, 51)
     assert probabilities.max() < 3 / 51
     means = (probabilities * torch.linspace(-10.0, 10.0, 51)).sum(2)
@@ -245,8 +245,8 @@ def test_rainbow_is_all_of_them_at_once() -> None:
     learner = build_c51_dqn(setup)
     hparams = setup.hparams
     assert (hparams.double_q, hparams.n_step, hparams.prioritized, hparams.prioritized_alpha) == (True, 3, True, 0.5)
-    assert any(isinstance(part, Dueling) for part in learner.head.network.modules())
-    assert NoisyLayers(learner.head.network).size > 0
+    assert any(isinstance(part, Dueling) for part in learner.recipe.network.modules())
+    assert NoisyLayers(learner.recipe.network).size > 0
     batch = make_batch(num_actions=3) | {"discounts": torch.full((8,), 0.99**3), "weights": torch.rand(8)}
     result = learner.update(batch)
     assert result.td_errors is not None

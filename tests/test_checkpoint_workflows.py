@@ -38,13 +38,13 @@ from rl_training.runtime.resuming import fork
 from rl_training.runtime.run import Run
 from rl_training.runtime.seed_runs import run_in
 from rl_training.runtime.setup import load_policy
-from rl_training.runtime.trainer import Extras, TrainResult, resume, train
+from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
 
-QUIET = Extras(show_progress=False)
+QUIET = RunOptions(show_progress=False)
 
 
-def quiet(*callbacks: Callback) -> Extras:
-    return Extras(callbacks=callbacks, show_progress=False)
+def quiet(*callbacks: Callback) -> RunOptions:
+    return RunOptions(callbacks=callbacks, show_progress=False)
 
 
 def start(folder: Path, *callbacks: Callback, **changes: Any) -> TrainResult:
@@ -585,13 +585,13 @@ REFUSED: dict[str, tuple[dict[str, Any], nn.Module | None, str]] = {
 def test_refused_run_leaves_no_folder_behind(reason: str, tmp_path: Path) -> None:
     changes, network, message = REFUSED[reason]
     with pytest.raises((ConfigError, TypeError, ValueError), match=message):
-        train(make_config(tmp_path / "runs", **changes), Extras(network=network, show_progress=False))
+        train(make_config(tmp_path / "runs", **changes), RunOptions(network=network, show_progress=False))
     assert not (tmp_path / "runs").exists()
 
 
 def test_refused_fork_leaves_no_folder_behind(stopped: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no parameters to train"):
-        resume(stopped, Extras(network=nn.Flatten(), show_progress=False), output_dir=tmp_path / "forks")
+        resume(stopped, RunOptions(network=nn.Flatten(), show_progress=False), output_dir=tmp_path / "forks")
     assert not (tmp_path / "forks").exists()
 
 
@@ -644,13 +644,13 @@ def test_run_whose_env_failed_is_saved_and_continues_exactly(backend: str, metho
         "algo_kwargs": {"epsilon_end": 1.0},
     }
     case = Case(name="failing", env_factory=lambda: FailsOnce(gym.make("CartPole-v1"), tmp_path / "trap", method))
-    whole = train(make_config(tmp_path, **changes), case.extras(), run_dir=tmp_path / "whole").run_dir
+    whole = train(make_config(tmp_path, **changes), case.options(), run_dir=tmp_path / "whole").run_dir
     failing = make_config(tmp_path, **changes)
     with pytest.raises(EnvError, match=r"env \d raised ValueError: a passing fault at .* of episode \d+ \(seed \d+\)"):
-        train(failing, case.extras(SetTrap(tmp_path / "trap", 30)), run_dir=tmp_path / "run")
+        train(failing, case.options(SetTrap(tmp_path / "trap", 30)), run_dir=tmp_path / "run")
     assert newest(tmp_path / "run").name >= "step_000000030"
     assert "a passing fault" in (tmp_path / "run" / "crash" / "traceback.txt").read_text()
-    resume(tmp_path / "run", case.extras())
+    resume(tmp_path / "run", case.options())
     assert differences(tmp_path / "run", whole) == []
 
 
@@ -791,15 +791,15 @@ def test_death_at_any_operation_of_the_disk_loses_nothing(mortal: tuple[Path, in
 @pytest.mark.slow
 def test_death_at_any_operation_of_a_resume_loses_nothing(mortal: tuple[Path, int], tmp_path: Path) -> None:
     whole, _ = mortal
-    extras = quiet(Returns({6, 18, 30}))
+    options = quiet(Returns({6, 18, 30}))
     start(tmp_path, Returns({6, 18, 30}), StopAt(25), **MORTAL)
     copy = Path(shutil.copytree(tmp_path / "run", tmp_path / "copy"))
-    for operations in range(operations_of(lambda: resume(copy, extras))):
+    for operations in range(operations_of(lambda: resume(copy, options))):
         run_dir = Path(shutil.copytree(tmp_path / "run", tmp_path / str(operations)))
-        die_after(operations, lambda run_dir=run_dir: resume(run_dir, extras))  # type: ignore[misc]
+        die_after(operations, lambda run_dir=run_dir: resume(run_dir, options))  # type: ignore[misc]
         assert damage(run_dir) == [], f"after {operations} operations"
         with contextlib.suppress(ConfigError):  # the last death finds it finished
-            resume(run_dir, extras)
+            resume(run_dir, options)
         assert differences(run_dir, whole) == [], f"after {operations} operations"
 
 

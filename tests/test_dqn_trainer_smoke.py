@@ -21,9 +21,9 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.dqn_trainer import train_dqn
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import load_policy
-from rl_training.runtime.trainer import Extras
+from rl_training.runtime.trainer import RunOptions
 
-QUIET = Extras(show_progress=False)
+QUIET = RunOptions(show_progress=False)
 
 
 def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
@@ -136,24 +136,24 @@ def test_images_of_floats_are_stored_and_seen_as_they_are(algo: str, tmp_path: P
         def on_step(self, run: Run) -> None:
             batches.append(run.memory.sample(32)["obs"].clone())  # type: ignore[attr-defined]
 
-    extras = Extras(env_factory=FloatPicture, callbacks=[Look()], show_progress=False)
-    result = train_dqn(make_config(tmp_path, algo=algo), extras)
+    options = RunOptions(env_factory=FloatPicture, callbacks=[Look()], show_progress=False)
+    result = train_dqn(make_config(tmp_path, algo=algo), options)
     assert batches[-1].dtype == torch.float32
     assert 1.8 < batches[-1].max() < 2.0
     assert np.unique(batches[-1].numpy()).size > 200  # not rounded to whole numbers
     with torch.no_grad():
-        pixels = next(iter(result.algorithm.head.network.modules())).get_submodule(  # type: ignore[attr-defined]
+        pixels = next(iter(result.algorithm.recipe.network.modules())).get_submodule(  # type: ignore[attr-defined]
             "0.0" if algo == "dqn" else "trunk.0.0"
         )(batches[-1])
     torch.testing.assert_close(pixels, batches[-1].permute(0, 3, 1, 2), rtol=0, atol=0)  # not divided by 255 either
 
 
 def test_noise_without_noisy_layers_is_refused(tmp_path: Path) -> None:
-    extras = Extras(network=torch.nn.Linear(5, 2), show_progress=False)
+    options = RunOptions(network=torch.nn.Linear(5, 2), show_progress=False)
     with pytest.raises(ConfigError) as caught:
-        train_dqn(make_config(tmp_path, algo="noisy_dqn"), extras)
+        train_dqn(make_config(tmp_path, algo="noisy_dqn"), options)
     assert str(caught.value) == ("algo_kwargs.noisy: true needs a network with NoisyLinear layers, but Linear has none")
-    train_dqn(make_config(tmp_path), extras)  # without noise the same network will do
+    train_dqn(make_config(tmp_path), options)  # without noise the same network will do
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -173,6 +173,6 @@ def test_a_run_uses_the_threads_and_the_precision_of_its_config_and_gives_them_b
 
     note, before = NoteSettings(), settings()
     config = make_config(tmp_path, total_timesteps=4, threads=2, matmul_precision="high")
-    train_dqn(config, Extras(callbacks=[note], show_progress=False))
+    train_dqn(config, RunOptions(callbacks=[note], show_progress=False))
     assert note.seen == (2, "high")
     assert settings() == before == (1, "highest")

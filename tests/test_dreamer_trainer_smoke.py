@@ -16,9 +16,9 @@ from rl_training.experiment.config import TrainConfig, load_config, packaged_con
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.runtime.dreamer_trainer import train_dreamer
-from rl_training.runtime.trainer import Extras, resume
+from rl_training.runtime.trainer import RunOptions, resume
 
-QUIET = Extras(show_progress=False)
+QUIET = RunOptions(show_progress=False)
 
 
 def config_of(tmp_path: Path, **changes: Any) -> TrainConfig:
@@ -47,7 +47,7 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_within_an_episode_goes_on_exactly(num_envs: int, tmp_path: Path) -> None:
     changes = {"num_envs": num_envs, "total_timesteps": 60, "algo_kwargs": {"buffer_capacity": 45}}
     unbroken = train_dreamer(config_of(tmp_path / "unbroken", **changes), QUIET)
-    stop = Extras(show_progress=False, callbacks=[StopAt(33)])  # the ball of the fifth, or second, episode is falling
+    stop = RunOptions(show_progress=False, callbacks=[StopAt(33)])  # in mid-episode
     stopped = train_dreamer(config_of(tmp_path / "stopped", **changes), stop)
     assert stopped.step == 33
     resumed = resume(stopped.run_dir, QUIET)

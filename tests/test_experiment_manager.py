@@ -15,9 +15,9 @@ from rl_training.runtime import seed_runs
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 from rl_training.runtime.seed_runs import interquartile_mean, parse_seeds, run_in, run_seeds, summarize
-from rl_training.runtime.trainer import Extras
+from rl_training.runtime.trainer import RunOptions
 
-QUIET = Extras(show_progress=False)
+QUIET = RunOptions(show_progress=False)
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("0-4", [0, 1, 2, 3, 4]), ("7", [7]), ("0,2,5-6", [0, 2, 5, 6])])
@@ -63,7 +63,7 @@ def test_no_scores_cannot_be_summarised() -> None:
 
 
 def test_each_seed_gets_its_own_folder_and_all_one_summary(tmp_path: Path) -> None:
-    outcome = run_seeds(make_config(tmp_path), [0, 3], extras=QUIET)
+    outcome = run_seeds(make_config(tmp_path), [0, 3], options=QUIET)
     assert not outcome.interrupted
     assert sorted(path.name for path in outcome.folder.iterdir()) == ["seed0", "seed3", "summary.json"]
     evaluations = {
@@ -94,29 +94,29 @@ class StopAt(Callback):
 def test_after_an_interruption_finished_seeds_are_recalled_and_the_open_one_continues(tmp_path: Path) -> None:
     config = make_config(tmp_path / "stopped")
     stop = StopAt(seed=1, step=30)
-    first = run_seeds(config, [0, 1, 2], extras=Extras(callbacks=[stop], show_progress=False))
+    first = run_seeds(config, [0, 1, 2], options=RunOptions(callbacks=[stop], show_progress=False))
     assert first.interrupted
     assert list(first.results) == [0]
     assert stop.started == [0, 1]
 
     goes_on = StopAt(seed=-1, step=0)
-    second = run_seeds(config, [0, 1, 2], extras=Extras(callbacks=[goes_on], show_progress=False))
+    second = run_seeds(config, [0, 1, 2], options=RunOptions(callbacks=[goes_on], show_progress=False))
     assert not second.interrupted
     assert goes_on.started == [1, 2]  # seed 0 is not run again
-    unbroken = run_seeds(make_config(tmp_path / "unbroken"), [0, 1, 2], extras=QUIET)
+    unbroken = run_seeds(make_config(tmp_path / "unbroken"), [0, 1, 2], options=QUIET)
     assert second.results == unbroken.results
 
 
 def test_another_setting_is_another_experiment_and_another_seed_is_not(tmp_path: Path) -> None:
     config = make_config(tmp_path)
-    same = run_seeds(config.updated(seed=9), [0], extras=QUIET)
-    other = run_seeds(make_config(tmp_path, algo_kwargs={"gamma": 0.5}), [0], extras=QUIET)
-    assert same.folder == run_seeds(config, [0], extras=QUIET).folder
+    same = run_seeds(config.updated(seed=9), [0], options=QUIET)
+    other = run_seeds(make_config(tmp_path, algo_kwargs={"gamma": 0.5}), [0], options=QUIET)
+    assert same.folder == run_seeds(config, [0], options=QUIET).folder
     assert other.folder != same.folder
 
 
 def test_several_jobs_reach_what_one_reaches(tmp_path: Path) -> None:
-    alone = run_seeds(make_config(tmp_path / "alone"), [0, 1], extras=QUIET)
+    alone = run_seeds(make_config(tmp_path / "alone"), [0, 1], options=QUIET)
     together = run_seeds(make_config(tmp_path / "together"), [0, 1], jobs=2)
     assert together.results == alone.results
     assert (together.folder / "seed1" / "log.txt").read_text() != ""
@@ -133,12 +133,12 @@ def test_a_seed_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
 
 def test_several_jobs_refuse_what_a_process_cannot_be_handed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot take an env factory, network or callbacks"):
-        run_seeds(make_config(tmp_path), [0], jobs=2, extras=Extras(callbacks=[StopAt(0, 1)]))
+        run_seeds(make_config(tmp_path), [0], jobs=2, options=RunOptions(callbacks=[StopAt(0, 1)]))
 
 
 def test_a_finished_run_is_recalled_without_training(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     score = run_in(tmp_path / "run", config, QUIET)
     watch = StopAt(seed=-1, step=0)
-    assert run_in(tmp_path / "run", config, Extras(callbacks=[watch], show_progress=False)) == score
+    assert run_in(tmp_path / "run", config, RunOptions(callbacks=[watch], show_progress=False)) == score
     assert watch.started == []

@@ -383,7 +383,7 @@ def test_each_part_has_its_own_optimizer_and_only_the_quantile_part_is_clipped()
 def test_ten_updates_equal_torchs_optimizers_on_the_two_losses() -> None:
     settings = {"learning_rate": 0.01, "learning_rate_schedule": "constant", "fraction_learning_rate": 1e-3}
     setup = make_setup(algo="fqf", num_actions=4, target_update_interval=100, max_grad_norm=0.5, **settings)
-    learner, network = build_fqf(setup), build_fqf(setup).head.network
+    learner, network = build_fqf(setup), build_fqf(setup).recipe.network
     assert isinstance(network, MLPFQFNetwork)
     parameters = dict(network.requires_grad_().named_parameters())
     of_fractions = [p for name, p in parameters.items() if name.startswith("fraction.")]
@@ -419,9 +419,9 @@ def test_ten_updates_equal_torchs_optimizers_on_the_two_losses() -> None:
 def test_acting_looks_at_the_values_weighted_by_the_widths() -> None:
     learner = build_fqf(make_setup(algo="fqf", num_actions=4))
     with torch.no_grad():
-        learner.head.network.fraction.bias.copy_(torch.tensor([4.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
+        learner.recipe.network.fraction.bias.copy_(torch.tensor([4.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
     obs = make_batch(size=200)["obs"]
-    output = learner.head.network(obs)
+    output = learner.recipe.network(obs)
     weighted = ((output.taus[:, 1:] - output.taus[:, :-1])[:, None] * output.values).sum(2)
     assert learner.act(obs.numpy()).actions.tolist() == weighted.argmax(1).tolist()
     assert (weighted.argmax(1) != output.values.mean(2).argmax(1)).any()

@@ -18,9 +18,9 @@ from rl_training.experiment.config import TrainConfig, load_config, packaged_con
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, TRAINING
 from rl_training.runtime.gail_trainer import train_gail
-from rl_training.runtime.trainer import Extras, resume
+from rl_training.runtime.trainer import RunOptions, resume
 
-QUIET = Extras(show_progress=False)
+QUIET = RunOptions(show_progress=False)
 
 
 def record(path: Path, env_id: str = "CartPole-v1", steps: int = 50, seed: int = 0) -> Path:
@@ -132,7 +132,7 @@ def test_an_agent_is_recorded_and_imitated_on_the_command_line(tmp_path: Path) -
 def test_a_resumed_run_equals_the_unbroken_one(stop: int, hparams: dict[str, Any], tmp_path: Path) -> None:
     config = config_of(tmp_path, algo_kwargs={"normalize": "both", **hparams})
     unbroken = train_gail(config, QUIET)
-    stopped = train_gail(config, Extras(show_progress=False, callbacks=[StopAt(stop)]))
+    stopped = train_gail(config, RunOptions(show_progress=False, callbacks=[StopAt(stop)]))
     assert stopped.step == stop
     resumed = resume(stopped.run_dir, QUIET)
     assert resumed.metrics == unbroken.metrics

@@ -30,9 +30,9 @@ from rl_training.runtime.iql_trainer import train_bc, train_iql
 from rl_training.runtime.run import Run
 from rl_training.runtime.seed_runs import run_seeds
 from rl_training.runtime.setup import load_policy
-from rl_training.runtime.trainer import Extras, TrainResult, resume, train
+from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
 
-QUIET = Extras(show_progress=False)
+QUIET = RunOptions(show_progress=False)
 TRAIN: dict[str, Callable[..., TrainResult]] = {"iql": train_iql, "bc": train_bc}
 METRICS = {
     "iql": {"value_loss", "critic_loss", "actor_loss", "q_value_mean", "value_mean", "advantage_weight_mean"},
@@ -180,8 +180,8 @@ def test_held_out_data_are_judged_by_the_mean_over_all_rows(tmp_path: Path, monk
     dataset = TransitionDataset.of(read_transitions(tmp_path / "data.npz"))
     batch = {name: torch.from_numpy(getattr(dataset, name).copy()) for name in transition_fields(dataset.spaces)}
     monkeypatch.setattr(offline_evaluation, "_ROWS_AT_ONCE", 30)  # of 100
-    expected = {name: float(value) for name, value in learner.judge(batch).items()}
-    assert offline_evaluation.judge(learner, dataset) == pytest.approx(expected, rel=1e-5)
+    expected = {name: float(value) for name, value in learner.evaluate_offline(batch).items()}
+    assert offline_evaluation.evaluate_offline(learner, dataset) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_seed_of_the_dataset_says_which_episodes_are_held_out(tmp_path: Path) -> None:
@@ -270,9 +270,9 @@ def test_seeds_side_by_side_hand_the_permission_on(tmp_path: Path, monkeypatch: 
         def poll(self) -> int:
             return 0
 
-    monkeypatch.setattr(seed_runs, "_start", lambda folder, options: started.append(options) or Ended())
+    monkeypatch.setattr(seed_runs, "_start", lambda folder, flags: started.append(flags) or Ended())
     for allowed in (True, False):
-        run_seeds(in_env(tmp_path), [0], jobs=2, extras=Extras(allow_entry_points=allowed))
+        run_seeds(in_env(tmp_path), [0], jobs=2, options=RunOptions(allow_entry_points=allowed))
     assert started == [["--allow-entry-points"], []]
 
 
@@ -282,7 +282,7 @@ def test_fine_tuning_needs_the_permission_for_its_dataset_too(tmp_path: Path) ->
     columns = dict(np.load(file))
     np.savez(file, **{**columns, "actions": columns["observations"]})  # three numbers, as the environment's
     name_entry_point(file)
-    allowing = Extras(show_progress=False, allow_entry_points=True)
+    allowing = RunOptions(show_progress=False, allow_entry_points=True)
     offline = train_iql(config, allowing)
     with pytest.raises(DatasetError, match=r"^iql_online\.algo_kwargs\.init_from: .* name the entry point"):
         train(online(tmp_path, offline.run_dir), QUIET)
@@ -325,7 +325,7 @@ def test_stopping_and_resuming_equals_the_unbroken_run(
     settings = {"algo": algo, "total_timesteps": 97, "log_interval": 13, "eval_interval": 29}
     settings["algo_kwargs"] = {"normalize_observations": True, "learning_rate_schedule": "cosine", "held_out": 0.2}
     unbroken = TRAIN[algo](make(tmp_path, **settings), QUIET)
-    stopped = TRAIN[algo](make(tmp_path, **settings), Extras(callbacks=[StopAt(35)], show_progress=False))
+    stopped = TRAIN[algo](make(tmp_path, **settings), RunOptions(callbacks=[StopAt(35)], show_progress=False))
     assert stopped.interrupted
     assert stopped.step < 97
     resumed = resume(stopped.run_dir, QUIET)
@@ -386,7 +386,7 @@ def test_fine_tuning_begins_with_what_was_learnt_and_its_dataset(tmp_path: Path)
     offline = train_iql(in_env(tmp_path, algo_kwargs={"normalize_observations": True, "reward_scale": 0.3}), QUIET)
     beginning = Beginning()
     config = online(tmp_path, offline.run_dir, normalize_observations=True, learning_starts=10, learning_rate=1e-3)
-    result = train(config, Extras(callbacks=[beginning], show_progress=False))
+    result = train(config, RunOptions(callbacks=[beginning], show_progress=False))
     assert (result.step, result.gradient_step) == (1, 0)
     assert beginning.rows == 60 + 1
     assert_identical(result.algorithm.policy_state_dict(), offline.algorithm.policy_state_dict())
@@ -401,7 +401,7 @@ def test_fine_tuning_goes_on_exactly_and_without_the_offline_run(tmp_path: Path)
     config = online(tmp_path, offline.run_dir)
     unbroken = train(config, QUIET)
     assert unbroken.gradient_step == 60
-    stopped = train(config, Extras(callbacks=[StopAt(30)], show_progress=False))
+    stopped = train(config, RunOptions(callbacks=[StopAt(30)], show_progress=False))
     shutil.rmtree(offline.run_dir)
     resumed = resume(stopped.run_dir, QUIET)
     assert_identical(parts_of(resumed), parts_of(unbroken))

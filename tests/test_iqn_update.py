@@ -169,13 +169,13 @@ def test_the_action_is_selected_at_the_midpoints_and_valued_at_the_drawn_fractio
 
 def test_every_update_draws_fractions_of_their_own_for_values_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = build_iqn(make_setup(algo="iqn", num_tau_samples=32))
-    plain, batches = learner.head.loss, []
+    plain, batches = learner.recipe.loss, []
 
     def noted(params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
         batches.append(clone(batch))
         return plain(params, target_params, batch, apply)
 
-    monkeypatch.setattr(learner.head, "loss", noted)
+    monkeypatch.setattr(learner.recipe, "loss", noted)
     for seed in range(2):
         learner.update(make_batch(seed))
     drawn = [batch[name] for batch in batches for name in ("taus", "target_taus")]
@@ -195,12 +195,12 @@ def test_greedy_acting_is_that_of_evenly_spaced_fractions_and_repeats_itself() -
     assert np.array_equal(learner.act(obs.numpy()).actions, actions)
     assert learner.state_dict()["generators"] == before["generators"]
     midpoints = ((torch.arange(8) + 0.5) / 8).expand(50, -1)
-    q_values = learner.head.network(obs, midpoints)[0].mean(2)
+    q_values = learner.recipe.network(obs, midpoints)[0].mean(2)
     assert actions.tolist() == q_values.argmax(1).tolist()
     assert len(set(actions.tolist())) > 1
 
 
 def test_the_number_of_fractions_that_pick_an_action_is_not_that_of_the_loss() -> None:
     learner = build_iqn(make_setup(algo="iqn", num_quantiles=7, num_tau_samples=3))
-    assert learner.head.network.midpoints.shape == (7,)
-    assert learner.head.draws == {"taus": 3, "target_taus": 3}
+    assert learner.recipe.network.midpoints.shape == (7,)
+    assert learner.recipe.random_inputs == {"taus": 3, "target_taus": 3}

@@ -22,9 +22,9 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.mbpo_trainer import train_mbpo
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import load_policy
-from rl_training.runtime.trainer import Extras, TrainResult, resume
+from rl_training.runtime.trainer import RunOptions, TrainResult, resume
 
-QUIET = Extras(show_progress=False)
+QUIET = RunOptions(show_progress=False)
 
 
 def config_of(tmp_path: Path, **changes: Any) -> TrainConfig:
@@ -95,7 +95,7 @@ def test_fits_and_rollouts_come_on_time_for_any_number_of_envs(
     settings = {"learning_starts": 25, "model_train_frequency": 20, "rollout_refresh_interval": 15}
     diary = Diary()
     config = config_of(tmp_path, num_envs=num_envs, algo_kwargs=settings)
-    train_mbpo(config, Extras(show_progress=False, callbacks=[diary]))
+    train_mbpo(config, RunOptions(show_progress=False, callbacks=[diary]))
     assert diary.fits == fits
     assert [step for step, _ in diary.rollouts] == rollouts
 
@@ -104,7 +104,7 @@ def test_the_horizon_and_the_memory_grow_with_the_run(tmp_path: Path) -> None:
     settings = {"rollout_horizon": 1, "rollout_horizon_end": 3, "rollout_horizon_steps": [20, 40]}
     diary = Diary()
     config = config_of(tmp_path, log_interval=10, algo_kwargs={**settings, "synthetic_refreshes_kept": 1})
-    result = train_mbpo(config, Extras(show_progress=False, callbacks=[diary]))
+    result = train_mbpo(config, RunOptions(show_progress=False, callbacks=[diary]))
     assert diary.rollouts == [(10, 1), (20, 1), (30, 2), (40, 3), (50, 3), (60, 3)]
     sizes = [record["metrics"]["synthetic_transitions"] for record in read_json_lines(result.run_dir / "metrics.jsonl")]
     assert sizes == [20, 20, 40, 60, 60, 60]
@@ -116,7 +116,7 @@ def test_stopped_and_resumed_equals_unbroken(tmp_path: Path, stop: int) -> None:
     config = config_of(tmp_path / "whole", log_interval=10, algo_kwargs=settings)
     whole = train_mbpo(config, QUIET)
     broken = train_mbpo(
-        config.updated(output_dir=tmp_path / "broken"), Extras(show_progress=False, callbacks=[StopAt(stop)])
+        config.updated(output_dir=tmp_path / "broken"), RunOptions(show_progress=False, callbacks=[StopAt(stop)])
     )
     assert broken.step == stop
     resumed = resume(broken.run_dir, QUIET)
@@ -163,8 +163,8 @@ class Pendulum(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def test_of_an_environment_of_the_users_own_termination_is_learnt(tmp_path: Path) -> None:
-    extras = Extras(env_factory=Pendulum, show_progress=False)
-    learnt = train_mbpo(config_of(tmp_path), extras)
+    options = RunOptions(env_factory=Pendulum, show_progress=False)
+    learnt = train_mbpo(config_of(tmp_path), options)
     assert mbpo_of(learnt).rollouts._rule is None
     assert mbpo_of(train_mbpo(config_of(tmp_path), QUIET)).rollouts._rule == NEVER
 
@@ -187,7 +187,7 @@ def test_other_algorithms_and_spaces_are_refused(tmp_path: Path) -> None:
 
 def test_images_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SpaceError, match="mbpo needs vector observations"):
-        train_mbpo(config_of(tmp_path), Extras(env_factory=Images, show_progress=False))
+        train_mbpo(config_of(tmp_path), RunOptions(env_factory=Images, show_progress=False))
 
 
 @pytest.mark.parametrize("name", [name for name in packaged_configs() if name.startswith("mbpo/")])

@@ -234,7 +234,7 @@ def test_held_out_transitions_are_judged_by_the_elites_and_the_best_actions() ->
         "rewards": torch.zeros(2),
         "terminated": torch.zeros(2, dtype=torch.bool),
     }
-    found = {name: float(value) for name, value in algorithm.judge(batch).items()}
+    found = {name: float(value) for name, value in algorithm.evaluate_offline(batch).items()}
     # The first member errs by (1, 0, 3), the second not at all, the third is no elite; actions by 0.5 and 1.
     assert found == {"model_mse": pytest.approx((10.0 / 3.0 + 0.0) / 2.0), "action_error": pytest.approx(1.25 / 2.0)}
 

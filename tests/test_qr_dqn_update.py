@@ -204,7 +204,7 @@ def test_one_quantile_gives_half_the_huber_loss_of_dqn(seed: int, double_q: bool
 def test_acting_looks_at_the_mean_of_the_quantiles() -> None:
     learner = build_qr_dqn(make_setup(algo="qr_dqn", num_actions=4))
     obs = make_batch(size=50)["obs"]
-    quantiles = learner.head.network(obs)
+    quantiles = learner.recipe.network(obs)
     assert quantiles.shape == (50, 4, 6)
     assert learner.act(obs.numpy()).actions.tolist() == quantiles.mean(2).argmax(1).tolist()
 

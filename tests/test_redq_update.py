@@ -16,7 +16,7 @@ from rl_training.algorithms.redq import build_redq, least_of_subset, mean_of_all
 from rl_training.algorithms.sac import sac_actor_loss, sac_critic_loss
 from rl_training.core.seeding import Streams
 from rl_training.core.types import Batch, Metrics, State
-from rl_training.learners.random_inputs import Draws
+from rl_training.learners.random_inputs import RandomInputs
 from rl_training.models.continuous import CriticEnsemble
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.layers import StackedLinear
@@ -67,13 +67,13 @@ def test_all_critics_learn_the_target_of_the_subset_and_the_actor_sees_their_mea
     }
     values, targets = torch.tensor([4.0, 5.0, 6.0]).requires_grad_(), torch.tensor([7.0, 4.0, 9.0])
     actor, alpha = torch.zeros(2), torch.tensor(0.0)
-    metrics = sac_critic_loss(values, targets, actor, alpha, batch, gamma=0.5, believed=least_of_subset, **shared)
+    metrics = sac_critic_loss(values, targets, actor, alpha, batch, gamma=0.5, estimate=least_of_subset, **shared)
     assert metrics["target_mean"] == pytest.approx(4.5)
     assert metrics["loss"].item() == pytest.approx(0.5**2 + 0.5**2 + 1.5**2)
     (gradient,) = torch.autograd.grad(metrics["loss"], values)
     assert gradient.tolist() == [2 * -0.5, 2 * 0.5, 2 * 1.5]
     assert metrics["td_errors"].tolist() == pytest.approx([(0.5 + 0.5 + 1.5) / 3])
-    loss = sac_actor_loss(actor, values, alpha, batch, believed=mean_of_all, **shared)["loss"]
+    loss = sac_actor_loss(actor, values, alpha, batch, estimate=mean_of_all, **shared)["loss"]
     assert loss.item() == pytest.approx(-5.0)
 
 
@@ -111,8 +111,8 @@ def test_weights_begin_as_the_authors_do() -> None:
 def draw_subsets(num_critics: int, subset_size: int, rounds: int) -> np.ndarray:
     """As an update of so many rounds draws them: (rounds, M)."""
     recipe = build_redq(make_box_setup("redq", num_critics=num_critics, subset_size=subset_size)).recipe
-    draws = Draws(recipe.draws(rounds, 8, actor=True), torch.device("cpu"))
-    drawn = draws.fill(np.random.default_rng(0))["subset"]
+    random_inputs = RandomInputs(recipe.random_inputs(rounds, 8, actor=True), torch.device("cpu"))
+    drawn = random_inputs.fill(np.random.default_rng(0))["subset"]
     assert drawn.dtype == torch.int64
     return drawn.view(rounds, subset_size).numpy().copy()
 
@@ -179,8 +179,8 @@ class PlainREDQ:
         with torch.no_grad():
             next_actions, log_probs = self.draw(batch["next_obs"], next_noise)
             values = self.target(batch["next_obs"], next_actions)
-            least = torch.min(values[subset[0]], values[subset[1]])
-            targets = batch["rewards"] + 0.99 * (1.0 - batch["terminated"].float()) * (least - alpha * log_probs)
+            minimum = torch.min(values[subset[0]], values[subset[1]])
+            targets = batch["rewards"] + 0.99 * (1.0 - batch["terminated"].float()) * (minimum - alpha * log_probs)
         values = self.model.critics(batch["obs"], batch["actions"])
         loss = 4 * nn.functional.mse_loss(values, targets.expand(4, -1))  # the mean, times the number of critics
         self.critic_optimizer.zero_grad()

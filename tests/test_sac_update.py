@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, distributions, nn
 
 from conftest import make_box_batch, make_box_setup
-from rl_training.algorithms.sac import SAC, build_sac, least, sac_actor_loss, sac_critic_loss
+from rl_training.algorithms.sac import SAC, build_sac, minimum_over_critics, sac_actor_loss, sac_critic_loss
 from rl_training.core.seeding import Streams
 from rl_training.core.types import Batch, Metrics
 from rl_training.learners.actor_critic import ActorCritic
@@ -72,7 +72,7 @@ def critic_loss(
         policy=POLICY,
         apply_actor=actor,
         apply_critics=critics,
-        believed=least,
+        estimate=minimum_over_critics,
     )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rl_training.experiment.checkpointing import Checkpoint
     from rl_training.runtime.evaluation import EvalEpisode
     from rl_training.runtime.seed_runs import SeedsResult
-    from rl_training.runtime.trainer import Extras, TrainResult
+    from rl_training.runtime.trainer import RunOptions, TrainResult
 
 _PROGRESS_SECONDS = 5.0
 
@@ -116,20 +116,20 @@ def train(
         raise ConfigError("--jobs runs several seeds at the same time: give --seeds too")
     if seeds is not None and seed is not None:
         raise ConfigError("give --seed or --seeds, not both")
-    from rl_training.runtime.trainer import Extras
+    from rl_training.runtime.trainer import RunOptions
     from rl_training.runtime.trainer import train as run_training
 
-    extras = Extras(show_progress=not quiet, allow_entry_points=allow_entry_points)
+    options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points)
     if seeds is not None:
-        _train_seeds(loaded, seeds, jobs, extras)
+        _train_seeds(loaded, seeds, jobs, options)
     else:
-        _end_training(run_training(loaded, extras))
+        _end_training(run_training(loaded, options))
 
 
-def _train_seeds(config: TrainConfig, seeds: str, jobs: int, extras: "Extras") -> None:
+def _train_seeds(config: TrainConfig, seeds: str, jobs: int, options: "RunOptions") -> None:
     from rl_training.runtime.seed_runs import EXIT_INTERRUPTED, parse_seeds, run_seeds
 
-    result: SeedsResult = run_seeds(config, parse_seeds(seeds), jobs=jobs, extras=extras)
+    result: SeedsResult = run_seeds(config, parse_seeds(seeds), jobs=jobs, options=options)
     rows = [(f"seed {seed}", f"{score:.1f}") for seed, score in sorted(result.results.items())]
     if result.summary is not None:
         rows.append(("all seeds", str(result.summary)))
@@ -154,11 +154,11 @@ def resume(
     debug: Debug = False,
 ) -> None:
     """Continue a run from its newest checkpoint, exactly as if it had never stopped."""
-    from rl_training.runtime.trainer import Extras
+    from rl_training.runtime.trainer import RunOptions
     from rl_training.runtime.trainer import resume as resume_training
 
-    extras = Extras(show_progress=not quiet, allow_entry_points=allow_entry_points)
-    _end_training(resume_training(path, extras, total_timesteps=total_timesteps, output_dir=output_dir))
+    options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points)
+    _end_training(resume_training(path, options, total_timesteps=total_timesteps, output_dir=output_dir))
 
 
 def _end_training(result: "TrainResult") -> None:
@@ -215,16 +215,18 @@ def evaluate(
     from rl_training.core.seeding import Streams
     from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
     from rl_training.runtime.evaluation import Evaluator
-    from rl_training.runtime.setup import Extras, env_factory_of, load_policy
+    from rl_training.runtime.setup import RunOptions, env_factory_of, load_policy
 
     found = find_checkpoint(path, "best" if best else "latest")
     if not open_checkpoint(found, parts=()).config.env_id:
-        _evaluate_on_held_out(open_checkpoint(found), Extras(allow_entry_points=allow_entry_points), as_json=as_json)
+        _evaluate_on_held_out(
+            open_checkpoint(found), RunOptions(allow_entry_points=allow_entry_points), as_json=as_json
+        )
         return
     checkpoint, algorithm = load_policy(found)
     config = checkpoint.config
     seeds = Streams(config.seed if seed is None else seed).eval_seeds(episodes or config.eval_episodes)
-    evaluator = Evaluator(env_factory_of(config, Extras()))
+    evaluator = Evaluator(env_factory_of(config, RunOptions()))
     try:
         played = evaluator.evaluate(algorithm, seeds, step=checkpoint.step, on_episode=_episode_progress(len(seeds)))
     finally:
@@ -245,10 +247,10 @@ def evaluate(
         show([("evaluation", describe_returns(played)), ("checkpoint", str(checkpoint.path))])
 
 
-def _evaluate_on_held_out(checkpoint: "Checkpoint", extras: "Extras", *, as_json: bool) -> None:
-    from rl_training.runtime.offline_evaluation import judge_checkpoint
+def _evaluate_on_held_out(checkpoint: "Checkpoint", options: "RunOptions", *, as_json: bool) -> None:
+    from rl_training.runtime.offline_evaluation import evaluate_checkpoint_offline
 
-    told = judge_checkpoint(checkpoint, extras)
+    told = evaluate_checkpoint_offline(checkpoint, options)
     if as_json:
         typer.echo(json.dumps({"checkpoint": str(checkpoint.path), "step": checkpoint.step, "held_out": told}))
     else:
@@ -262,13 +264,13 @@ def describe_held_out(told: Mapping[str, float]) -> str:
 def _episode_progress(total: int) -> "Callable[[EvalEpisode], None]":
     """Tell now and then how far a long evaluation is; a short one is silent."""
     returns: list[float] = []
-    told_at = time.monotonic()
+    reported_at = time.monotonic()
 
     def on_episode(episode: "EvalEpisode") -> None:
-        nonlocal told_at
+        nonlocal reported_at
         returns.append(episode.ret)
-        if time.monotonic() - told_at >= _PROGRESS_SECONDS:
-            told_at = time.monotonic()
+        if time.monotonic() - reported_at >= _PROGRESS_SECONDS:
+            reported_at = time.monotonic()
             log.info("episode %d/%d: return %.1f, mean %.1f", len(returns), total, episode.ret, fmean(returns))
 
     return on_episode

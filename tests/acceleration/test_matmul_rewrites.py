@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_training.acceleration import matmul_rewrites
 
-WIDE = matmul_rewrites.LEAST_WIDE
+WIDE = matmul_rewrites.MIN_WIDTH
 
 
 @pytest.fixture

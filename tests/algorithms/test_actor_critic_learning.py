@@ -14,7 +14,7 @@ from conftest import make_config
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.runtime.sac_trainer import train_sac
-from rl_training.runtime.trainer import Extras, TrainResult
+from rl_training.runtime.trainer import RunOptions, TrainResult
 
 FAMILY = ["sac", "td3", "redq"]
 # Updates like those of SAC for all, so that a run takes a second or two.
@@ -41,7 +41,7 @@ def learn(tmp_path: Path, algo: str, steps: int, *, env: Any = None, num_envs: i
         eval_episodes=10,
         algo_kwargs={**QUICK, **hparams},
     )
-    return train_sac(config, Extras(env_factory=env, show_progress=False))
+    return train_sac(config, RunOptions(env_factory=env, show_progress=False))
 
 
 def q_values(result: TrainResult, obs: list[list[float]], actions: list[list[float]]) -> np.ndarray:

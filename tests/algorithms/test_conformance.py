@@ -298,8 +298,8 @@ def test_any_head_composes_with_any_options_and_observations(case: tuple[Any, ..
     run = check_resume(lambda: make_run(choices["head"], factory=factory, **hparams), tmp_path, steps=5)
     assert all(torch.isfinite(value) for value in run.last_metrics.values())
     batch = run.memory.sample(4)  # type: ignore[attr-defined]
-    extras = {"discounts": "n_step", "weights": "prioritized"}
-    assert {name for name in extras if name in batch} == {name for name, option in extras.items() if choices[option]}
+    options = {"discounts": "n_step", "weights": "prioritized"}
+    assert {name for name in options if name in batch} == {name for name, option in options.items() if choices[option]}
     assert ("next_action_mask" in batch) == (choices["observations"] == "masks")
 
 

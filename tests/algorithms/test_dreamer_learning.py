@@ -11,7 +11,7 @@ from rl_training.algorithms.dreamer import Dreamer
 from rl_training.envs.tiny import Chain
 from rl_training.models.dreamer_two_hot import two_hot_mean
 from rl_training.runtime.dreamer_trainer import train_dreamer
-from rl_training.runtime.trainer import Extras
+from rl_training.runtime.trainer import RunOptions
 
 NUM_STATES, GAMMA = 4, 0.8
 
@@ -54,7 +54,7 @@ def test_the_chain_is_walked_straight_and_valued_by_its_discounted_reward(tmp_pa
             "symlog_limit": 1.0,
         },
     )
-    result = train_dreamer(config, Extras(show_progress=False))
+    result = train_dreamer(config, RunOptions(show_progress=False))
     assert [episode.length for episode in result.eval_episodes] == [NUM_STATES - 1] * 5
     assert isinstance(result.algorithm, Dreamer)
     optimal = Chain.optimal_q(GAMMA, NUM_STATES)[:-1, 1]

@@ -11,7 +11,7 @@ from conftest import make_config, make_setup
 from rl_training.algorithms.dqn import build_dqn
 from rl_training.envs.tiny import Chain
 from rl_training.learners.q_learning import QLearner
-from rl_training.runtime.trainer import Extras, TrainResult, train
+from rl_training.runtime.trainer import RunOptions, TrainResult, train
 
 # Exploring at random throughout, so that every action is tried everywhere: Q-learning is off-policy.
 RANDOM = {"epsilon_start": 1.0, "epsilon_end": 1.0}
@@ -29,7 +29,7 @@ def learn(
         eval_episodes=10,
         algo_kwargs={"batch_size": 32, "buffer_capacity": 5_000, "learning_starts": 100, **RANDOM, **hparams},
     )
-    return train(config, Extras(show_progress=False))
+    return train(config, RunOptions(show_progress=False))
 
 
 def q_values(result: TrainResult, obs: np.ndarray) -> np.ndarray:

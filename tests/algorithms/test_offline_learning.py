@@ -10,7 +10,7 @@ import torch
 from conftest import make_config
 from rl_training.algorithms.iql import IQL
 from rl_training.learners.offline import OfflineLearner
-from rl_training.runtime.trainer import Extras, TrainResult, train
+from rl_training.runtime.trainer import RunOptions, TrainResult, train
 
 QUICK = {"batch_size": 256, "learning_rate": 5e-3, "hidden_sizes": [32], "tau": 0.05, "held_out": 0.01}
 
@@ -23,7 +23,7 @@ def learn(tmp_path: Path, algo: str, columns: dict[str, np.ndarray], steps: int,
     dataset = {"dataset_kind": "npz", "dataset_path": str(tmp_path / "data.npz"), "dataset_size": None}
     settings = {**QUICK, **dataset, **hparams}
     config = make_config(tmp_path, algo=algo, env_id="", total_timesteps=steps, algo_kwargs=settings)
-    return train(config, Extras(show_progress=False))
+    return train(config, RunOptions(show_progress=False))
 
 
 def learner_of(result: TrainResult) -> OfflineLearner:

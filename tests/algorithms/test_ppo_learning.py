@@ -12,7 +12,7 @@ from conftest import make_config
 from rl_training.algorithms.ppo import PPO
 from rl_training.envs.tiny import Chain
 from rl_training.experiment.json_lines import read_json_lines
-from rl_training.runtime.trainer import Extras, TrainResult, train
+from rl_training.runtime.trainer import RunOptions, TrainResult, train
 
 SEED = 0  # these scores are reached from seeds 0 to 5 alike: rounding differs between processors, and must not decide
 
@@ -32,7 +32,7 @@ def learn(
         eval_episodes=10,
         algo_kwargs={**small, **hparams},
     )
-    return train(config, Extras(env_factory=env_factory, show_progress=False))
+    return train(config, RunOptions(env_factory=env_factory, show_progress=False))
 
 
 def returns(result: TrainResult) -> list[float]:

@@ -18,7 +18,7 @@ from rl_training.envs.tiny import Lottery
 from rl_training.learners.q_learning import QLearner
 from rl_training.models.mlp_fqf_network import MLPFQFNetwork
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
-from rl_training.runtime.trainer import Extras, train
+from rl_training.runtime.trainer import RunOptions, train
 
 GAMMA = 0.5
 DRAWS = torch.eye(2)  # the observations of the first and of the second draw
@@ -52,10 +52,10 @@ def learn(algo: str, tmp_path: Path, *, coins: bool = False, **hparams: Any) -> 
             **hparams,
         },
     )
-    learner = train(config, Extras(show_progress=False)).algorithm
+    learner = train(config, RunOptions(show_progress=False)).algorithm
     assert isinstance(learner, QLearner)
     assert learner.act(DRAWS.numpy()).actions.tolist() == [1, 1]  # the higher prize, at both draws
-    return learner.head.network
+    return learner.recipe.network
 
 
 # Errors below kappa count squared, which pulls every quantile towards the mean: at kappa = 1 and returns of 0 to 3 what

@@ -123,9 +123,9 @@ def test_rows_are_drawn_in_proportion_to_their_priority() -> None:
     buffer = make_buffer(8)
     buffer.add(rows_from(0, 11))  # wrapped around: rows 3 to 10
     set_priorities(buffer, {number: float(number) for number in range(3, 11)})
-    draws = np.concatenate([numbers_of(buffer.sample(7)) for _ in range(3_000)])
+    random_inputs = np.concatenate([numbers_of(buffer.sample(7)) for _ in range(3_000)])
     expected = np.arange(3, 11) * 21_000 / 52
-    chi_square = ((np.bincount(draws, minlength=11)[3:] - expected) ** 2 / expected).sum()
+    chi_square = ((np.bincount(random_inputs, minlength=11)[3:] - expected) ** 2 / expected).sum()
     assert chi_square < 24.3  # the 99.9 % point for 7 degrees of freedom
 
 

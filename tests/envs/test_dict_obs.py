@@ -26,7 +26,7 @@ from rl_training import DQN
 from rl_training.acceleration.steps import accelerate
 from rl_training.algorithms.dqn import build_dqn
 from rl_training.api import algorithms
-from rl_training.api.observations import ask
+from rl_training.api.observations import read_observations
 from rl_training.cli import app
 from rl_training.core.spaces import Spaces, pack_space
 from rl_training.core.types import ActResult, Batch, Metrics, State
@@ -659,18 +659,18 @@ PARTS = Spaces(pack_space(spaces.Dict({"a": Box(-1.0, 1.0, (2,), np.float32), "b
 
 
 def test_masks_are_given_beside_the_observations_or_in_them() -> None:
-    assert ask([0.5, 0.5], SPACES).action_mask is None
-    single = ask([0.5, 0.5], SPACES, [1, 0, 1])
+    assert read_observations([0.5, 0.5], SPACES).action_mask is None
+    single = read_observations([0.5, 0.5], SPACES, [1, 0, 1])
     assert (single.action_mask.tolist(), single.single) == ([[True, False, True]], True)  # type: ignore[union-attr]
-    inside = ask({"observation": [0.5, 0.5], "action_mask": [True, False, True]}, SPACES)
+    inside = read_observations({"observation": [0.5, 0.5], "action_mask": [True, False, True]}, SPACES)
     np.testing.assert_equal((inside.rows, inside.action_mask), (single.rows, single.action_mask))
     masks = [[1, 0, 0], [0, 1, 1]]
     for batch in (
-        ask([[0.5, 0.5]] * 2, SPACES, masks),
-        ask({"observation": [[0.5, 0.5]] * 2, "action_mask": masks}, SPACES),
-        ask([{"observation": [0.5, 0.5], "action_mask": mask} for mask in masks], SPACES),
-        ask([{"a": [0.5, 0.5], "b": 1, "action_mask": mask} for mask in masks], PARTS),
-        ask([{"a": [0.5, 0.5], "b": 1}] * 2, PARTS, masks),
+        read_observations([[0.5, 0.5]] * 2, SPACES, masks),
+        read_observations({"observation": [[0.5, 0.5]] * 2, "action_mask": masks}, SPACES),
+        read_observations([{"observation": [0.5, 0.5], "action_mask": mask} for mask in masks], SPACES),
+        read_observations([{"a": [0.5, 0.5], "b": 1, "action_mask": mask} for mask in masks], PARTS),
+        read_observations([{"a": [0.5, 0.5], "b": 1}] * 2, PARTS, masks),
     ):
         assert (batch.action_mask.tolist(), batch.single) == (np.array(masks, bool).tolist(), False)  # type: ignore[union-attr]
         assert len(batch.rows) == 2
@@ -693,20 +693,20 @@ def test_masks_are_given_beside_the_observations_or_in_them() -> None:
 )
 def test_masks_that_do_not_fit_are_refused(obs: Any, mask: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        ask(obs, SPACES, mask)
+        read_observations(obs, SPACES, mask)
 
 
 def test_some_observations_with_a_mask_and_some_without_are_refused() -> None:
     parts = {"a": [0.0, 0.0], "b": 1}
     with pytest.raises(ValueError, match="1 of 2 observations bring an action_mask: all or none must"):
-        ask([parts, {**parts, "action_mask": [1, 1, 1]}], PARTS)
+        read_observations([parts, {**parts, "action_mask": [1, 1, 1]}], PARTS)
 
 
 def test_each_choice_needs_a_valid_action() -> None:
     both = Spaces(SPACES.observation, MultiDiscrete([3, 2]))
-    assert ask([0, 0], both, [1, 0, 0, 0, 1]).action_mask is not None
+    assert read_observations([0, 0], both, [1, 0, 0, 0, 1]).action_mask is not None
     with pytest.raises(ValueError, match=r"got the action mask \[1 1 1 0 0\] \(wanted: 5 flags, at least one of each"):
-        ask([0, 0], both, [1, 1, 1, 0, 0])
+        read_observations([0, 0], both, [1, 1, 1, 0, 0])
 
 
 class Spy:

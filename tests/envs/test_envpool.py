@@ -18,13 +18,13 @@ from rl_training.envs.vector import ReplayDivergedError, StepResult
 from rl_training.errors import ConfigError, EnvError
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
-from rl_training.runtime.trainer import Extras, resume, train
+from rl_training.runtime.trainer import RunOptions, resume, train
 
 pytest.importorskip("envpool", reason="pip install 'rl-training[envpool]'")
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")  # v4 of MuJoCo's, CartPole-v0
 
-QUIET = Extras(show_progress=False)
+QUIET = RunOptions(show_progress=False)
 
 
 def make_pool(env_id: str = "CartPole-v1", num_envs: int = 1, **env_kwargs: Any) -> EnvPoolEnvs:
@@ -401,7 +401,7 @@ def test_what_envpool_does_not_have_is_refused_by_name(env_id: str, env_kwargs: 
 def test_a_refused_run_leaves_no_folder_behind(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="it has no env_id 'rl_training/Chain-v0'"):
         train(make_config(tmp_path / "runs", execution_backend="envpool"), QUIET)
-    own = Extras(env_factory=lambda: gym.make("CartPole-v1"))
+    own = RunOptions(env_factory=lambda: gym.make("CartPole-v1"))
     with pytest.raises(ConfigError, match="it cannot step environments made by your own function <lambda>"):
         train(make_config(tmp_path / "runs", execution_backend="envpool"), own)
     assert not (tmp_path / "runs").exists()
@@ -474,10 +474,10 @@ def test_a_stopped_run_goes_on_with_new_episodes_and_other_start_states(tmp_path
             starts.append(run.collector.state_dict()["obs"].copy())
 
     config = make_config(tmp_path, env_id="CartPole-v1", execution_backend="envpool", num_envs=2, total_timesteps=400)
-    first = train(config, Extras(show_progress=False, callbacks=[NoteStarts(), StopAt(200)]))
+    first = train(config, RunOptions(show_progress=False, callbacks=[NoteStarts(), StopAt(200)]))
     assert first.step == 200
-    extras = Extras(show_progress=False, callbacks=[NoteStarts()])
-    copies = [resume(first.run_dir, extras, output_dir=tmp_path / name) for name in ("one", "two")]
+    options = RunOptions(show_progress=False, callbacks=[NoteStarts()])
+    copies = [resume(first.run_dir, options, output_dir=tmp_path / name) for name in ("one", "two")]
     assert [copy.step for copy in copies] == [400, 400]
     assert resume_note(copies[0].run_dir).startswith("resumed at an episode boundary in envs 0, 1")
     numbers = [e["episode"] for e in lines(copies[0].run_dir / "episodes.jsonl") if e["env"] == 0]

@@ -20,12 +20,12 @@ from rl_training.data.replay_buffer import build_replay_buffer
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.registry import registry
 from rl_training.learners.actor_critic import ActorCritic, critic_metrics
-from rl_training.learners.random_inputs import Draw, Draws, normal, uniform
+from rl_training.learners.random_inputs import RandomInput, RandomInputs, normal, uniform
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.loops import MAX_UPDATES_AT_ONCE
 from rl_training.runtime.run import Run
 from rl_training.runtime.sac_trainer import train_sac
-from rl_training.runtime.trainer import Extras
+from rl_training.runtime.trainer import RunOptions
 
 FAMILY = ["sac", "td3", "redq"]
 ROWS = 8
@@ -41,7 +41,7 @@ def build(algo: str, **setup: Any) -> ActorCritic:
 
 
 class Given:
-    """Stands in for `Draws`: the k-th update gets the k-th of these numbers, whether alone or in a group."""
+    """Stands in for `RandomInputs`: the k-th update gets the k-th of these numbers, whether alone or in a group."""
 
     def __init__(self, learner: ActorCritic, rounds: int, numbers: dict[str, Tensor]) -> None:
         self.learner, self.rounds, self.numbers = learner, rounds, numbers
@@ -57,7 +57,7 @@ def with_given_numbers(learner: ActorCritic, updates: int) -> ActorCritic:
     subset = torch.stack([torch.randperm(4, generator=generator)[:2] for _ in range(updates)])
     keys = [(rounds, actor) for rounds in range(1, updates + 1) for actor in (False, True)]
     numbers = noise | {"subset": subset}
-    learner._draws = {key: Given(learner, key[0], numbers) for key in keys}  # type: ignore[misc]
+    learner._random_inputs = {key: Given(learner, key[0], numbers) for key in keys}  # type: ignore[misc]
     return learner
 
 
@@ -107,13 +107,15 @@ def test_networks_of_one_seed_are_equal_and_building_leaves_the_global_generator
 
 
 def test_draws_are_the_generators_and_stay_in_their_tensors() -> None:
-    draws = Draws({"a": Draw((3, 2), normal), "b": Draw((4,), uniform)}, torch.device("cpu"))
-    first = draws.fill(np.random.default_rng(0))
+    random_inputs = RandomInputs(
+        {"a": RandomInput((3, 2), normal), "b": RandomInput((4,), uniform)}, torch.device("cpu")
+    )
+    first = random_inputs.fill(np.random.default_rng(0))
     expected = np.random.default_rng(0)
     assert np.array_equal(first["a"].numpy(), expected.standard_normal((3, 2), np.float32))
     assert np.array_equal(first["b"].numpy(), expected.random(4, np.float32))
     kept, pointers = clone(first), {name: tensor.data_ptr() for name, tensor in first.items()}
-    again = draws.fill(expected)
+    again = random_inputs.fill(expected)
     assert {name: tensor.data_ptr() for name, tensor in again.items()} == pointers
     assert not torch.equal(again["a"], kept["a"])
 
@@ -169,7 +171,7 @@ def test_the_ratio_of_updates_to_env_steps_is_exact_in_the_loop(
         algo_kwargs={"gradient_updates_per_step": ratio, "learning_starts": 6, "batch_size": 4, "hidden_sizes": [4]},
     )
     count = Count()
-    result = train_sac(config, Extras(show_progress=False, callbacks=[count]))
+    result = train_sac(config, RunOptions(show_progress=False, callbacks=[count]))
     tenths = round(ratio * 10)
     assert count.seen == [(step, max(0, step - 6) * tenths // 10) for step in range(num_envs, steps + 1, num_envs)]
     assert result.gradient_step == (steps - 6) * tenths // 10 > 0
@@ -198,7 +200,7 @@ def test_no_call_has_more_updates_than_are_drawn_at_once(tmp_path: Path, monkeyp
         total_timesteps=12,
         algo_kwargs={"gradient_updates_per_step": 150, "learning_starts": 11, "batch_size": 2, "hidden_sizes": [4]},
     )
-    train_sac(config, Extras(show_progress=False))
+    train_sac(config, RunOptions(show_progress=False))
     assert sizes == [2 * MAX_UPDATES_AT_ONCE, 2 * MAX_UPDATES_AT_ONCE, 2 * (150 - 2 * MAX_UPDATES_AT_ONCE)]
 
 
@@ -222,7 +224,7 @@ def test_priorities_and_three_step_returns_run_in_the_loop(algo: str, tmp_path: 
         num_envs=2,
         algo_kwargs={"n_step": 3, "prioritized": True, "gradient_updates_per_step": 2},
     )
-    result = train_sac(config, Extras(show_progress=False))
+    result = train_sac(config, RunOptions(show_progress=False))
     assert result.gradient_step == config.hparams.updates_until(60)
     assert all(np.isfinite(value) for value in result.metrics.values())
     assert read_json_lines(result.run_dir / "episodes.jsonl")
@@ -264,7 +266,7 @@ def test_beta_reaches_its_end_although_several_batches_are_drawn_at_once(tmp_pat
             assert isinstance(run.memory, PrioritizedReplayBuffer)
             betas.append(run.memory.beta)
 
-    train_sac(config, Extras(show_progress=False, callbacks=[Note()]))
+    train_sac(config, RunOptions(show_progress=False, callbacks=[Note()]))
     assert betas[9] == pytest.approx(0.2)  # ten steps of warm-up
     assert betas[34] == pytest.approx(0.55)  # half of the fifty others
     assert betas[-1] == pytest.approx(0.9)
@@ -345,8 +347,8 @@ def test_compiled_rounds_equal_eager_updates() -> None:
     shared = make_box_batch(size=5 * ROWS) | {"weights": weights[0], "discounts": weights[1]}
     batch = {}
     for name, learner in learners.items():
-        draws = Draws(learner.recipe.draws(5, ROWS, actor=True), torch.device("cpu"))
-        drawn = shared | draws.fill(np.random.default_rng(0))
+        random_inputs = RandomInputs(learner.recipe.random_inputs(5, ROWS, actor=True), torch.device("cpu"))
+        drawn = shared | random_inputs.fill(np.random.default_rng(0))
         batch |= {f"{name}/{key}": value for key, value in drawn.items()}
 
     update, parts = accelerate(both_at_once(learners), "eager"), [tensor.chunk(5) for tensor in batch.values()]

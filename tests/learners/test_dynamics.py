@@ -23,7 +23,7 @@ from rl_training.learners.dynamics import (
     weight_decays,
 )
 from rl_training.learners.optim import FlatModule
-from rl_training.models.mlp_mopo import MLPMOPOEnsembleModel, is_of_layers, of_members
+from rl_training.models.mlp_mopo import MLPMOPOEnsembleModel, is_member_parameter, pick_members
 
 
 def make_ensemble(
@@ -65,7 +65,7 @@ def transitions(count: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 def weights_of(ensemble: DynamicsEnsemble, member: int) -> Tensor:
     named = ensemble.model.named(ensemble.model.params)
-    return torch.cat([value[member].flatten() for name, value in named.items() if is_of_layers(name)]).clone()
+    return torch.cat([value[member].flatten() for name, value in named.items() if is_member_parameter(name)]).clone()
 
 
 # --- The model -------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_some_members_alone_predict_as_they_do_among_all() -> None:
         every = ensemble.model.module(obs[group], actions[group])
         torch.testing.assert_close(some.mean[group], every.mean[member])
         torch.testing.assert_close(some.log_variance[group], every.log_variance[member])
-    picked = of_members(ensemble.model.named(ensemble.model.params), members)
+    picked = pick_members(ensemble.model.named(ensemble.model.params), members)
     assert picked["max_log_variance"].shape == (3,)
 
 
@@ -187,12 +187,12 @@ def test_members_learn_as_if_alone() -> None:
     (gradient,) = torch.autograd.grad(ensemble_loss(params, batch, both, decays, {})["loss"], params)
     for member in range(2):
         one = FlatModule(MLPMOPOEnsembleModel(2, 1, (4,), num_members=1))
-        one.load(one.params, of_members(both.named(both.params), torch.tensor([member])))
+        one.load(one.params, pick_members(both.named(both.params), torch.tensor([member])))
         alone = one.params.clone().requires_grad_()
         own = {name: values[member : member + 1] for name, values in batch.items()}
         (expected_gradient,) = torch.autograd.grad(ensemble_loss(alone, own, one, decays, {})["loss"], alone)
         for name, value in one.named(expected_gradient).items():
-            if is_of_layers(name):
+            if is_member_parameter(name):
                 torch.testing.assert_close(both.named(gradient)[name][member : member + 1], value)
 
 
@@ -231,7 +231,7 @@ def test_termination_is_learnt_as_a_probability() -> None:
 def test_bootstraps_make_equal_members_differ() -> None:
     ensemble = make_ensemble(model_max_epochs=1)
     for name, value in ensemble.model.named(ensemble.model.params).items():
-        if is_of_layers(name):
+        if is_member_parameter(name):
             value[:] = value[:1].clone()
     ensemble.fit(transitions(100))
     assert not torch.allclose(weights_of(ensemble, 0), weights_of(ensemble, 1))

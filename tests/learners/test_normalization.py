@@ -17,7 +17,7 @@ from rl_training.errors import CheckpointError
 from rl_training.learners.normalization import ObsNormalizer, RewardScaler, RunningMoments
 from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.setup import load_policy
-from rl_training.runtime.trainer import Extras, train
+from rl_training.runtime.trainer import RunOptions, train
 
 # --- Moments ---------------------------------------------------------------------------------------------------------
 
@@ -266,12 +266,12 @@ def test_a_policy_with_statistics_is_refused_where_nothing_is_normalised() -> No
 def test_evaluating_changes_nothing_and_a_checkpoint_acts_like_the_trained_agent(tmp_path: Path) -> None:
     hparams = {"normalize": "both"}
     config = make_config(tmp_path, algo="ppo", env_id="Pendulum-v1", total_timesteps=60, algo_kwargs=hparams)
-    result = train(config, Extras(show_progress=False))
+    result = train(config, RunOptions(show_progress=False))
     assert isinstance(result.algorithm, PPO)
     assert result.algorithm.policy_state_dict()["obs_moments"]["count"] == 60
     before = clone({**result.algorithm.policy_state_dict(), "training": result.algorithm.state_dict()})
-    extras = Extras(show_progress=False)
-    evaluator = Evaluator(extras.factory_for(config))
+    options = RunOptions(show_progress=False)
+    evaluator = Evaluator(options.factory_for(config))
     first = evaluator.evaluate(result.algorithm, [1, 2])
     assert_identical({**result.algorithm.policy_state_dict(), "training": result.algorithm.state_dict()}, before)
     _, loaded = load_policy(result.run_dir)

@@ -23,10 +23,10 @@ from rl_training.core.types import Batch, Metrics
 from rl_training.errors import CheckpointError
 from rl_training.experiment.registry import registry
 from rl_training.hparams.dqn import DQNHParams
-from rl_training.learners.q_learning import Apply, QLearner, of_actions
+from rl_training.learners.q_learning import Apply, QLearner, pick
 from rl_training.models.layers import NoisyLayers, NoisyLinear
 from rl_training.models.mlp_fqf_network import FQFOutput
-from rl_training.runtime.trainer import Extras, train
+from rl_training.runtime.trainer import RunOptions, train
 
 HEADS = ["dqn", "c51_dqn", "qr_dqn", "iqn", "fqf"]
 SHARED_METRICS = ("loss", "q_value_mean", "target_mean", "td_error_mean")
@@ -177,7 +177,7 @@ def test_values_targets_and_selection_each_have_noise_of_their_own(algo: str, do
 def loss_of(learner: QLearner, batch: Batch, params: Tensor | None = None, target: Tensor | None = None) -> Metrics:
     params = learner._state["params"] if params is None else params
     target = learner._state["target"] if target is None else target
-    return learner.head.loss(params, target, batch, learner._apply)
+    return learner.recipe.loss(params, target, batch, learner._apply)
 
 
 def random_case(algo: str, seed: int, **hparams: Any) -> tuple[QLearner, Batch]:
@@ -188,12 +188,12 @@ def random_case(algo: str, seed: int, **hparams: Any) -> tuple[QLearner, Batch]:
     batch = make_batch(seed, num_actions=NUM_ACTIONS)
     mask = torch.rand(8, NUM_ACTIONS, generator=generator) < 0.6
     mask[:, 0] |= ~mask.any(1)
-    extras = {
+    options = {
         "weights": torch.rand(8, generator=generator),
         "discounts": torch.rand(8, generator=generator),
         "next_action_mask": mask,
     }
-    return learner, batch | extras | clone(learner._draw(8))
+    return learner, batch | options | clone(learner._draw(8))
 
 
 def rows_of(batch: Batch, order: list[int]) -> Batch:
@@ -241,7 +241,7 @@ def test_no_gradient_reaches_the_target_network_or_flows_through_the_successor(a
         seen.append(given)
         return learner._apply(given, obs, *more, noise=noise)
 
-    learner.head.loss(params, target, batch, apply)
+    learner.recipe.loss(params, target, batch, apply)
     assert sum(given.requires_grad and given is params for given in seen) == 1
     assert gradient.abs().sum() > 0
 
@@ -249,7 +249,7 @@ def test_no_gradient_reaches_the_target_network_or_flows_through_the_successor(a
 @pytest.mark.parametrize("algo", HEADS)
 def test_metrics_are_named_scalars_and_errors_are_per_row_and_not_negative(algo: str) -> None:
     learner, batch = random_case(algo, seed=4)
-    result = learner.update({name: batch[name] for name in batch.keys() - learner.head.draws.keys()})
+    result = learner.update({name: batch[name] for name in batch.keys() - learner.recipe.random_inputs.keys()})
     more = {
         "c51_dqn": {"mass_at_v_min", "mass_at_v_max"},
         "fqf": {"quantile_loss", "fraction_loss", "entropy_loss"},
@@ -265,8 +265,8 @@ def test_metrics_are_named_scalars_and_errors_are_per_row_and_not_negative(algo:
 
 def test_the_numbers_of_an_action_are_picked_in_each_row() -> None:
     values = torch.arange(12).view(2, 3, 2)
-    assert of_actions(values, torch.tensor([2, 0])).tolist() == [[4, 5], [6, 7]]
-    assert of_actions(values[..., 0], torch.tensor([1, 2])).tolist() == [2, 10]
+    assert pick(values, torch.tensor([2, 0])).tolist() == [[4, 5], [6, 7]]
+    assert pick(values[..., 0], torch.tensor([1, 2])).tolist() == [2, 10]
 
 
 # --- Updates ---------------------------------------------------------------------------------------------------------
@@ -275,13 +275,13 @@ def test_the_numbers_of_an_action_are_picked_in_each_row() -> None:
 def watch_batches(learner: QLearner, monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
     """Note each batch as the loss gets it."""
     batches: list[Batch] = []
-    plain = learner.head.loss
+    plain = learner.recipe.loss
 
     def loss(params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
         batches.append(clone(batch))
         return plain(params, target_params, batch, apply)
 
-    monkeypatch.setattr(learner.head, "loss", loss)
+    monkeypatch.setattr(learner.recipe, "loss", loss)
     return batches
 
 
@@ -291,7 +291,7 @@ def test_every_update_has_fresh_noise_three_times(algo: str, monkeypatch: pytest
     batches = watch_batches(learner, monkeypatch)
     for seed in range(3):
         learner.update(make_batch(seed))
-    size = NoisyLayers(learner.head.network).size
+    size = NoisyLayers(learner.recipe.network).size
     noise = torch.cat([batch["noise"] for batch in batches])
     assert noise.shape == (9, size)
     assert len({tuple(row.tolist()) for row in noise}) == 9
@@ -353,9 +353,9 @@ def some_obs(rows: int, seed: int = 0) -> np.ndarray:
 
 def q_with_noise(learner: QLearner, obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """The Q-values of one observation, by a network with this noise in all of its layers."""
-    buffers = NoisyLayers(learner.head.q_values).buffers(torch.from_numpy(noise))
+    buffers = NoisyLayers(learner.recipe.q_values).buffers(torch.from_numpy(noise))
     with torch.no_grad():
-        return torch.func.functional_call(learner.head.q_values, buffers, (torch.from_numpy(obs[None]),))[0].numpy()
+        return torch.func.functional_call(learner.recipe.q_values, buffers, (torch.from_numpy(obs[None]),))[0].numpy()
 
 
 def next_numbers(learner: QLearner, name: str = "action") -> np.random.Generator:
@@ -370,7 +370,7 @@ def next_numbers(learner: QLearner, name: str = "action") -> np.random.Generator
 def test_each_env_explores_with_noise_of_its_own(algo: str, dueling: bool) -> None:
     learner = build(algo, num_actions=4, noisy=True, dueling=dueling)
     obs = some_obs(20)
-    normal = next_numbers(learner).standard_normal((20, NoisyLayers(learner.head.network).size), np.float32)
+    normal = next_numbers(learner).standard_normal((20, NoisyLayers(learner.recipe.network).size), np.float32)
     noise = np.sign(normal) * np.sqrt(np.abs(normal))
     q_values = np.stack([q_with_noise(learner, row, row_noise) for row, row_noise in zip(obs, noise, strict=True)])
     actions = learner.act(obs, step=0, explore=True).actions
@@ -392,7 +392,7 @@ def test_exploring_differs_between_envs_and_between_steps_at_fixed_weights(algo:
 @pytest.mark.parametrize("algo", ["dqn", "c51_dqn", "fqf"])
 def test_evaluation_is_free_of_noise_and_repeats_itself(algo: str, rows: int) -> None:
     learner = build(algo, num_actions=4, noisy=True)
-    obs, no_noise = some_obs(rows), np.zeros(NoisyLayers(learner.head.network).size, np.float32)
+    obs, no_noise = some_obs(rows), np.zeros(NoisyLayers(learner.recipe.network).size, np.float32)
     learner.update(make_batch(num_actions=4))
     before = clone(learner.state_dict())
     first = learner.act(obs).actions
@@ -409,7 +409,7 @@ def test_noise_replaces_epsilon_once_learning_has_started() -> None:
     assert [learner.hparams.epsilon(step, 1_000) for step in (0, 500, 1_000)] == [0.0, 0.0, 0.0]
     with torch.no_grad():  # a network without noise in it, which prefers action 2
         learner._state["params"].zero_()
-        *_, last = (part for part in learner.head.network.modules() if isinstance(part, NoisyLinear))
+        *_, last = (part for part in learner.recipe.network.modules() if isinstance(part, NoisyLinear))
         last.bias[2] = 1.0
     obs = np.zeros((2_000, 3), np.float32)
     warm_up = np.bincount(learner.act(obs, step=99, explore=True).actions, minlength=4) / 2_000
@@ -497,7 +497,7 @@ def test_evaluation_draws_from_a_stream_of_its_own() -> None:
 )
 def test_evaluating_more_often_does_not_change_training(algo: str, hparams: Any, tmp_path: Path) -> None:
     config = partial(make_config, tmp_path, algo=algo, algo_kwargs=hparams, env_id="rl_training/Identity-v0")
-    once, often = (train(config(eval_interval=every), Extras(show_progress=False)) for every in (0, 7))
+    once, often = (train(config(eval_interval=every), RunOptions(show_progress=False)) for every in (0, 7))
     assert_identical(often.algorithm.policy_state_dict(), once.algorithm.policy_state_dict())
     states = [result.algorithm.state_dict() for result in (often, once)]
     assert states[0]["generators"]["action"] == states[1]["generators"]["action"]

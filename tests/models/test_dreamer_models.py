@@ -105,11 +105,11 @@ def test_the_recurrent_cell_follows_its_equations(blocks: int) -> None:
 
 
 def sequence(batch: int = 2, length: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    draws = generator(5)
-    obs = torch.randint(256, (batch, length, 8, 8, 1), generator=draws, dtype=torch.uint8)
-    actions = torch.randint(3, (batch, length), generator=draws)
+    random_inputs = generator(5)
+    obs = torch.randint(256, (batch, length, 8, 8, 1), generator=random_inputs, dtype=torch.uint8)
+    actions = torch.randint(3, (batch, length), generator=random_inputs)
     is_first = torch.zeros(batch, length, dtype=torch.bool)
-    return obs, actions, is_first, torch.rand(batch, length, SIZES.latents, generator=draws)
+    return obs, actions, is_first, torch.rand(batch, length, SIZES.latents, generator=random_inputs)
 
 
 @torch.no_grad()
@@ -213,7 +213,7 @@ def test_vectors_are_seen_and_predicted_as_their_symlog() -> None:
 def test_rewards_and_values_begin_at_exactly_0_and_actions_nearly_alike() -> None:
     torch.manual_seed(0)
     features = torch.randn(20, SIZES.features)
-    assert torch.count_nonzero(make_world().judge(features)[0]) == 0
+    assert torch.count_nonzero(make_world().predict_heads(features)[0]) == 0
     assert torch.count_nonzero(build_critic(SIZES)(features)) == 0
     logits = build_actor(3, SIZES)(features)
     assert 0.0 < logits.abs().max() < 0.05

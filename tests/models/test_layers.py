@@ -30,7 +30,7 @@ from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
 from rl_training.models.mlp_q_network import MLPQNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
-from rl_training.runtime.trainer import Extras, train
+from rl_training.runtime.trainer import RunOptions, train
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -374,7 +374,7 @@ def test_every_algorithm_trains_residual_networks(algo: str, tmp_path: Path) -> 
         total_timesteps=20,
         algo_kwargs={"network": "simba", "hidden_sizes": [8, 8]},
     )
-    result = train(config, Extras(show_progress=False))
+    result = train(config, RunOptions(show_progress=False))
     assert result.gradient_step > 0
     assert all(np.isfinite(value) for value in result.metrics.values())
     shapes = [tuple(value.shape) for value in result.algorithm.policy_state_dict().values() if hasattr(value, "shape")]

@@ -127,7 +127,7 @@ def test_sigterm_from_outside_ends_with_75_and_loses_nothing(unbroken: dict[int,
     child.join()
     assert child.exitcode == EXIT_INTERRUPTED
     assert not (run_dir / "result.json").exists()
-    resume(run_dir, SHORT["local_async_3"].extras())
+    resume(run_dir, SHORT["local_async_3"].options())
     assert differences(run_dir, unbroken[3]) == []
 
 
@@ -141,16 +141,16 @@ def test_signal_is_answered_at_once(tmp_path: Path, capfd: pytest.CaptureFixture
                 os.kill(os.getpid(), signal.SIGINT)
                 answers.append(capfd.readouterr().err)
 
-    train(ONE.config(tmp_path), ONE.extras(Interrupt()), run_dir=tmp_path / "run")
+    train(ONE.config(tmp_path), ONE.options(Interrupt()), run_dir=tmp_path / "run")
     assert answers == ["\nsaving the run; press Ctrl-C again to stop at once\n"]
 
 
 def test_signal_in_the_last_step_finds_a_finished_run(unbroken: dict[int, Path], tmp_path: Path) -> None:
-    result = train(ONE.config(tmp_path), ONE.extras(StopAt(600, signal.SIGTERM)), run_dir=tmp_path / "run")
+    result = train(ONE.config(tmp_path), ONE.options(StopAt(600, signal.SIGTERM)), run_dir=tmp_path / "run")
     assert (result.interrupted, result.stop_reason) == (False, "all steps taken")
     assert differences(result.run_dir, unbroken[1]) == []
     with pytest.raises(ConfigError, match=r"is finished: 600 of 600 steps"):
-        resume(result.run_dir, ONE.extras())
+        resume(result.run_dir, ONE.options())
 
 
 def test_signal_after_the_last_callback_of_a_step_is_saved(
@@ -164,9 +164,9 @@ def test_signal_after_the_last_callback_of_a_step_is_saved(
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Checkpointing, "on_step", decide_then_signal)
-    result = train(ONE.config(tmp_path), ONE.extras(), run_dir=tmp_path / "run")
+    result = train(ONE.config(tmp_path), ONE.options(), run_dir=tmp_path / "run")
     assert (result.step, result.interrupted, result.checkpoint.name) == (201, True, "step_000000201")
-    resume(tmp_path / "run", ONE.extras())
+    resume(tmp_path / "run", ONE.options())
     assert differences(tmp_path / "run", unbroken[1]) == []
 
 
@@ -190,9 +190,9 @@ def test_signal_during_an_evaluation_lets_it_end(
     monkeypatch.setattr(SignalWhileEvaluating, "eval_seeds", tuple(seeds))
     monkeypatch.setattr(SignalWhileEvaluating, "sent", False)
     case = replace(ONE, env_factory=lambda: SignalWhileEvaluating(gym.make("CartPole-v1")))
-    result = train(case.config(tmp_path), case.extras(), run_dir=tmp_path / "run")
+    result = train(case.config(tmp_path), case.options(), run_dir=tmp_path / "run")
     assert (result.step, result.interrupted) == (230, True)
-    resume(tmp_path / "run", case.extras())
+    resume(tmp_path / "run", case.options())
     assert differences(tmp_path / "run", unbroken[1]) == []
 
 
@@ -241,10 +241,10 @@ def test_env_that_cannot_be_replayed_resumes_at_an_episode_boundary(
 ) -> None:
     pytest.importorskip("Box2D")
     case = shortened(Case(name="walker", env_factory=FourGaits), env_id="BipedalWalker-v3", total_timesteps=500)
-    stopped = train(case.config(tmp_path), case.extras(StopAt(201)), run_dir=tmp_path / "run")
+    stopped = train(case.config(tmp_path), case.options(StopAt(201)), run_dir=tmp_path / "run")
     opened = read_json_lines(stopped.run_dir / "episodes.jsonl")
     with caplog.at_level(logging.WARNING, logger="rl_training"):
-        resumed = resume(stopped.run_dir, case.extras())
+        resumed = resume(stopped.run_dir, case.options())
     assert resumed.step == 500
     assert "resumed at an episode boundary in envs 0" in caplog.text
     starts = json.loads((resumed.run_dir / "metadata.json").read_text())["starts"]

@@ -23,7 +23,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.run import Run
 from rl_training.runtime.seed_runs import run_in
-from rl_training.runtime.trainer import LOOPS, Extras, train
+from rl_training.runtime.trainer import LOOPS, RunOptions, train
 
 
 class CountingParts:
@@ -261,7 +261,7 @@ def test_with_three_envs_every_interval_that_is_crossed_happens_once(tmp_path: P
     config = make_config(
         tmp_path, num_envs=3, log_interval=10, eval_interval=20, checkpoint_interval=25, keep_checkpoints=9
     )
-    result = train(config, Extras(show_progress=False))
+    result = train(config, RunOptions(show_progress=False))
     records = read_json_lines(result.run_dir / "metrics.jsonl")
     assert [record["step"] for record in records] == crossings(10, 60, 3) == [12, 21, 30, 42, 51, 60]
     evaluations = read_json_lines(result.run_dir / "eval.jsonl")
@@ -282,12 +282,12 @@ def test_an_evaluation_that_reaches_stop_return_ends_the_run(tmp_path: Path) -> 
         eval_interval=20,
         stop_return=0.5,
     )
-    result = train(config, Extras(show_progress=False))
+    result = train(config, RunOptions(show_progress=False))
     assert result.step == 20
     assert result.stop_reason == "evaluation reached 0.5 (stop_return 0.5)"
     assert result.checkpoint.name == "step_000000020"
     assert result.eval_return == pytest.approx(0.5)
-    missed = train(config.updated(stop_return=0.51), Extras(show_progress=False))
+    missed = train(config.updated(stop_return=0.51), RunOptions(show_progress=False))
     assert (missed.step, missed.stop_reason) == (60, "all steps taken")
 
 
@@ -310,7 +310,7 @@ class StopAfterEpisodes(Callback):
 def test_a_users_callback_sees_the_run_and_can_end_it(tmp_path: Path) -> None:
     config = make_config(tmp_path, env_id="rl_training/Identity-v0", env_kwargs={"length": 8})
     callback = StopAfterEpisodes(3)
-    result = train(config, Extras(show_progress=False, callbacks=[callback]))
+    result = train(config, RunOptions(show_progress=False, callbacks=[callback]))
     assert (result.step, result.stop_reason, result.interrupted) == (24, "3 episodes", False)
     assert callback.calls == ["start at 0", "end at 24"]
     assert result.checkpoint.name == "step_000000024"
@@ -321,8 +321,8 @@ def test_a_run_that_a_callback_ends_is_evaluated_for_its_result_alone(tmp_path: 
     config = make_config(
         tmp_path, env_id="rl_training/TwoArmedBandit-v0", env_kwargs={"means": [0.5, 0.5], "noise": 0.0}
     )
-    extras = Extras(show_progress=False, callbacks=[StopAfterEpisodes(7)])
-    assert run_in(tmp_path / "run", config, extras) == pytest.approx(0.5)
+    options = RunOptions(show_progress=False, callbacks=[StopAfterEpisodes(7)])
+    assert run_in(tmp_path / "run", config, options) == pytest.approx(0.5)
     assert run_in(tmp_path / "run", config) == pytest.approx(0.5)  # read back
     assert read_json_lines(tmp_path / "run" / "eval.jsonl") == []  # a resumed run's log is as if it never stopped
 
@@ -336,7 +336,7 @@ class Raises(Callback):
 def test_an_error_in_a_callback_leaves_a_traceback_and_a_checkpoint_of_that_step(tmp_path: Path) -> None:
     watcher = StopAfterEpisodes(10**9)
     with pytest.raises(RuntimeError, match="by the user"):
-        train(make_config(tmp_path), Extras(show_progress=False, callbacks=[Raises(), watcher]))
+        train(make_config(tmp_path), RunOptions(show_progress=False, callbacks=[Raises(), watcher]))
     (run_dir,) = tmp_path.iterdir()
     assert "by the user" in (run_dir / "crash" / "traceback.txt").read_text()
     assert read_pointer(run_dir / "checkpoints", "latest") == "step_000000030"
@@ -351,7 +351,7 @@ class RaisesAtStart(Callback):
 def test_an_error_before_the_first_step_leaves_a_traceback_and_ends_what_has_begun(tmp_path: Path) -> None:
     earlier, later = StopAfterEpisodes(10**9), StopAfterEpisodes(10**9)
     with pytest.raises(RuntimeError, match="before the first step"):
-        train(make_config(tmp_path), Extras(show_progress=False, callbacks=[earlier, RaisesAtStart(), later]))
+        train(make_config(tmp_path), RunOptions(show_progress=False, callbacks=[earlier, RaisesAtStart(), later]))
     (run_dir,) = tmp_path.iterdir()
     assert "before the first step" in (run_dir / "crash" / "traceback.txt").read_text()
     assert not checkpoint_names(run_dir / "checkpoints")
@@ -368,7 +368,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_remedy(tmp_path: Path) ->
         algo_kwargs={"loss": "mse"},
     )
     with pytest.raises(TrainingError, match=r"loss is inf at env step 20 .*smaller learning_rate"):
-        train(config, Extras(show_progress=False))
+        train(config, RunOptions(show_progress=False))
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_remedy(tmp_path: Path) ->
 def test_evaluating_more_often_does_not_change_training(algo: str, hparams: dict[str, Any], tmp_path: Path) -> None:
     def run(folder: str, eval_interval: int) -> Any:
         config = make_config(tmp_path / folder, algo=algo, eval_interval=eval_interval, algo_kwargs=hparams)
-        return train(config, Extras(show_progress=False))
+        return train(config, RunOptions(show_progress=False))
 
     rare, often = run("rare", 0), run("often", 7)
     ours, theirs = often.algorithm.policy_state_dict(), rare.algorithm.policy_state_dict()

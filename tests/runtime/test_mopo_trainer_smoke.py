@@ -24,9 +24,9 @@ from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.runtime.mopo_trainer import train_mopo
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import load_policy
-from rl_training.runtime.trainer import Extras, TrainResult, resume
+from rl_training.runtime.trainer import RunOptions, TrainResult, resume
 
-QUIET = Extras(show_progress=False)
+QUIET = RunOptions(show_progress=False)
 
 
 def in_env(tmp_path: Path, **changes: Any) -> TrainConfig:
@@ -167,7 +167,7 @@ def test_stopped_and_resumed_equals_unbroken(stop: int, make: Callable[..., Trai
     env = {"env_id": "rl_training/Identity-v0", "env_kwargs": {"actions": "box"}} if make is in_env else {}
     unbroken = train_mopo(make(tmp_path, **settings, **env), QUIET)
     stopped = train_mopo(
-        make(tmp_path, **settings, **env), Extras(callbacks=[StopFromTheStart(stop)], show_progress=False)
+        make(tmp_path, **settings, **env), RunOptions(callbacks=[StopFromTheStart(stop)], show_progress=False)
     )
     assert stopped.interrupted
     assert stop <= stopped.step < 97
@@ -236,7 +236,7 @@ class Pendulum(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def test_of_an_environment_of_the_users_own_termination_is_learnt(tmp_path: Path) -> None:
-    learnt = train_mopo(in_env(tmp_path), Extras(env_factory=Pendulum, show_progress=False))
+    learnt = train_mopo(in_env(tmp_path), RunOptions(env_factory=Pendulum, show_progress=False))
     assert mopo_of(learnt).rollouts._rule is None
     result = train_mopo(in_env(tmp_path), QUIET)
     assert mopo_of(result).rollouts._rule == NEVER
@@ -270,7 +270,7 @@ def test_what_cannot_be_learnt_from_is_refused_before_anything_is_written(tmp_pa
     with pytest.raises(SpaceError, match="mopo needs a box action space"):
         train_mopo(in_env(tmp_path, env_id="CartPole-v1"), QUIET)
     with pytest.raises(SpaceError, match="mopo needs vector observations"):
-        train_mopo(in_env(tmp_path), Extras(env_factory=Images, show_progress=False))
+        train_mopo(in_env(tmp_path), RunOptions(env_factory=Images, show_progress=False))
     with pytest.raises(DatasetError, match="has a single transition to learn from"):
         train_mopo(in_env(tmp_path, algo_kwargs={"dataset_size": 1}), QUIET)
     assert not list(tmp_path.iterdir())

@@ -22,9 +22,9 @@ from rl_training.experiment.json_lines import read_json_lines
 from rl_training.hparams.ppo import PPOHParams
 from rl_training.runtime.ppo_trainer import train_ppo
 from rl_training.runtime.setup import load_policy
-from rl_training.runtime.trainer import Extras, TrainResult
+from rl_training.runtime.trainer import RunOptions, TrainResult
 
-QUIET = Extras(show_progress=False)
+QUIET = RunOptions(show_progress=False)
 TAXI = max(name for name in gym.registry if name.startswith("Taxi-v"))
 
 
@@ -227,8 +227,8 @@ class Odd(gym.Env[Any, Any]):
 
 
 def train_on(tmp_path: Path, factory: Callable[[], gym.Env[Any, Any]], **changes: Any) -> TrainResult:
-    extras = Extras(env_factory=factory, show_progress=False)
-    return train_ppo(config_of(tmp_path, env_id="Odd", **changes), extras)
+    options = RunOptions(env_factory=factory, show_progress=False)
+    return train_ppo(config_of(tmp_path, env_id="Odd", **changes), options)
 
 
 def refused(tmp_path: Path, factory: Callable[[], gym.Env[Any, Any]], **changes: Any) -> str:

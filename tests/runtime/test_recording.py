@@ -24,7 +24,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.runtime import recording
 from rl_training.runtime.recording import Plan, Player, Recorder, noisy, random_actions
-from rl_training.runtime.trainer import Extras, train
+from rl_training.runtime.trainer import RunOptions, train
 from test_cli import call, fails, only_folder, write_config
 
 CHAIN = "rl_training/Chain-v0"
@@ -186,7 +186,7 @@ def test_noise_and_exploration_at_the_checkpoints_step_change_what_is_recorded(
     epsilon: float, options: list[object], changed: bool, tmp_path: Path
 ) -> None:
     config = make_config(tmp_path / "runs", algo_kwargs={"epsilon_end": epsilon})
-    run = train(config, Extras(show_progress=False)).run_dir
+    run = train(config, RunOptions(show_progress=False)).run_dir
     for name, more in {"greedy": [], "other": options}.items():
         assert call("record", "--run", run, "--steps", 200, "-o", tmp_path / f"{name}.npz", *more).exit_code == 0
     greedy, other = (load(tmp_path / f"{name}.npz").actions for name in ("greedy", "other"))
@@ -194,7 +194,7 @@ def test_noise_and_exploration_at_the_checkpoints_step_change_what_is_recorded(
 
 
 def test_the_best_checkpoints_are_recorded_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = train(make_config(tmp_path / "runs", checkpoint_interval=30), Extras(show_progress=False)).run_dir
+    run = train(make_config(tmp_path / "runs", checkpoint_interval=30), RunOptions(show_progress=False)).run_dir
     write_pointer(run / "checkpoints", "best", "step_000000030")
     played = []
     monkeypatch.setattr(dataset_commands, "_record", lambda recorder: played.append(recorder.plan.players[0].name))
@@ -244,7 +244,7 @@ def test_what_policies_draw_goes_on_where_it_stopped(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes, options = DRAWING[case]
-    run = train(make_config(tmp_path / "runs", **changes), Extras(show_progress=False)).run_dir
+    run = train(make_config(tmp_path / "runs", **changes), RunOptions(show_progress=False)).run_dir
     command = ["record", "--run", run, "--episodes", 8, "--seed", 2, *options, "--out"]
     assert call(*command, tmp_path / "whole.npz").exit_code == 0
     interrupted([*command, tmp_path / "parts.npz"], 3, monkeypatch)

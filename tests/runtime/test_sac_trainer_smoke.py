@@ -21,9 +21,9 @@ from rl_training.experiment.json_lines import read_json_lines
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.runtime.sac_trainer import train_sac
 from rl_training.runtime.setup import load_policy
-from rl_training.runtime.trainer import Extras, TrainResult
+from rl_training.runtime.trainer import RunOptions, TrainResult
 
-QUIET = Extras(show_progress=False)
+QUIET = RunOptions(show_progress=False)
 FAMILY = ["sac", "td3", "redq"]
 SHARED_METRICS = {"critic_loss", "actor_loss", "q_value_mean", "target_mean", "td_error_mean"}
 METRICS = {
@@ -167,7 +167,7 @@ def test_every_kind_of_observation_trains(algo: str, kind: str, tmp_path: Path) 
         num_envs=2,
         algo_kwargs={"gradient_updates_per_step": 1, "policy_delay": 2},
     )
-    result = train_sac(config, Extras(env_factory=lambda: Numbers(OBSERVATIONS[kind]), show_progress=False))
+    result = train_sac(config, RunOptions(env_factory=lambda: Numbers(OBSERVATIONS[kind]), show_progress=False))
     assert result.gradient_step == 14
     assert all(np.isfinite(value) for value in result.metrics.values())
 
@@ -219,7 +219,7 @@ def without_members(outputs: int, critics: int) -> Mine:
 
 def train_own(tmp_path: Path, algo: str, network: nn.Module) -> TrainResult:
     config = config_of(tmp_path, algo=algo, total_timesteps=30, algo_kwargs={"gradient_updates_per_step": 2})
-    return train_sac(config, Extras(network=network, show_progress=False))
+    return train_sac(config, RunOptions(network=network, show_progress=False))
 
 
 @pytest.mark.parametrize(("algo", "outputs", "critics"), [("sac", 6, 2), ("td3", 3, 2), ("redq", 6, 4)])
@@ -267,10 +267,10 @@ class Unbounded(Numbers):
 @pytest.mark.parametrize("algo", FAMILY)
 @pytest.mark.parametrize("bounds", [(-np.inf, np.inf), (0.0, np.inf)])
 def test_infinite_bounds_are_refused(algo: str, bounds: tuple[float, float], tmp_path: Path) -> None:
-    extras = Extras(env_factory=lambda: Unbounded(*bounds), show_progress=False)
+    options = RunOptions(env_factory=lambda: Unbounded(*bounds), show_progress=False)
     expected = rf"^{algo} needs finite bounds of every action, but Numbers has Box\({bounds[0]}, inf, .*RescaleAction"
     with pytest.raises(SpaceError, match=expected):
-        train_sac(config_of(tmp_path, algo=algo, env_id="Numbers", env_kwargs={}), extras)
+        train_sac(config_of(tmp_path, algo=algo, env_id="Numbers", env_kwargs={}), options)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-MOST_NARROW = 8  # columns of a product that is computed transposed
-LEAST_WIDE = 65  # each side of a product that may be rounded: first layers take observations as they are
+MAX_NARROW = 8  # columns of a product that is computed transposed
+MIN_WIDTH = 65  # each side of a product that may be rounded: first layers take observations as they are
 BFLOAT16_CHECKS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 
 log = logging.getLogger("rl_training.acceleration")
@@ -44,13 +44,13 @@ def has_bfloat16() -> bool:
 
 def _narrow_mm(left: Tensor, right: Tensor) -> Any:
     """Compute a product of few columns transposed, which MKL does four times faster (a first layer's gradient)."""
-    if right.shape[1] > MOST_NARROW or left.shape[0] <= MOST_NARROW:
+    if right.shape[1] > MAX_NARROW or left.shape[0] <= MAX_NARROW:
         return NotImplemented
     return (right.t() @ left.t()).t().contiguous()
 
 
 def _is_wide(left: Tensor, right: Tensor) -> bool:
-    return left.dtype == torch.float32 and min(*left.shape[-2:], right.shape[-1]) >= LEAST_WIDE
+    return left.dtype == torch.float32 and min(*left.shape[-2:], right.shape[-1]) >= MIN_WIDTH
 
 
 def _rounded(left: Tensor, right: Tensor) -> Tensor:

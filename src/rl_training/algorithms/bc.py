@@ -64,7 +64,7 @@ class BC:
     def learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         return descend_part("actor", lambda params: self._loss(params, batch), state, self._optimizer)
 
-    def judge(self, state: State, batch: Batch) -> Metrics:
+    def evaluate_offline(self, state: State, batch: Batch) -> Metrics:
         metrics = self._loss(state["actor.params"], batch)
         return {name: metrics[name] for name in ("log_likelihood", "action_error")}
 

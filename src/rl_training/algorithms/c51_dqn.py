@@ -24,7 +24,7 @@ from rl_training.learners.q_learning import (
     build_network,
     greedy_actions,
     noisy_copies,
-    of_actions,
+    pick,
     weighted_mean,
 )
 from rl_training.learners.targets import project, td_target
@@ -39,10 +39,10 @@ def c51_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: C51HP
     """
     online, target, selection = noisy_copies(apply_logits, batch)
     atoms = support(hparams).to(params.device)
-    log_probs = of_actions(online(params, batch["obs"]), batch["actions"]).log_softmax(1)
+    log_probs = pick(online(params, batch["obs"]), batch["actions"]).log_softmax(1)
     next_probs = target(target_params, batch["next_obs"]).softmax(2)
     selected = selection(params.detach(), batch["next_obs"]).softmax(2) if hparams.double_q else next_probs
-    next_probs = of_actions(next_probs, greedy_actions((selected * atoms).sum(2), batch))
+    next_probs = pick(next_probs, greedy_actions((selected * atoms).sum(2), batch))
     discounts = batch["discounts"][:, None] if "discounts" in batch else hparams.gamma
     positions = td_target(batch["rewards"][:, None], batch["terminated"][:, None], atoms, discounts)
     targets = project(next_probs, positions, atoms).detach()
@@ -69,7 +69,7 @@ def support(hparams: C51HParams) -> Tensor:
 class C51DQN:
     """The head with a categorical distribution per action."""
 
-    draws: ClassVar[Mapping[str, int]] = {}
+    random_inputs: ClassVar[Mapping[str, int]] = {}
 
     def __init__(self, network: nn.Module, hparams: C51HParams) -> None:
         self.network = network

@@ -24,7 +24,7 @@ from rl_training.learners.q_learning import (
     build_network,
     greedy_actions,
     noisy_copies,
-    of_actions,
+    pick,
     weighted_mean,
 )
 from rl_training.learners.targets import td_loss, td_target
@@ -39,10 +39,10 @@ def dqn_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: DQNHP
     bring: discounts (batch,), weights (batch,), next_action_mask (batch, actions), noise (3, numbers).
     """
     online, target, selection = noisy_copies(apply_q, batch)
-    q_values = of_actions(online(params, batch["obs"]), batch["actions"])
+    q_values = pick(online(params, batch["obs"]), batch["actions"])
     next_q = target(target_params, batch["next_obs"])
     best_actions = greedy_actions(selection(params.detach(), batch["next_obs"]) if hparams.double_q else next_q, batch)
-    next_values = of_actions(next_q, best_actions)
+    next_values = pick(next_q, best_actions)
     discounts = batch.get("discounts", hparams.gamma)
     targets = td_target(batch["rewards"], batch["terminated"], next_values, discounts).detach()
     td_errors = (targets - q_values).detach().abs()
@@ -58,7 +58,7 @@ def dqn_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: DQNHP
 class DQN:
     """The head with one number per action: its expected return."""
 
-    draws: ClassVar[Mapping[str, int]] = {}
+    random_inputs: ClassVar[Mapping[str, int]] = {}
 
     def __init__(self, network: nn.Module, hparams: DQNHParams) -> None:
         self.network = self.q_values = network

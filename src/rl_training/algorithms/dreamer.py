@@ -26,7 +26,7 @@ from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, Stat
 from rl_training.errors import ConfigError
 from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.learners.optim import ClippedAdam, FlatModule, descend_part, named_part, polyak
-from rl_training.learners.random_inputs import Draw, Draws, uniform
+from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
 from rl_training.learners.targets import lambda_return
 from rl_training.models.dreamer import Observed, Sizes, WorldModel, build_actor, build_critic
 from rl_training.models.dreamer_latents import draw_index, mixed_log_probs, unit_vectors
@@ -156,7 +156,7 @@ class Dreamer:
         self.state |= {name: torch.zeros((), device=setup.device) for name in ("return_low", "return_high")}
         self._policy = {name: self.state[name] for name in ("world_model.params", "actor.params")}
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise", "eval_action")}
-        self._draws = Draws(_draws(hparams), setup.device)
+        self._random_inputs = RandomInputs(_random_inputs(hparams), setup.device)
         # Unrolled over time the update is 19,000 operations, with which a GPU's compiler did not end in minutes.
         self._step = accelerate(self._learn, setup.acceleration, identity=setup.identity, capture_plain=True)
         # Compiled for each number of rows, acting would save less than it takes.
@@ -188,7 +188,7 @@ class Dreamer:
         return ActResult(actions, {name: values.cpu().numpy() for name, values in result.items()})
 
     def update(self, batch: Batch) -> UpdateResult:
-        return UpdateResult(self._step(self.state, batch | self._draws.fill(self._generators["noise"])))
+        return UpdateResult(self._step(self.state, batch | self._random_inputs.fill(self._generators["noise"])))
 
     def status(self, step: int) -> dict[str, float]:
         return {"return_range": float(self.state["return_high"] - self.state["return_low"])}
@@ -267,7 +267,7 @@ class Dreamer:
 
         params, starts = state["world_model.params"], features.flatten(0, 1)
         states, actions = world.apply(params, WorldModel.imagine, starts, choose, batch["prior_noise"])
-        reward_logits, continue_logits = world.apply(params, WorldModel.judge, states[1:])
+        reward_logits, continue_logits = world.apply(params, WorldModel.predict_heads, states[1:])
         values = two_hot_mean(self._parts["critic"].apply(state["critic.params"], states), self._bins)
         rewards, discounts = two_hot_mean(reward_logits, self._bins), hparams.gamma * continue_logits.sigmoid()
         returns = lambda_return(rewards, discounts, values[1:], hparams.return_lambda)
@@ -323,13 +323,13 @@ def _optimizers(hparams: DreamerHParams) -> dict[str, ClippedAdam]:
     }
 
 
-def _draws(hparams: DreamerHParams) -> dict[str, Draw]:
+def _random_inputs(hparams: DreamerHParams) -> dict[str, RandomInput]:
     """Name the random numbers of an update: one for each categorical variable that is drawn."""
     rows = hparams.batch_size * hparams.sequence_length
     return {
-        "posterior_noise": Draw((hparams.batch_size, hparams.sequence_length, hparams.num_latents), uniform),
-        "prior_noise": Draw((hparams.imagination_horizon, rows, hparams.num_latents), uniform),
-        "action_noise": Draw((hparams.imagination_horizon, rows), uniform),
+        "posterior_noise": RandomInput((hparams.batch_size, hparams.sequence_length, hparams.num_latents), uniform),
+        "prior_noise": RandomInput((hparams.imagination_horizon, rows, hparams.num_latents), uniform),
+        "action_noise": RandomInput((hparams.imagination_horizon, rows), uniform),
     }
 
 

@@ -29,7 +29,7 @@ from rl_training.learners.q_learning import (
     build_network,
     greedy_actions,
     noisy_copies,
-    of_actions,
+    pick,
     weighted_mean,
 )
 from rl_training.models.mlp_fqf_network import MLPFQFNetwork
@@ -40,13 +40,13 @@ def fqf_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: FQFHP
     online, target, selection = noisy_copies(apply_fqf, batch)
     actions, next_obs = batch["actions"], batch["next_obs"]
     output = online(params, batch["obs"], None, True)  # fractions of its own, and the values at them
-    quantiles = of_actions(output.values, actions)
+    quantiles = pick(output.values, actions)
     proposal = selection(params.detach(), next_obs)  # the successor's fractions are the online network's, too
     next_output = target(target_params, next_obs, proposal.taus)
     best_actions = greedy_actions(proposal.q_values if hparams.double_q else next_output.q_values, batch)
     metrics = quantile_metrics(
         quantiles,
-        of_actions(next_output.values, best_actions),
+        pick(next_output.values, best_actions),
         output.tau_hats.detach(),
         batch,
         hparams.gamma,
@@ -54,7 +54,7 @@ def fqf_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: FQFHP
         widths=output.widths,
         next_widths=next_output.widths,
     )
-    values, edge_values = quantiles.detach(), of_actions(output.edge_values, actions)
+    values, edge_values = quantiles.detach(), pick(output.edge_values, actions)
     slopes = (edge_values - values[:, :-1]).abs() - (edge_values - values[:, 1:]).abs()
     fraction_loss = weighted_mean((slopes * output.taus[:, 1:-1]).sum(1), batch)
     entropy_loss = -hparams.entropy_coef * output.entropy.mean()
@@ -98,7 +98,7 @@ class FQFOptimizer:
 class FQF:
     """The head with values at proposed fractions."""
 
-    draws: ClassVar[Mapping[str, int]] = {}
+    random_inputs: ClassVar[Mapping[str, int]] = {}
 
     def __init__(self, network: nn.Module, hparams: FQFHParams) -> None:
         self.network = network

@@ -83,7 +83,7 @@ def iql_critic_loss(
     return {name: value for name, value in metrics.items() if name != "td_errors"}
 
 
-def believed(target_params: Tensor, batch: Batch, networks: Networks) -> Tensor:
+def estimate(target_params: Tensor, batch: Batch, networks: Networks) -> Tensor:
     """The lesser of the slow critics' values of the dataset's actions, (batch,)."""
     return networks.critics(target_params, batch["obs"], batch["actions"]).amin(0)
 
@@ -94,7 +94,7 @@ def iql_loss(state: State, batch: Batch, hparams: ExpectileHParams, networks: Ne
     `state`: actor.params, critic.params, value.params, target_critic. `batch`: obs, next_obs, actions, rewards
     (batch,), terminated (batch,) bool.
     """
-    q_values, values = believed(state["target_critic"], batch, networks), state["value.params"]
+    q_values, values = estimate(state["target_critic"], batch, networks), state["value.params"]
     advantages = (q_values - networks.value(values, batch["obs"])).detach()
     next_values = networks.value(values, batch["next_obs"]).detach()
     parts = {
@@ -129,7 +129,7 @@ class IQL:
 
     def learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         hparams, networks, optimizer = self.hparams, self.networks, self._optimizer
-        q_values = believed(state["target_critic"], batch, networks)
+        q_values = estimate(state["target_critic"], batch, networks)
         new, metrics = descend_part(
             "value", lambda params: iql_value_loss(params, q_values, batch, hparams, networks), state, optimizer
         )
@@ -147,7 +147,7 @@ class IQL:
         target = polyak(state["target_critic"], critic["critic.params"], hparams.tau)
         return {**new, **actor, **critic, "target_critic": target}, {**metrics, **more, **most}
 
-    def judge(self, state: State, batch: Batch) -> Metrics:
+    def evaluate_offline(self, state: State, batch: Batch) -> Metrics:
         metrics = iql_loss(state, batch, self.hparams, self.networks)
         return {"log_likelihood": metrics["log_likelihood"], "value_error": metrics["td_error_mean"]}
 

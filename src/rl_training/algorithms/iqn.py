@@ -22,7 +22,7 @@ from rl_training.learners.q_learning import (
     build_network,
     greedy_actions,
     noisy_copies,
-    of_actions,
+    pick,
 )
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
 
@@ -36,10 +36,10 @@ def iqn_loss(
     """
     online, target, selection = noisy_copies(apply_quantiles, batch)
     next_obs, taus = batch["next_obs"], batch["taus"]
-    quantiles = of_actions(online(params, batch["obs"], taus)[0], batch["actions"])
+    quantiles = pick(online(params, batch["obs"], taus)[0], batch["actions"])
     selected, _ = selection(params.detach(), next_obs) if hparams.double_q else target(target_params, next_obs)
     next_quantiles, _ = target(target_params, next_obs, batch["target_taus"])
-    next_quantiles = of_actions(next_quantiles, greedy_actions(selected.mean(2), batch))
+    next_quantiles = pick(next_quantiles, greedy_actions(selected.mean(2), batch))
     return quantile_metrics(quantiles, next_quantiles, taus, batch, hparams.gamma, hparams.kappa)
 
 
@@ -50,7 +50,10 @@ class IQN:
         self.network = network
         self.q_values = _MeanValues(network)
         self.hparams = hparams
-        self.draws: Mapping[str, int] = {"taus": hparams.num_tau_samples, "target_taus": hparams.num_tau_samples}
+        self.random_inputs: Mapping[str, int] = {
+            "taus": hparams.num_tau_samples,
+            "target_taus": hparams.num_tau_samples,
+        }
 
     def loss(self, params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
         return iqn_loss(params, target_params, batch, self.hparams, apply)

@@ -77,7 +77,7 @@ class MBPO:
         return rows
 
     @torch.no_grad()
-    def judge(self, batch: Batch) -> Metrics:
+    def evaluate_offline(self, batch: Batch) -> Metrics:
         """Say of transitions that were not learnt from how well they are predicted, and how far the best actions are.
 
         `action_error`: the mean squared difference to the actions that were taken, which need not be good ones.

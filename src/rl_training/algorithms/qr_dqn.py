@@ -21,7 +21,7 @@ from rl_training.learners.q_learning import (
     build_network,
     greedy_actions,
     noisy_copies,
-    of_actions,
+    pick,
     weighted_mean,
 )
 from rl_training.learners.targets import quantile_huber, td_target
@@ -34,10 +34,10 @@ def qr_dqn_loss(
 ) -> Metrics:
     """The quantile regression loss; `apply_quantiles(params, obs)`: (batch, actions, quantiles)."""
     online, target, selection = noisy_copies(apply_quantiles, batch)
-    quantiles = of_actions(online(params, batch["obs"]), batch["actions"])
+    quantiles = pick(online(params, batch["obs"]), batch["actions"])
     next_quantiles = target(target_params, batch["next_obs"])
     selected = selection(params.detach(), batch["next_obs"]) if hparams.double_q else next_quantiles
-    next_quantiles = of_actions(next_quantiles, greedy_actions(selected.mean(2), batch))
+    next_quantiles = pick(next_quantiles, greedy_actions(selected.mean(2), batch))
     num_quantiles = quantiles.shape[1]
     taus = (torch.arange(num_quantiles, device=params.device) + 0.5) / num_quantiles
     return quantile_metrics(quantiles, next_quantiles, taus, batch, hparams.gamma, hparams.kappa)
@@ -80,7 +80,7 @@ def _mean(quantiles: Tensor, widths: Tensor | None) -> Tensor:
 class QRDQN:
     """The head with N quantiles per action."""
 
-    draws: ClassVar[Mapping[str, int]] = {}
+    random_inputs: ClassVar[Mapping[str, int]] = {}
 
     def __init__(self, network: nn.Module, hparams: QRDQNHParams) -> None:
         self.network = network

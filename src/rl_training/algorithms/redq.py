@@ -19,7 +19,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.types import Batch
 from rl_training.hparams.actor_critic import REDQHParams
 from rl_training.learners.actor_critic import ActorCritic, build_model
-from rl_training.learners.random_inputs import Draw
+from rl_training.learners.random_inputs import RandomInput
 from rl_training.models.mlp_redq import MLPREDQModel
 
 
@@ -38,8 +38,8 @@ class Subsets:
     def __init__(self, num_critics: int, subset_size: int) -> None:
         self._num_critics, self._size = num_critics, subset_size
 
-    def draws(self, rounds: int) -> Mapping[str, Draw]:
-        return {"subset": Draw((rounds * self._size,), self._fill, np.int64)}
+    def random_inputs(self, rounds: int) -> Mapping[str, RandomInput]:
+        return {"subset": RandomInput((rounds * self._size,), self._fill, np.int64)}
 
     def _fill(self, generator: np.random.Generator, out: np.ndarray) -> None:
         order = generator.random((len(out) // self._size, self._num_critics)).argsort(1)
@@ -51,8 +51,8 @@ def build_redq(setup: Setup[REDQHParams]) -> ActorCritic:
     recipe = SAC(
         build_model(setup, MLPREDQModel, num_critics=hparams.num_critics, by_member=True),
         setup,
-        target_believed=least_of_subset,
-        actor_believed=mean_of_all,
-        more_draws=Subsets(hparams.num_critics, hparams.subset_size).draws,
+        target_estimate=least_of_subset,
+        actor_estimate=mean_of_all,
+        extra_random_inputs=Subsets(hparams.num_critics, hparams.subset_size).random_inputs,
     )
     return ActorCritic(recipe, setup)

@@ -20,7 +20,7 @@ from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.actor_critic import SoftHParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, adam_of, build_model, critic_metrics
 from rl_training.learners.optim import FlatModule, descend_part, named_part, polyak
-from rl_training.learners.random_inputs import Draw, normal
+from rl_training.learners.random_inputs import RandomInput, normal
 from rl_training.learners.targets import td_target
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.mlp_sac import MLPSACModel
@@ -28,10 +28,10 @@ from rl_training.models.mlp_sac import MLPSACModel
 ApplyActor = Callable[[Tensor, Tensor], Tensor]  # (params, obs) -> (batch, outputs)
 ApplyCritics = Callable[..., Tensor]  # (params, obs, actions, members=None) -> (critics, batch)
 # What is believed of the critics, (batch,): gets a function from members, or none, to their values (critics, batch).
-Believed = Callable[[Callable[..., Tensor], Batch], Tensor]
+CriticEstimate = Callable[[Callable[..., Tensor], Batch], Tensor]
 
 
-def least(values_of: Callable[..., Tensor], batch: Batch) -> Tensor:
+def minimum_over_critics(values_of: Callable[..., Tensor], batch: Batch) -> Tensor:
     """The least value of all critics."""
     return values_of().amin(0)
 
@@ -47,7 +47,7 @@ def sac_critic_loss(
     policy: SquashedGaussian,
     apply_actor: ApplyActor,
     apply_critics: ApplyCritics,
-    believed: Believed = least,
+    estimate: CriticEstimate = minimum_over_critics,
 ) -> Metrics:
     """The critics' loss and what to watch about it.
 
@@ -55,7 +55,7 @@ def sac_critic_loss(
     optionally discounts and weights (batch,).
     """
     next_actions, next_log_probs = policy.rsample(apply_actor(actor_params, batch["next_obs"]), batch["next_noise"])
-    next_q = believed(partial(apply_critics, target_params, batch["next_obs"], next_actions), batch)
+    next_q = estimate(partial(apply_critics, target_params, batch["next_obs"], next_actions), batch)
     discounts = batch.get("discounts", gamma)
     targets = td_target(batch["rewards"], batch["terminated"], next_q - alpha * next_log_probs, discounts).detach()
     return critic_metrics(apply_critics(params, batch["obs"], batch["actions"]), targets, batch)
@@ -70,18 +70,18 @@ def sac_actor_loss(
     policy: SquashedGaussian,
     apply_actor: ApplyActor,
     apply_critics: ApplyCritics,
-    believed: Believed = least,
+    estimate: CriticEstimate = minimum_over_critics,
 ) -> Metrics:
     """The actor's loss and its entropy. `batch`: obs, noise (batch, numbers)."""
     actions, log_probs = policy.rsample(apply_actor(params, batch["obs"]), batch["noise"])
-    q_values = believed(partial(apply_critics, critic_params, batch["obs"], actions), batch)
+    q_values = estimate(partial(apply_critics, critic_params, batch["obs"], actions), batch)
     return {"loss": (alpha * log_probs - q_values).mean(), "entropy": -log_probs.detach().mean()}
 
 
 class SAC:
-    """The recipe; `target_believed` and `actor_believed` say what is made of the critics' values.
+    """The recipe; `target_estimate` and `actor_estimate` say what is made of the critics' values.
 
-    `more_draws`: the random numbers that they need besides, by the number of updates.
+    `extra_random_inputs`: the random numbers that they need besides, by the number of updates.
     """
 
     def __init__(
@@ -89,16 +89,16 @@ class SAC:
         model: nn.Module,
         setup: Setup[SoftHParams],
         *,
-        target_believed: Believed = least,
-        actor_believed: Believed = least,
-        more_draws: Callable[[int], Mapping[str, Draw]] = lambda rounds: {},
+        target_estimate: CriticEstimate = minimum_over_critics,
+        actor_estimate: CriticEstimate = minimum_over_critics,
+        extra_random_inputs: Callable[[int], Mapping[str, RandomInput]] = lambda rounds: {},
     ) -> None:
         self.hparams = setup.hparams
         self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
         self.policy = SquashedGaussian(action_field(setup.spaces.action).shape)
         self.explore, self.best = self.policy.sample, self.policy.mode
-        self._target_believed, self._actor_believed = target_believed, actor_believed
-        self._more_draws = more_draws
+        self._target_estimate, self._actor_estimate = target_estimate, actor_estimate
+        self._extra_random_inputs = extra_random_inputs
         target = self.hparams.target_entropy
         self._target_entropy = -float(action_size(setup)) if target == "auto" else target
         sizes = self.hparams.step_sizes
@@ -120,9 +120,9 @@ class SAC:
             state |= named_part(name, optimizer.state(params[name]))
         return state
 
-    def draws(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, Draw]:
-        noise = Draw((rounds * rows, self.policy.size), normal)
-        return {"next_noise": noise, **({"noise": noise} if actor else {}), **self._more_draws(rounds)}
+    def random_inputs(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, RandomInput]:
+        noise = RandomInput((rounds * rows, self.policy.size), normal)
+        return {"next_noise": noise, **({"noise": noise} if actor else {}), **self._extra_random_inputs(rounds)}
 
     def learn_critics(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         alpha = state["temperature.params"].exp()
@@ -138,7 +138,7 @@ class SAC:
                 policy=self.policy,
                 apply_actor=self.actor.apply,
                 apply_critics=self.critics.apply,
-                believed=self._target_believed,
+                estimate=self._target_estimate,
             )
 
         new, metrics = descend_part("critic", loss, state, self._optimizers["critic"])
@@ -157,7 +157,7 @@ class SAC:
                 policy=self.policy,
                 apply_actor=self.actor.apply,
                 apply_critics=self.critics.apply,
-                believed=self._actor_believed,
+                estimate=self._actor_estimate,
             )
 
         new, metrics = descend_part("actor", loss, state, self._optimizers["actor"])

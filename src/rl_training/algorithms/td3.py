@@ -20,7 +20,7 @@ from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.actor_critic import TD3HParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, adam_of, build_model, critic_metrics
 from rl_training.learners.optim import FlatModule, descend_part, named_part, polyak
-from rl_training.learners.random_inputs import Draw, normal
+from rl_training.learners.random_inputs import RandomInput, normal
 from rl_training.learners.targets import td_target
 from rl_training.models.mlp_td3 import MLPTD3Model
 
@@ -80,8 +80,8 @@ class TD3:
             state |= named_part(name, optimizer.state(params[name]))
         return state
 
-    def draws(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, Draw]:
-        return {"next_noise": Draw((rounds * rows, self._action_size), normal)}
+    def random_inputs(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, RandomInput]:
+        return {"next_noise": RandomInput((rounds * rows, self._action_size), normal)}
 
     def explore(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         actions = self.best(outputs)

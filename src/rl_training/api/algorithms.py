@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from torch import nn
 
-from rl_training.api.observations import ask
+from rl_training.api.observations import read_observations
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces, to_env_actions
 from rl_training.core.types import Algorithm, Carry, act_on
@@ -29,7 +29,7 @@ from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluation import EvalEpisode, Evaluator
-from rl_training.runtime.setup import Extras, env_factory_of, load_policy, saved_spaces, spaces_of
+from rl_training.runtime.setup import RunOptions, env_factory_of, load_policy, saved_spaces, spaces_of
 from rl_training.runtime.trainer import TrainResult, resume, train
 
 M = TypeVar("M", bound="ManagedAlgorithm")
@@ -55,7 +55,7 @@ class ManagedAlgorithm:
             raise ConfigError(
                 f"{type(self).__name__} trains {self.algo_name!r}, but the config's algo is {self.config.algo!r}"
             )
-        self._extras = Extras(
+        self._options = RunOptions(
             env_factory=env_factory, network=network, callbacks=tuple(callbacks), show_progress=show_progress
         )
         self._checkpoint: Path | None = None
@@ -106,9 +106,9 @@ class ManagedAlgorithm:
         """Train; after a stop or a `load`, continue exactly. `total_timesteps` lengthens (or sets) the run."""
         config = self.config if total_timesteps is None else self.config.updated(total_timesteps=total_timesteps)
         if self._checkpoint is None:
-            result = train(config, self._extras)
+            result = train(config, self._options)
         else:
-            result = resume(self._checkpoint, self._extras, total_timesteps=total_timesteps)
+            result = resume(self._checkpoint, self._options, total_timesteps=total_timesteps)
         self.config, self._checkpoint = config, result.checkpoint
         self._take(result.algorithm)
         return result
@@ -122,7 +122,7 @@ class ManagedAlgorithm:
             seeds = Streams(self.config.seed).eval_seeds(count)
         if not seeds:
             raise ConfigError("seeds must hold at least one seed, got none")
-        evaluator = Evaluator(env_factory_of(self.config, self._extras))
+        evaluator = Evaluator(env_factory_of(self.config, self._options))
         try:
             return evaluator.evaluate(self._policy(), seeds)
         finally:
@@ -150,11 +150,11 @@ class ManagedAlgorithm:
             nonlocal carry
             if action_mask is not None and not registry()[self.algo_name].action_masks:
                 raise ValueError(f"{self.algo_name} does not use action masks: it may choose any action")
-            question = ask(obs, spaces, action_mask)
-            result = act_on(policy, question.rows, carry, step=0, action_mask=question.action_mask)
+            policy_input = read_observations(obs, spaces, action_mask)
+            result = act_on(policy, policy_input.rows, carry, step=0, action_mask=policy_input.action_mask)
             carry = result.carry
             actions = self._to_env(result.actions)
-            return actions[0] if question.single else actions
+            return actions[0] if policy_input.single else actions
 
         return play
 
@@ -178,13 +178,13 @@ class ManagedAlgorithm:
 
     def _load_policy(self) -> None:
         assert self._checkpoint is not None
-        self._take(load_policy(self._checkpoint, self._extras)[1])
+        self._take(load_policy(self._checkpoint, self._options)[1])
 
     def _take(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
         if self._spaces is None:
             assert self._checkpoint is not None
-            factory = self._extras.factory_for(self.config)
+            factory = self._options.factory_for(self.config)
             if factory is not None:
                 self._spaces = spaces_of(factory)
             else:

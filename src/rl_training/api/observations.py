@@ -13,7 +13,7 @@ from rl_training.envs.dict_obs import MASK_KEY, PackedSpace, Packer
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PolicyInput:
     """Observations as rows, (rows, *obs_shape), and which actions are valid, (rows, choices), if that is known."""
 
     rows: np.ndarray
@@ -21,13 +21,13 @@ class Question:
     single: bool  # one observation was given, not a batch of one
 
 
-def ask(obs: Any, spaces: Spaces, action_mask: Any = None) -> Question:
+def read_observations(obs: Any, spaces: Spaces, action_mask: Any = None) -> PolicyInput:
     """Check one observation or a batch: arrays or nested lists, a dict of them, or a list of dicts.
 
     A dict may bring its own `action_mask`. Raises `ValueError` for whatever the policy's answer would mean nothing for.
     """
     if isinstance(obs, list | tuple) and any(isinstance(part, Mapping) for part in obs):
-        return _ask_each(obs, spaces, action_mask)
+        return _read_each(obs, spaces, action_mask)
     if isinstance(obs, Mapping) and MASK_KEY in obs:
         if action_mask is not None:
             raise ValueError(f"the observation brings its own {MASK_KEY}: give that or the argument, not both")
@@ -37,27 +37,29 @@ def ask(obs: Any, spaces: Spaces, action_mask: Any = None) -> Question:
             (obs,) = obs.values()  # the one part that is left is the observation
     rows, single = _rows(obs, spaces.observation)
     mask = None if action_mask is None else _mask_rows(action_mask, spaces.action, len(rows), single)
-    return Question(rows, mask, single)
+    return PolicyInput(rows, mask, single)
 
 
-def _ask_each(observations: list[Any] | tuple[Any, ...], spaces: Spaces, action_mask: Any) -> Question:
+def _read_each(observations: list[Any] | tuple[Any, ...], spaces: Spaces, action_mask: Any) -> PolicyInput:
     masks = [None] * len(observations) if action_mask is None else action_mask
     if len(masks) != len(observations):
         raise ValueError(f"there are {len(observations)} observations, but {len(masks)} action masks")
-    questions = []
+    policy_inputs = []
     for number, (obs, mask) in enumerate(zip(observations, masks, strict=True)):
         try:
-            question = ask(obs, spaces, mask)
+            policy_input = read_observations(obs, spaces, mask)
         except ValueError as problem:
             raise ValueError(f"observation {number} of the list: {problem}") from problem
-        if not question.single:
-            raise ValueError(f"observation {number} of the list holds {len(question.rows)} observations, must be one")
-        questions.append(question)
-    with_mask = [question.action_mask for question in questions if question.action_mask is not None]
-    if with_mask and len(with_mask) < len(questions):
-        raise ValueError(f"{len(with_mask)} of {len(questions)} observations bring an {MASK_KEY}: all or none must")
-    rows = np.concatenate([question.rows for question in questions])
-    return Question(rows, np.concatenate(with_mask) if with_mask else None, single=False)
+        if not policy_input.single:
+            raise ValueError(
+                f"observation {number} of the list holds {len(policy_input.rows)} observations, must be one"
+            )
+        policy_inputs.append(policy_input)
+    with_mask = [policy_input.action_mask for policy_input in policy_inputs if policy_input.action_mask is not None]
+    if with_mask and len(with_mask) < len(policy_inputs):
+        raise ValueError(f"{len(with_mask)} of {len(policy_inputs)} observations bring an {MASK_KEY}: all or none must")
+    rows = np.concatenate([policy_input.rows for policy_input in policy_inputs])
+    return PolicyInput(rows, np.concatenate(with_mask) if with_mask else None, single=False)
 
 
 def _rows(obs: Any, space: gym.Space[Any]) -> tuple[np.ndarray, bool]:

@@ -181,12 +181,12 @@ def _record(recorder: "Recorder") -> None:
 def _progress(recorder: "Recorder") -> Callable[[], None]:
     """Tell now and then how far a long recording is."""
     unit = "steps" if recorder.plan.steps is not None else "episodes"
-    told_at = time.monotonic()
+    reported_at = time.monotonic()
 
     def on_episode() -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at >= _PROGRESS_SECONDS:
-            told_at = time.monotonic()
+        nonlocal reported_at
+        if time.monotonic() - reported_at >= _PROGRESS_SECONDS:
+            reported_at = time.monotonic()
             mean = fmean(recorder.returns[-100:])
             log.info("%s/%s %s, mean return %.1f", f"{recorder.amount:,}", f"{recorder.total:,}", unit, mean)
 

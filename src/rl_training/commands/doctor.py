@@ -38,7 +38,7 @@ def examine(output_dir: Path) -> Iterator[Finding]:
     """Look at the machine, one finding after the other; a check that fails is itself a finding."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         _packages,
-        _extras,
+        _options,
         _processors,
         _compiler,
         _compile_cache,
@@ -62,7 +62,7 @@ def _packages() -> Iterator[Finding]:
             yield Finding("fix", name, f"not installed: pip install {name}")
 
 
-def _extras() -> Iterator[Finding]:
+def _options() -> Iterator[Finding]:
     for extra, modules in _EXTRAS.items():
         missing = [module for module in modules if importlib.util.find_spec(module) is None]
         if not missing:
@@ -131,7 +131,7 @@ def _disk(output_dir: Path) -> Iterator[Finding]:
 def _smoke() -> Iterator[Finding]:
     """Train, evaluate and save for a moment: the whole path, eager."""
     from rl_training.experiment.config import TrainConfig
-    from rl_training.runtime.trainer import Extras, train
+    from rl_training.runtime.trainer import RunOptions, train
 
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +147,7 @@ def _smoke() -> Iterator[Finding]:
             env_kwargs={"max_episode_steps": 16},
             algo_kwargs={"learning_starts": 16, "batch_size": 8, "buffer_capacity": 32, "hidden_sizes": [8]},
         )
-        result = train(config, Extras(show_progress=False))
+        result = train(config, RunOptions(show_progress=False))
     seconds = time.perf_counter() - start
     text = f"{result.step} env steps, {result.gradient_step} updates, evaluated and saved in {seconds:.1f} s"
     yield Finding("ok", "training", text)

@@ -99,7 +99,7 @@ def act_on(
     return recurrent.act(obs, step=step, explore=explore, action_mask=action_mask, carry=carry)
 
 
-def forget(carry: Carry | None, rows: Sequence[int]) -> Carry | None:
+def reset_carry(carry: Carry | None, rows: Sequence[int]) -> Carry | None:
     """Give a carry in which the episodes of these rows begin."""
     if carry is None or not rows:
         return carry

@@ -130,7 +130,7 @@ class FrameStorage:
             return
         frames = rows.arrays["obs_frames"]
         while rows.first < rows.end and frames.item(rows.first % rows.capacity, 0) < oldest:
-            rows.forget(rows.first + 1)
+            rows.reset_carry(rows.first + 1)
 
     def reader(self, batch_size: int, device: torch.device, columns: tuple[str, ...] = ()) -> Reader:
         rows = self.rows.reader(batch_size, device, columns)

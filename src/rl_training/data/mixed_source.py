@@ -53,7 +53,7 @@ class MixedSource:
     def add_model(self, transitions: Mapping[str, Any], *, keep: int) -> None:
         """Add transitions of the model's; of all that it made up, the newest `keep` stay."""
         self._model_rows.add(transitions)
-        self._model_rows.forget(self._model_rows.end - keep)
+        self._model_rows.reset_carry(self._model_rows.end - keep)
 
     def real_transitions(self) -> dict[str, np.ndarray]:
         """Give a copy of all that was seen, oldest first."""

@@ -175,7 +175,7 @@ class RowStorage:
         self.end += rows
         self.first = max(self.first, self.end - self.capacity)
 
-    def forget(self, first: int) -> None:
+    def reset_carry(self, first: int) -> None:
         """Let the rows begin with number `first`: older ones are never read again."""
         self.first = max(self.first, first)
 

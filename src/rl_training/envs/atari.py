@@ -35,10 +35,10 @@ class AtariSettings:
     fire_reset: bool = True
 
     def __post_init__(self) -> None:
-        least = {"noop_max": 0, "frame_skip": 1, "screen_size": MIN_SIZE, "frame_stack": 1}
+        minimum = {"noop_max": 0, "frame_skip": 1, "screen_size": MIN_SIZE, "frame_stack": 1}
         for name, value in asdict(self).items():
-            if name in least:
-                check_integer(name, value, least[name])
+            if name in minimum:
+                check_integer(name, value, minimum[name])
             else:
                 check_bool(name, value)
 

@@ -19,9 +19,9 @@ from rl_training.errors import ConfigError, EnvError
 MIN_SIZE = 36  # the smallest picture that the Nature network takes
 
 
-def check_integer(setting: str, value: object, least: int) -> None:
-    if type(value) is not int or value < least:  # a bool is no number here
-        raise ConfigError(f"env_kwargs.{setting} must be an integer of at least {least}, got {value!r}")
+def check_integer(setting: str, value: object, minimum: int) -> None:
+    if type(value) is not int or value < minimum:  # a bool is no number here
+        raise ConfigError(f"env_kwargs.{setting} must be an integer of at least {minimum}, got {value!r}")
 
 
 def check_bool(setting: str, value: object) -> None:

@@ -163,7 +163,7 @@ def _refuse_non_finite(tensors: Mapping[str, Tensor]) -> None:
             )
 
 
-def forget_end(path: Path) -> None:
+def clear_stop_reason(path: Path) -> None:
     """Let a checkpoint with which a run had ended be one on its way: the run goes on."""
     manifest = read_manifest(path)
     manifest["counters"]["stop_reason"] = ""

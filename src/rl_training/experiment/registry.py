@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rl_training.core.types import Algorithm, Memory
     from rl_training.runtime.callbacks import Callback
     from rl_training.runtime.run import Run
-    from rl_training.runtime.setup import Extras, Learner
+    from rl_training.runtime.setup import PreparedRun, RunOptions
 
 ENTRY_POINT_GROUP = "rl_training.algorithms"
 
@@ -60,7 +60,7 @@ class AlgorithmSpec:
     action_masks: bool = False  # whether it keeps to the actions that an env's masks allow
     build: str  # "module:function", Setup -> Algorithm
     memory: str  # "module:function", Setup -> Memory
-    begin: str | None = None  # "module:function", (Learner, Extras): what a new run has to know before its first step
+    begin: str | None = None  # "module:function", (PreparedRun, RunOptions): prepares a new run before its first step
     callbacks: str | None = None  # "module:function", Run -> callbacks: what its runs do besides the loop
     reference_config: str
 
@@ -70,9 +70,9 @@ class AlgorithmSpec:
     def build_memory(self, setup: "Setup[Any]") -> "Memory":
         return _resolve(self.memory)(setup)  # type: ignore[no-any-return]
 
-    def begin_run(self, learner: "Learner", extras: "Extras") -> None:
+    def begin_run(self, prepared: "PreparedRun", options: "RunOptions") -> None:
         if self.begin:
-            _resolve(self.begin)(learner, extras)
+            _resolve(self.begin)(prepared, options)
 
     def build_callbacks(self, run: "Run") -> "list[Callback]":
         return _resolve(self.callbacks)(run) if self.callbacks else []

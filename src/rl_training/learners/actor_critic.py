@@ -21,7 +21,7 @@ from rl_training.core.spaces import action_field
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.actor_critic import ActorCriticHParams
 from rl_training.learners.optim import ClippedAdam, FlatModule
-from rl_training.learners.random_inputs import Draw, Draws
+from rl_training.learners.random_inputs import RandomInput, RandomInputs
 from rl_training.learners.user_networks import check_output, zero_obs
 from rl_training.models.continuous import ContinuousActorCritic
 from rl_training.models.encoders import build_encoder
@@ -37,7 +37,7 @@ class Recipe(Protocol):
         """Give all that learns and how: `actor.params` among it."""
         ...
 
-    def draws(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, Draw]:
+    def random_inputs(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, RandomInput]:
         """Name the random numbers of `rounds` updates of `rows` rows each; `actor`: those of the actor's step, too."""
         ...
 
@@ -71,7 +71,7 @@ class ActorCritic:
         self._total_updates = max(1, setup.hparams.updates_until(setup.total_timesteps))
         self._step_sizes = {name: float(rate) for name, rate in self.state.items() if name.endswith(".learning_rate")}
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise")}
-        self._draws: dict[tuple[int, bool], Draws] = {}  # by the number of rounds, and whether the actor learns
+        self._random_inputs: dict[tuple[int, bool], RandomInputs] = {}  # by rounds, and whether the actor learns
         self._metrics: Metrics = {}  # the latest value of each: not every update is one of the actor, too
         self._outputs = act_function(recipe.actor.module, setup.device, setup.acceleration)
         self._learn_critics = accelerate_rounds(self._critics_step, setup.acceleration, identity=setup.identity)
@@ -139,11 +139,11 @@ class ActorCritic:
 
     def _learn(self, batch: Batch, rounds: int, *, with_actor: bool) -> Metrics:
         key = (rounds, with_actor)
-        if key not in self._draws:
-            draws = self.recipe.draws(rounds, self.hparams.batch_size, actor=with_actor)
-            self._draws[key] = Draws(draws, self._device)
+        if key not in self._random_inputs:
+            random_inputs = self.recipe.random_inputs(rounds, self.hparams.batch_size, actor=with_actor)
+            self._random_inputs[key] = RandomInputs(random_inputs, self._device)
         learn = self._learn_both if with_actor else self._learn_critics
-        return learn(self.state, batch | self._draws[key].fill(self._generators["noise"]), rounds)
+        return learn(self.state, batch | self._random_inputs[key].fill(self._generators["noise"]), rounds)
 
     def _critics_step(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         return self.recipe.learn_critics(state, batch)

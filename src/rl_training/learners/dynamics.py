@@ -24,7 +24,7 @@ from rl_training.core.spaces import action_field, observation_field
 from rl_training.core.types import Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.learners.optim import ClippedAdam, FlatModule, descend
-from rl_training.models.mlp_mopo import MLPMOPOEnsembleModel, Prediction, is_of_layers, of_members
+from rl_training.models.mlp_mopo import MLPMOPOEnsembleModel, Prediction, is_member_parameter, pick_members
 
 WEIGHT_DECAYS = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)  # per layer, of four hidden ones and the last
 BOUNDS_COEF = 0.01  # weight of the distance between the bounds of the log-variances
@@ -55,7 +55,7 @@ def ensemble_loss(
     squared_error = (prediction.mean - batch["targets"]).square()
     likelihood_loss = (squared_error * (-prediction.log_variance).exp() + prediction.log_variance).mean((1, 2)).sum()
     named = model.named(params)
-    weights = [value for name, value in named.items() if is_of_layers(name) and name.endswith(".weight")]
+    weights = [value for name, value in named.items() if is_member_parameter(name) and name.endswith(".weight")]
     decay_loss = sum(0.5 * decay * weight.square().sum() for decay, weight in zip(decays, weights, strict=True))
     bounds_loss = BOUNDS_COEF * (named["max_log_variance"].sum() - named["min_log_variance"].sum())
     metrics = {"model_mse": squared_error.detach().mean(), "likelihood_loss": likelihood_loss.detach()}
@@ -144,7 +144,7 @@ class DynamicsEnsemble:
 
     def predict(self, state: State, obs: Tensor, actions: Tensor, members: Tensor) -> Prediction:
         """Ask one member for each group of rows: (groups, rows, numbers), members (groups,). Pure."""
-        named = of_members(self.model.named(state["params"]), members)
+        named = pick_members(self.model.named(state["params"]), members)
         values = {**named, **_statistics(state)}
         prediction: Prediction = torch.func.functional_call(self.model.module, values, (obs, actions))
         return prediction
@@ -192,7 +192,7 @@ class DynamicsEnsemble:
         marked = torch.from_numpy(members).to(self._device)
         views = self.model.named(target)
         for name, value in self.model.named(source).items():
-            if is_of_layers(name):
+            if is_member_parameter(name):
                 views[name][marked] = value[marked]
 
     def _learning_step(self, state: State, batch: Batch) -> tuple[State, Metrics]:

@@ -20,7 +20,7 @@ from rl_training.core.types import Batch, Metrics, State
 from rl_training.envs.terminations import TerminationRule
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.learners.dynamics import DynamicsEnsemble
-from rl_training.learners.random_inputs import Draw, Draws, normal, uniform
+from rl_training.learners.random_inputs import RandomInput, RandomInputs, normal, uniform
 from rl_training.models.mlp_mopo import Prediction
 
 MAX_ROWS_PER_ELITE = {"cpu": 512, "cuda": 32_768}  # at a time: on the CPU, activations should stay in the cache
@@ -53,14 +53,14 @@ class ModelRollouts:
         members_per_row = 1 if penalty is None else setup.hparams.num_ensembles
         elites, rows = setup.hparams.num_elites, _rows_per_elite(setup, members_per_row)
         self._obs = torch.zeros(elites, rows, obs_size, device=setup.device)
-        draws = {
-            "order": Draw((elites,), _permutation, np.int64),
-            "action_noise": Draw((elites * rows, action_size), normal),
-            "noise": Draw((elites, rows, obs_size + 1), normal),
+        random_inputs = {
+            "order": RandomInput((elites,), _permutation, np.int64),
+            "action_noise": RandomInput((elites * rows, action_size), normal),
+            "noise": RandomInput((elites, rows, obs_size + 1), normal),
         }
         if rule is None:
-            draws["termination_noise"] = Draw((elites, rows), uniform)
-        self._draws = Draws(draws, setup.device)
+            random_inputs["termination_noise"] = RandomInput((elites, rows), uniform)
+        self._random_inputs = RandomInputs(random_inputs, setup.device)
         self._step = accelerate(self._model_step, setup.acceleration, "rollout step", identity=identity)
 
     def run(self, obs: Tensor, horizon: int) -> Iterator[dict[str, np.ndarray]]:
@@ -75,7 +75,9 @@ class ModelRollouts:
             places[: len(part)] = part  # in places beyond, rows are computed and never given
             alive = np.arange(len(places)) < len(part)
             for _ in range(horizon):
-                result = self._step(self._state, {"obs": self._obs, **self._draws.fill(self._ensemble.generator)})
+                result = self._step(
+                    self._state, {"obs": self._obs, **self._random_inputs.fill(self._ensemble.generator)}
+                )
                 step = {name: values.flatten(0, 1).cpu().numpy() for name, values in result.items()}
                 alive &= step["finite"]
                 before = places.cpu().numpy()[alive]

@@ -44,7 +44,7 @@ class Recipe(Protocol):
         """Take one step: the entries of the state that change, and metrics."""
         ...
 
-    def judge(self, state: State, batch: Batch) -> Metrics:
+    def evaluate_offline(self, state: State, batch: Batch) -> Metrics:
         """Say how well transitions that were not learnt from are predicted: means over the rows."""
         ...
 
@@ -89,9 +89,9 @@ class OfflineLearner:
         return UpdateResult(means, num_gradient_steps=rounds)
 
     @torch.no_grad()
-    def judge(self, batch: Batch) -> Metrics:
+    def evaluate_offline(self, batch: Batch) -> Metrics:
         """Say how well transitions that were not learnt from are predicted: means over the rows."""
-        return self.recipe.judge(self.state, self._scaled(self.state, batch))
+        return self.recipe.evaluate_offline(self.state, self._scaled(self.state, batch))
 
     def status(self, step: int) -> dict[str, float]:
         share = min(1.0, self.num_updates / self._total_updates)

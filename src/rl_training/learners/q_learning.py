@@ -1,7 +1,7 @@
 """Deep Q-learning, as far as it is the same whatever a network says about an action: acting, updating, state.
 
-A head (dqn.py, c51_dqn.py, qr_dqn.py, iqn.py, fqf.py) brings the network, its Q-values and the loss. Double
-selection, dueling streams, noisy layers, n-step returns and prioritized replay are settings that any head takes.
+A recipe (dqn.py, c51_dqn.py, qr_dqn.py, iqn.py, fqf.py) brings the network, its Q-values and the loss. Double
+selection, dueling streams, noisy layers, n-step returns and prioritized replay are settings that any recipe takes.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,14 +20,14 @@ from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, 
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams.dqn import QLearningHParams
 from rl_training.learners.optim import ClippedAdam, FlatModule, Optimizer, descend
-from rl_training.learners.random_inputs import Draw, Draws, uniform
+from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
 from rl_training.models.encoders import build_encoder
 from rl_training.models.layers import HeadStyle, NoisyLayers, noise_factors
 
 Apply = Callable[..., Any]  # (params, obs, ...) -> the network's outputs
 
 
-class Head(Protocol):
+class QRecipe(Protocol):
     """What a member of the family brings."""
 
     @property
@@ -41,7 +41,7 @@ class Head(Protocol):
         ...
 
     @property
-    def draws(self) -> Mapping[str, int]:
+    def random_inputs(self) -> Mapping[str, int]:
         """Numbers in [0, 1) that the loss needs for each row of a batch: how many, by their name there."""
         ...
 
@@ -71,7 +71,7 @@ def greedy_actions(q_values: Tensor, batch: Batch) -> Tensor:
     return q_values.argmax(1)
 
 
-def of_actions(values: Tensor, actions: Tensor) -> Tensor:
+def pick(values: Tensor, actions: Tensor) -> Tensor:
     """Pick one action's numbers in each row: (batch, actions, ...) -> (batch, ...)."""
     index = actions.view(-1, *(1,) * (values.ndim - 1)).expand(-1, 1, *values.shape[2:])
     return values.gather(1, index).squeeze(1)
@@ -88,8 +88,8 @@ def weighted_mean(losses: Tensor, batch: Batch) -> Tensor:
 class QLearner:
     """Acts epsilon-greedily, or by its noise, on the online network; learns one gradient step per update."""
 
-    def __init__(self, head: Head, setup: Setup[QLearningHParams], optimizer: Optimizer | None = None) -> None:
-        self.head = head
+    def __init__(self, recipe: QRecipe, setup: Setup[QLearningHParams], optimizer: Optimizer | None = None) -> None:
+        self.recipe = recipe
         self.hparams = setup.hparams
         self._optimizer = optimizer or adam_of(setup.hparams)
         self.num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
@@ -98,20 +98,20 @@ class QLearner:
         self._total_timesteps = setup.total_timesteps
         self._total_updates = max(1, setup.hparams.updates_until(setup.total_timesteps))
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise", "eval_action")}
-        head.q_values.to(setup.device)  # the network, and what makes Q-values of its outputs
-        self._network = FlatModule(head.network)
-        self._noisy = NoisyLayers(head.network)
+        recipe.q_values.to(setup.device)  # the network, and what makes Q-values of its outputs
+        self._network = FlatModule(recipe.network)
+        self._noisy = NoisyLayers(recipe.network)
         if setup.hparams.noisy and not self._noisy.size:
             raise ConfigError(
                 "algo_kwargs.noisy: true needs a network with NoisyLinear layers, "
-                f"but {type(head.network).__name__} has none"
+                f"but {type(recipe.network).__name__} has none"
             )
         self._no_noise = torch.zeros(self._noisy.size, device=setup.device)
         params = self._network.params
         self._state = {**self._optimizer.state(params), "target": params.clone()}
-        self._draws: dict[int, Draws] = {}  # by the number of rows
+        self._random_inputs: dict[int, RandomInputs] = {}  # by the number of rows
         mode = "eager" if self._noisy.size else setup.acceleration  # a captured graph would keep its first noise
-        self._q_values = act_function(head.q_values, setup.device, mode)
+        self._q_values = act_function(recipe.q_values, setup.device, mode)
         self._step = accelerate(self._learn, setup.acceleration, identity=setup.identity)
 
     def act(
@@ -166,16 +166,18 @@ class QLearner:
             set_generator_state(generator, state["generators"][name])
 
     def _draw(self, rows: int) -> Batch:
-        if rows not in self._draws:
-            draws = {name: Draw((rows, count), uniform) for name, count in self.head.draws.items()}
+        if rows not in self._random_inputs:
+            random_inputs = {
+                name: RandomInput((rows, count), uniform) for name, count in self.recipe.random_inputs.items()
+            }
             if self._noisy.size:
-                draws["noise"] = Draw((3, self._noisy.size), _draw_noise_factors)
-            self._draws[rows] = Draws(draws, self._device)
-        return self._draws[rows].fill(self._generators["noise"])
+                random_inputs["noise"] = RandomInput((3, self._noisy.size), _draw_noise_factors)
+            self._random_inputs[rows] = RandomInputs(random_inputs, self._device)
+        return self._random_inputs[rows].fill(self._generators["noise"])
 
     def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         def loss(params: Tensor) -> Metrics:
-            return self.head.loss(params, state["target"], batch, self._apply)
+            return self.recipe.loss(params, state["target"], batch, self._apply)
 
         return descend(loss, state, self._optimizer)
 
@@ -212,7 +214,7 @@ def adam_of(hparams: QLearningHParams) -> ClippedAdam:
 
 
 def build_network(setup: Setup[QLearningHParams], kind: Callable[..., nn.Module], **sizes: int) -> nn.Module:
-    """Give the user's network, or make one of this kind for the run's spaces: an encoder and the head's layers."""
+    """Give the user's network, or make one of this kind for the run's spaces: an encoder and the recipe's layers."""
     if setup.network is not None:
         return setup.network
     hparams = setup.hparams

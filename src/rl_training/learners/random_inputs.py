@@ -10,7 +10,7 @@ from rl_training.core.types import Batch
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class RandomInput:
     """What to draw: `fill` writes new numbers into an array of this shape and dtype."""
 
     shape: tuple[int, ...]
@@ -28,18 +28,18 @@ def normal(generator: np.random.Generator, out: np.ndarray) -> None:
     generator.standard_normal(dtype=np.float32, out=out)
 
 
-class Draws:
+class RandomInputs:
     """The random numbers of an update, in the same tensors each time: a compiled step knows those it has seen."""
 
-    def __init__(self, draws: Mapping[str, Draw], device: torch.device) -> None:
-        self._draws = dict(draws)
-        self._arrays = {name: np.zeros(draw.shape, draw.dtype) for name, draw in draws.items()}
+    def __init__(self, random_inputs: Mapping[str, RandomInput], device: torch.device) -> None:
+        self._random_inputs = dict(random_inputs)
+        self._arrays = {name: np.zeros(draw.shape, draw.dtype) for name, draw in random_inputs.items()}
         self._sources = {name: torch.from_numpy(array) for name, array in self._arrays.items()}
         self._batch = {name: source.to(device) for name, source in self._sources.items()}  # on the CPU: the same memory
 
     def fill(self, generator: np.random.Generator) -> Batch:
         """Draw anew, in the order in which the draws were named."""
-        for name, draw in self._draws.items():
+        for name, draw in self._random_inputs.items():
             draw.fill(generator, self._arrays[name])
         for name, tensor in self._batch.items():
             if tensor is not self._sources[name]:

@@ -154,7 +154,7 @@ class WorldModel(nn.Module):
             chosen.append(actions)
         return torch.stack(steps), torch.stack(chosen)
 
-    def judge(self, features: Tensor) -> tuple[Tensor, Tensor]:
+    def predict_heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Give the logits of the reward that led there, (..., bins), and of the episode's going on, (...)."""
         return self.reward(features), self.goes_on(features).squeeze(-1)
 

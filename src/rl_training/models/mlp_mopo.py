@@ -64,15 +64,15 @@ class MLPMOPOEnsembleModel(nn.Module):
         return outputs.shape[-1] - 2 * self.num_outputs
 
 
-def of_members(named: Mapping[str, Tensor], members: Tensor) -> dict[str, Tensor]:
+def pick_members(named: Mapping[str, Tensor], members: Tensor) -> dict[str, Tensor]:
     """Pick some members' parameters, in this order: those of the layers; the bounds are common to all.
 
     Called with them, the model is an ensemble of these members alone.
     """
-    return {name: value[members] if is_of_layers(name) else value for name, value in named.items()}
+    return {name: value[members] if is_member_parameter(name) else value for name, value in named.items()}
 
 
-def is_of_layers(name: str) -> bool:
+def is_member_parameter(name: str) -> bool:
     """Tell whether a parameter is one that every member has of its own, (members, ...)."""
     return name.startswith("layers.")
 

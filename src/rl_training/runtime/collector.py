@@ -14,7 +14,7 @@ import numpy as np
 from rl_training.core.action_masks import MaskReader
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import observation_field, to_env_actions
-from rl_training.core.types import ActResult, Algorithm, Carry, StateDict, act_on, forget
+from rl_training.core.types import ActResult, Algorithm, Carry, StateDict, act_on, reset_carry
 from rl_training.envs.resumable import EpisodeRecipe, restore_env
 from rl_training.envs.vector import EnvGroup, StepResult
 from rl_training.errors import EnvError
@@ -113,7 +113,7 @@ class Collector:
             self._finish(index, step + self.envs.num_envs)
             self._open[index] = episode
         self._obs, self._masks, self._drawn = obs_after, masks_after, None
-        self._carry = forget(carry, ended)
+        self._carry = reset_carry(carry, ended)
         transitions = {
             "obs": obs,
             "actions": actions,
@@ -160,7 +160,7 @@ class Collector:
                 (self._open[index],), self._obs[[index]], masks = self._begin([index], [episode.number + 1])
                 if self._masks is not None:
                     self._masks[[index]] = masks
-        self._carry = forget(_arrays(state.get("carry")), self.inexact_restores)
+        self._carry = reset_carry(_arrays(state.get("carry")), self.inexact_restores)
         if state["drawn"] is not None and not self.inexact_restores:
             self._drawn = ActResult(np.asarray(state["drawn"]), _arrays(state.get("drawn_carry")))
 

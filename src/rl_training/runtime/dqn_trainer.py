@@ -3,11 +3,11 @@
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.hparams.dqn import QLearningHParams
-from rl_training.runtime.trainer import Extras, TrainResult, train
+from rl_training.runtime.trainer import RunOptions, TrainResult, train
 
 
-def train_dqn(config: TrainConfig, extras: Extras | None = None) -> TrainResult:
+def train_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train DQN or one of its variants."""
     if not isinstance(config.hparams, QLearningHParams):
         raise ConfigError(f"train_dqn trains the DQN family, but algo is {config.algo!r}")
-    return train(config, extras)
+    return train(config, options)

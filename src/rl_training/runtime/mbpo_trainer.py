@@ -3,11 +3,11 @@
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.hparams.mbpo import MBPOHParams
-from rl_training.runtime.trainer import Extras, TrainResult, train
+from rl_training.runtime.trainer import RunOptions, TrainResult, train
 
 
-def train_mbpo(config: TrainConfig, extras: Extras | None = None) -> TrainResult:
+def train_mbpo(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train MBPO."""
     if not isinstance(config.hparams, MBPOHParams):
         raise ConfigError(f"train_mbpo trains MBPO, but algo is {config.algo!r}")
-    return train(config, extras)
+    return train(config, options)

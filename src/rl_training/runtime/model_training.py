@@ -62,10 +62,10 @@ def _train(run: Run, *, fits: bool, rolls_out: bool) -> None:
 def _watch(run: Run) -> OnEpoch:
     """Tell now and then how far a long fit is, and end one that has diverged."""
     max_epochs = cast(ModelHParams, run.config.hparams).model_max_epochs
-    told_at = time.monotonic()
+    reported_at = time.monotonic()
 
     def on_epoch(metrics: Metrics) -> None:
-        nonlocal told_at
+        nonlocal reported_at
         epoch = int(metrics["model_epochs"])
         values = {name: float(metrics[name]) for name in ("model_loss", "holdout_mse")}
         for name, value in values.items():
@@ -74,8 +74,8 @@ def _watch(run: Run) -> OnEpoch:
                     f"{name} is {value} after epoch {epoch} of the fit at {run.unit} {run.step}: the dynamics model "
                     "has diverged; a smaller model_learning_rate usually helps"
                 )
-        if time.monotonic() - told_at >= _PROGRESS_SECONDS:
-            told_at = time.monotonic()
+        if time.monotonic() - reported_at >= _PROGRESS_SECONDS:
+            reported_at = time.monotonic()
             log.info("epoch %d of at most %d: model_loss %.4g, holdout_mse %.4g", epoch, max_epochs, *values.values())
 
     return on_epoch

@@ -14,23 +14,23 @@ from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import Extras, build_learner, for_acting
+from rl_training.runtime.setup import RunOptions, for_acting, prepare_run
 
 _ROWS_AT_ONCE = 8_192
 
 
-class Judge(Protocol):
+class OfflineEvaluated(Protocol):
     """An algorithm that can tell something of transitions that it has not learnt from."""
 
     @property
     def device(self) -> torch.device: ...
 
-    def judge(self, batch: Batch) -> Metrics:
+    def evaluate_offline(self, batch: Batch) -> Metrics:
         """Give means over the rows of a batch, which lies on the algorithm's device."""
         ...
 
 
-class HeldOut(Callback):
+class OfflineEvaluation(Callback):
     """Whenever the run is evaluated: a line in eval.jsonl, and the same numbers among the metrics."""
 
     def __init__(self, dataset: TransitionDataset) -> None:
@@ -38,29 +38,29 @@ class HeldOut(Callback):
 
     def on_step(self, run: Run) -> None:
         if run.crossed(run.config.eval_interval) or run.step >= run.config.total_timesteps:
-            found = judge(cast(Judge, run.algorithm), self._dataset)
+            found = evaluate_offline(cast(OfflineEvaluated, run.algorithm), self._dataset)
             run.folder.log("eval").write({"step": run.step, "held_out": found})
             run.folder.log("eval").flush()
             run.last_metrics |= {f"held_out_{name}": torch.tensor(value) for name, value in found.items()}
 
 
-def judge(algorithm: Judge, dataset: TransitionDataset) -> dict[str, float]:
+def evaluate_offline(algorithm: OfflineEvaluated, dataset: TransitionDataset) -> dict[str, float]:
     """Give the means over all rows of what the algorithm says of them."""
     sums: dict[str, float] = defaultdict(float)
     for batch in _batches(dataset, algorithm.device):
-        for name, mean in algorithm.judge(batch).items():
+        for name, mean in algorithm.evaluate_offline(batch).items():
             sums[name] += float(mean) * len(batch["rewards"])
     return {name: total / len(dataset) for name, total in sums.items()}
 
 
-def judge_checkpoint(checkpoint: Checkpoint, extras: Extras) -> dict[str, float]:
+def evaluate_checkpoint_offline(checkpoint: Checkpoint, options: RunOptions) -> dict[str, float]:
     """Judge a saved run that has no environment by the data that it held out, which must be there again."""
-    learner = build_learner(for_acting(checkpoint.config), extras, None)
-    learner.memory.load_state_dict(checkpoint.load(MEMORY))
-    learner.algorithm.load_policy_state_dict(checkpoint.load(POLICY))
-    learner.algorithm.load_state_dict(checkpoint.load(TRAINING)["algorithm"])
-    assert learner.setup.held_out is not None  # settings without it are refused
-    return judge(cast(Judge, learner.algorithm), learner.setup.held_out)
+    prepared = prepare_run(for_acting(checkpoint.config), options, None)
+    prepared.memory.load_state_dict(checkpoint.load(MEMORY))
+    prepared.algorithm.load_policy_state_dict(checkpoint.load(POLICY))
+    prepared.algorithm.load_state_dict(checkpoint.load(TRAINING)["algorithm"])
+    assert prepared.setup.held_out is not None  # settings without it are refused
+    return evaluate_offline(cast(OfflineEvaluated, prepared.algorithm), prepared.setup.held_out)
 
 
 def _batches(dataset: TransitionDataset, device: torch.device) -> Iterator[Batch]:
@@ -78,4 +78,4 @@ def held_out_evaluation(run: Run) -> list[Callback]:
 
 
 def evaluations_on(memory: DatasetMemory) -> list[Callback]:
-    return [HeldOut(memory.held_out)] if memory.held_out is not None else []
+    return [OfflineEvaluation(memory.held_out)] if memory.held_out is not None else []

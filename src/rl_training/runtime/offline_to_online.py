@@ -10,20 +10,20 @@ from rl_training.experiment.manifest import POLICY, TRAINING
 from rl_training.hparams.offline import IQLHParams, IQLOnlineHParams
 from rl_training.learners.offline import OfflineLearner
 from rl_training.runtime.dataset_loading import load_transition_dataset
-from rl_training.runtime.setup import Extras, Learner
+from rl_training.runtime.setup import PreparedRun, RunOptions
 
 _ALIKE = ("network", "hidden_sizes", "layer_norm", "normalize_observations")  # settings that shape what is taken over
 
 
-def begin_from_offline_run(learner: Learner, extras: Extras) -> None:
+def begin_from_offline_run(prepared: PreparedRun, options: RunOptions) -> None:
     """Load the offline run's checkpoint, and fill the memory with its dataset. If resumed, a run has all of it."""
-    hparams = cast(IQLOnlineHParams, learner.setup.hparams)
+    hparams = cast(IQLOnlineHParams, prepared.setup.hparams)
     if hparams.init_from is None:
         return
     try:
         checkpoint = _open(hparams)
-        dataset = _dataset(checkpoint, learner, extras)
-        algorithm = cast(OfflineLearner, learner.algorithm)
+        dataset = _dataset(checkpoint, prepared, options)
+        algorithm = cast(OfflineLearner, prepared.algorithm)
         algorithm.start_from(checkpoint.load(POLICY), checkpoint.load(TRAINING)["algorithm"])
     except UserError as error:
         raise type(error)(f"iql_online.algo_kwargs.init_from: {error}") from error
@@ -33,7 +33,7 @@ def begin_from_offline_run(learner: Learner, extras: Extras) -> None:
             f"iql_online.algo_kwargs.buffer_capacity must hold the {rows:,} transitions of init_from's dataset, "
             f"got {capacity:,}"
         )
-    learner.memory.add({name: getattr(dataset, name) for name in transition_fields(dataset.spaces)})
+    prepared.memory.add({name: getattr(dataset, name) for name in transition_fields(dataset.spaces)})
 
 
 def _open(hparams: IQLOnlineHParams) -> Checkpoint:
@@ -52,12 +52,12 @@ def _open(hparams: IQLOnlineHParams) -> Checkpoint:
     return checkpoint
 
 
-def _dataset(checkpoint: Checkpoint, learner: Learner, extras: Extras) -> TransitionDataset:
+def _dataset(checkpoint: Checkpoint, prepared: PreparedRun, options: RunOptions) -> TransitionDataset:
     """Give what the offline run learnt from, which must fit this run's environment."""
-    learnt_with, spaces = cast(IQLHParams, checkpoint.config.hparams), learner.setup.spaces
+    learnt_with, spaces = cast(IQLHParams, checkpoint.config.hparams), prepared.setup.spaces
     is_random = learnt_with.dataset_kind == "random"  # made in the environment of the offline run, be it another
-    factory = extras.factory_for(checkpoint.config) if is_random else learner.env_factory
-    dataset = load_transition_dataset(learnt_with, env_factory=factory, allow_entry_points=extras.allow_entry_points)
+    factory = options.factory_for(checkpoint.config) if is_random else prepared.env_factory
+    dataset = load_transition_dataset(learnt_with, env_factory=factory, allow_entry_points=options.allow_entry_points)
     if (dataset.spaces.observation, dataset.spaces.action) != (spaces.observation, spaces.action):
         raise CheckpointError(
             f"{checkpoint.path} learnt from {dataset.spaces.observation} to {dataset.spaces.action}, "

@@ -12,9 +12,9 @@ from rl_training.experiment.checkpointing import (
     Checkpoint,
     checkpoint_name,
     checkpoint_names,
+    clear_stop_reason,
     copy_checkpoint,
     find_checkpoint,
-    forget_end,
     open_checkpoint,
     remove_checkpoint,
     resumable_names,
@@ -26,7 +26,7 @@ from rl_training.experiment.run_dir import RESULT, create_run_dir, read_result, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Continuation:
+class ResumePoint:
     """A checkpoint and how the run goes on from it."""
 
     checkpoint: Checkpoint
@@ -49,7 +49,7 @@ def is_unsaved_run(path: Path) -> bool:
     return (path / "config.yaml").is_file() and not resumable_names(path / "checkpoints")
 
 
-def find_continuation(path: Path, *, changes: Mapping[str, Any]) -> Continuation:
+def find_resume_point(path: Path, *, changes: Mapping[str, Any]) -> ResumePoint:
     """Say how to go on from a run folder or checkpoint; with an `output_dir` among the changes, in a new folder."""
     checkpoint = open_checkpoint(find_checkpoint(path))
     if not checkpoint.is_resumable:
@@ -66,7 +66,7 @@ def find_continuation(path: Path, *, changes: Mapping[str, Any]) -> Continuation
             f"{path} is finished: {checkpoint.step:,} of {config.total_timesteps:,} steps; "
             "give a larger --total-timesteps to train on"
         )
-    return Continuation(checkpoint=checkpoint, config=config, run_dir=run_dir, ended=ended)
+    return ResumePoint(checkpoint=checkpoint, config=config, run_dir=run_dir, ended=ended)
 
 
 def _run_dir_of(checkpoint: Checkpoint) -> Path | None:
@@ -91,14 +91,14 @@ def fork(checkpoint: Checkpoint, config: TrainConfig) -> Path:
     if old and (best := _best_before(checkpoint)):
         write_pointer(folder, "best", copy_checkpoint(open_checkpoint(best), folder).name)
     copied = copy_checkpoint(checkpoint, folder)
-    forget_end(copied)
+    clear_stop_reason(copied)
     write_pointer(folder, "latest", copied.name)
     return path
 
 
-def take_over(run_dir: Path, continuation: Continuation) -> None:
+def rewind_run_dir(run_dir: Path, resume_point: ResumePoint) -> None:
     """Bring a run's folder to the state of the checkpoint from which it continues; refuse to lose a newer one."""
-    checkpoint = continuation.checkpoint
+    checkpoint = resume_point.checkpoint
     folder = run_dir / "checkpoints"
     newer = [name for name in checkpoint_names(folder) if step_of(name) > checkpoint.step]
     for name in newer:
@@ -112,14 +112,14 @@ def take_over(run_dir: Path, continuation: Continuation) -> None:
     write_pointer(folder, "latest", current.name)
     if best := _best_before(checkpoint):  # a death may have come between a checkpoint and its pointers
         write_pointer(folder, "best", best.name)
-    create_run_dir(continuation.config, run_dir)
-    abandon(run_dir, newer)
-    if continuation.ended:  # should this process die at once, the next one is to continue, too
-        forget_end(current)
+    create_run_dir(resume_point.config, run_dir)
+    remove_checkpoints(run_dir, newer)
+    if resume_point.ended:  # should this process die at once, the next one is to continue, too
+        clear_stop_reason(current)
         (run_dir / RESULT).unlink(missing_ok=True)
 
 
-def abandon(run_dir: Path, names: Sequence[str]) -> None:
+def remove_checkpoints(run_dir: Path, names: Sequence[str]) -> None:
     """Remove checkpoints that the run will write anew, and the note that it had ended with them."""
     for name in names:
         (run_dir / RESULT).unlink(missing_ok=True)

@@ -3,11 +3,11 @@
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.hparams.actor_critic import SACHParams, TD3HParams
-from rl_training.runtime.trainer import Extras, TrainResult, train
+from rl_training.runtime.trainer import RunOptions, TrainResult, train
 
 
-def train_sac(config: TrainConfig, extras: Extras | None = None) -> TrainResult:
+def train_sac(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train SAC, TD3 or REDQ."""
     if not isinstance(config.hparams, SACHParams | TD3HParams):
         raise ConfigError(f"train_sac trains SAC, TD3 and REDQ, but algo is {config.algo!r}")
-    return train(config, extras)
+    return train(config, options)

@@ -20,7 +20,7 @@ from rl_training.errors import ConfigError, TrainingError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import create_run_dir, read_result
 from rl_training.runtime.signals import signals_handled
-from rl_training.runtime.trainer import Extras, resume, train
+from rl_training.runtime.trainer import RunOptions, resume, train
 
 EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: saved, can be continued
 BOOTSTRAP_RESAMPLES = 10_000
@@ -92,10 +92,12 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def run_in(folder: Path, config: TrainConfig, extras: Extras | None = None) -> float | None:
+def run_in(folder: Path, config: TrainConfig, options: RunOptions | None = None) -> float | None:
     """Bring the run of `folder` to its end: start, continue or recall it. Gives its score; None if interrupted."""
     if (result := read_result(folder)) is None:
-        ended = resume(folder, extras) if (folder / "config.yaml").is_file() else train(config, extras, run_dir=folder)
+        ended = (
+            resume(folder, options) if (folder / "config.yaml").is_file() else train(config, options, run_dir=folder)
+        )
         if ended.interrupted:
             return None
         result = read_result(folder)
@@ -103,7 +105,9 @@ def run_in(folder: Path, config: TrainConfig, extras: Extras | None = None) -> f
     return fmean(episode["return"] for episode in result["eval"])
 
 
-def run_seeds(config: TrainConfig, seeds: Sequence[int], *, jobs: int = 1, extras: Extras | None = None) -> SeedsResult:
+def run_seeds(
+    config: TrainConfig, seeds: Sequence[int], *, jobs: int = 1, options: RunOptions | None = None
+) -> SeedsResult:
     """Run `config` once per seed below one folder named after the experiment; `jobs` seeds at a time.
 
     With several jobs each seed is a process of its own (`rl-training resume`), whose output lies in its `log.txt`.
@@ -114,13 +118,13 @@ def run_seeds(config: TrainConfig, seeds: Sequence[int], *, jobs: int = 1, extra
     folder = config.output_dir / f"{config.algo}__{env}__{config.digest()}"
     folders = {seed: folder / f"seed{seed}" for seed in seeds}
     if jobs == 1:
-        results, interrupted = _one_by_one(config, folders, extras)
-    elif extras is not None and (extras.env_factory or extras.network or extras.callbacks):
+        results, interrupted = _one_by_one(config, folders, options)
+    elif options is not None and (options.env_factory or options.network or options.callbacks):
         raise ConfigError(
             "several jobs are processes of their own and cannot take an env factory, network or callbacks"
         )
     else:
-        allowed = extras is not None and extras.allow_entry_points
+        allowed = options is not None and options.allow_entry_points
         results, interrupted = _side_by_side(config, folders, jobs, [ALLOW] if allowed else [])
     outcome = SeedsResult(folder, results, interrupted)
     if outcome.summary is not None:
@@ -129,10 +133,12 @@ def run_seeds(config: TrainConfig, seeds: Sequence[int], *, jobs: int = 1, extra
     return outcome
 
 
-def _one_by_one(config: TrainConfig, folders: dict[int, Path], extras: Extras | None) -> tuple[dict[int, float], bool]:
+def _one_by_one(
+    config: TrainConfig, folders: dict[int, Path], options: RunOptions | None
+) -> tuple[dict[int, float], bool]:
     results: dict[int, float] = {}
     for seed, folder in folders.items():
-        score = run_in(folder, config.updated(seed=seed), extras)
+        score = run_in(folder, config.updated(seed=seed), options)
         if score is None:
             return results, True
         results[seed] = score
@@ -140,7 +146,7 @@ def _one_by_one(config: TrainConfig, folders: dict[int, Path], extras: Extras | 
 
 
 def _side_by_side(
-    config: TrainConfig, folders: dict[int, Path], jobs: int, options: Sequence[str]
+    config: TrainConfig, folders: dict[int, Path], jobs: int, flags: Sequence[str]
 ) -> tuple[dict[int, float], bool]:
     """Keep `jobs` processes busy; a signal is handed on, so that each saves its run and can be resumed."""
     waiting = [seed for seed, folder in folders.items() if read_result(folder) is None]
@@ -153,7 +159,7 @@ def _side_by_side(
         while running or (waiting and not received):
             while waiting and len(running) < jobs and not received:
                 seed = waiting.pop(0)
-                running[seed] = _start(folders[seed], options)
+                running[seed] = _start(folders[seed], flags)
             time.sleep(0.05)
             if received:
                 for process in running.values():
@@ -171,10 +177,10 @@ def _side_by_side(
     return {seed: score for seed, score in scores.items() if score is not None}, len(done) < len(folders)
 
 
-def _start(folder: Path, options: Sequence[str]) -> "subprocess.Popen[bytes]":
+def _start(folder: Path, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
     with (folder / "log.txt").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "rl_training", "resume", str(folder), *options],
+            [sys.executable, "-m", "rl_training", "resume", str(folder), *flags],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

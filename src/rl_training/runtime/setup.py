@@ -35,7 +35,7 @@ log = logging.getLogger("rl_training")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
+class RunOptions:
     """What Python users may bring that a config file cannot hold."""
 
     env_factory: EnvFactory | None = None  # in place of gym.make(env_id)
@@ -52,7 +52,7 @@ class Extras:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learner:
+class PreparedRun:
     """What learns, what it learns from, and the settings that both were built with."""
 
     config: TrainConfig
@@ -80,9 +80,9 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def env_factory_of(config: TrainConfig, extras: Extras) -> EnvFactory:
+def env_factory_of(config: TrainConfig, options: RunOptions) -> EnvFactory:
     """Give what makes the environments in which a policy is to be evaluated, or refuse."""
-    factory = extras.factory_for(config)
+    factory = options.factory_for(config)
     if factory is None:
         raise ConfigError(
             "env_id is empty: there is no environment to evaluate in; eval.jsonl in the run's folder, and "
@@ -91,27 +91,27 @@ def env_factory_of(config: TrainConfig, extras: Extras) -> EnvFactory:
     return factory
 
 
-def build_learner(config: TrainConfig, extras: Extras, factory: EnvFactory | None) -> Learner:
+def prepare_run(config: TrainConfig, options: RunOptions, factory: EnvFactory | None) -> PreparedRun:
     """Build algorithm and memory, or refuse: spaces, a dataset, a network or a buffer that will not do."""
     if factory is not None:
         check_backend(factory, config.execution_backend)
-        setup = make_setup(config, factory, extras.network)  # before a dataset is made or read for nothing
+        setup = make_setup(config, factory, options.network)  # before a dataset is made or read for nothing
     choice = config.hparams.dataset()
     if choice is not None:
-        dataset, held_out = _load_dataset(config, choice, extras, factory)
+        dataset, held_out = _load_dataset(config, choice, options, factory)
         if factory is None:
-            setup = make_setup(config, None, extras.network, spaces=dataset.spaces)
+            setup = make_setup(config, None, options.network, spaces=dataset.spaces)
         setup = replace(setup, dataset=dataset, held_out=held_out)
     algorithm, memory = config.spec.build_algorithm(setup), config.spec.build_memory(setup)
-    return Learner(config=config, env_factory=factory, setup=setup, algorithm=algorithm, memory=memory)
+    return PreparedRun(config=config, env_factory=factory, setup=setup, algorithm=algorithm, memory=memory)
 
 
 def _load_dataset(
-    config: TrainConfig, choice: DatasetChoice, extras: Extras, factory: EnvFactory | None
+    config: TrainConfig, choice: DatasetChoice, options: RunOptions, factory: EnvFactory | None
 ) -> tuple[TransitionDataset, TransitionDataset | None]:
     """Give what a run learns from besides its environment, if it has one, and what is held out, if anything is."""
     dataset = load_transition_dataset(
-        choice, env_factory=factory, allow_entry_points=extras.allow_entry_points, prefix=choice.prefix
+        choice, env_factory=factory, allow_entry_points=options.allow_entry_points, prefix=choice.prefix
     )
     share = config.hparams.held_out if isinstance(config.hparams, OfflineHParams) else 0.0
     return dataset.split(share, choice.dataset_seed) if share else (dataset, None)
@@ -163,13 +163,13 @@ def spaces_of(factory: EnvFactory) -> Spaces:
         return Spaces(envs.observation_space, envs.action_space, gives_masks)
 
 
-def make_collector(learner: Learner, *, replayable: bool, crash_dir: Path) -> Collector | NoCollector:
+def make_collector(prepared: PreparedRun, *, replayable: bool, crash_dir: Path) -> Collector | NoCollector:
     """Make the environments in which the run takes its steps, if it takes any."""
-    config = learner.config
-    if learner.env_factory is None or config.spec.loop == "offline":
+    config = prepared.config
+    if prepared.env_factory is None or config.spec.loop == "offline":
         return NoCollector()
     envs = make_envs(
-        learner.env_factory,
+        prepared.env_factory,
         config.num_envs,
         backend=config.execution_backend,
         worker_timeout=config.worker_timeout,
@@ -177,10 +177,10 @@ def make_collector(learner: Learner, *, replayable: bool, crash_dir: Path) -> Co
     )
     return Collector(
         envs,
-        learner.setup.streams,
+        prepared.setup.streams,
         replayable=replayable,
         clip_rewards=config.clip_rewards,
-        action_masks=learner.setup.spaces.action_mask,
+        action_masks=prepared.setup.spaces.action_mask,
     )
 
 
@@ -212,17 +212,17 @@ def for_acting(config: TrainConfig) -> TrainConfig:
 
 
 def load_policy(
-    path: str | Path, extras: Extras | None = None, *, pointer: str = "latest", streams: Streams | None = None
+    path: str | Path, options: RunOptions | None = None, *, pointer: str = "latest", streams: Streams | None = None
 ) -> tuple[Checkpoint, Algorithm]:
     """Build the algorithm of a checkpoint and give it the trained policy; the memory is not read.
 
     `streams`: what it draws from where it acts by chance, in place of the run's.
     """
-    extras = extras or Extras()
+    options = options or RunOptions()
     checkpoint = open_checkpoint(find_checkpoint(path, pointer), parts=(POLICY,))
     here = for_acting(checkpoint.config)
-    factory = extras.factory_for(here)
-    setup = make_setup(here, factory, extras.network, spaces=None if factory is not None else saved_spaces(checkpoint))
+    factory = options.factory_for(here)
+    setup = make_setup(here, factory, options.network, spaces=None if factory is not None else saved_spaces(checkpoint))
     algorithm = here.spec.build_algorithm(replace(setup, streams=streams) if streams is not None else setup)
     algorithm.load_policy_state_dict(checkpoint.load(POLICY))
     return checkpoint, algorithm

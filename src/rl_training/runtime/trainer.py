@@ -26,12 +26,19 @@ from rl_training.runtime.loops import run_off_policy, run_offline, run_on_policy
 from rl_training.runtime.malloc_tuning import keep_freed_memory
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.result import TrainResult, end_run
-from rl_training.runtime.resuming import Continuation, abandon, find_continuation, fork, is_unsaved_run, take_over
+from rl_training.runtime.resuming import (
+    ResumePoint,
+    find_resume_point,
+    fork,
+    is_unsaved_run,
+    remove_checkpoints,
+    rewind_run_dir,
+)
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import Extras, Learner, build_learner, make_collector, resolve, torch_settings
+from rl_training.runtime.setup import PreparedRun, RunOptions, make_collector, prepare_run, resolve, torch_settings
 from rl_training.runtime.signals import signals_stop
 
-__all__ = ["Extras", "TrainResult", "resume", "train"]
+__all__ = ["RunOptions", "TrainResult", "resume", "train"]
 
 LOOPS: dict[str, Callable[..., None]] = {
     "off_policy": run_off_policy,
@@ -42,26 +49,26 @@ LOOPS: dict[str, Callable[..., None]] = {
 log = logging.getLogger("rl_training")
 
 
-def train(config: TrainConfig, extras: Extras | None = None, *, run_dir: Path | None = None) -> TrainResult:
+def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Path | None = None) -> TrainResult:
     """Train from the beginning in a new run folder (or in `run_dir`)."""
-    extras = extras or Extras()
+    options = options or RunOptions()
     config = resolve(config)
     if run_dir is not None and resumable_names(run_dir / "checkpoints"):
         raise ConfigError(f"{run_dir} holds a run already: resume it, or train in another folder")
-    factory = extras.factory_for(config)
+    factory = options.factory_for(config)
     replayable = _is_replayable(config, factory)
-    learner = build_learner(config, extras, factory)  # what is refused leaves no folder behind
-    config.spec.begin_run(learner, extras)
+    prepared = prepare_run(config, options, factory)  # what is refused leaves no folder behind
+    config.spec.begin_run(prepared, options)
     path = create_run_dir(config, run_dir)
     with locked(path):
-        abandon(path, checkpoint_names(path / "checkpoints"))
-        with contextlib.closing(make_collector(learner, replayable=replayable, crash_dir=path / "crash")) as collector:
-            return _run(learner, collector, path, extras)
+        remove_checkpoints(path, checkpoint_names(path / "checkpoints"))
+        with contextlib.closing(make_collector(prepared, replayable=replayable, crash_dir=path / "crash")) as collector:
+            return _run(prepared, collector, path, options)
 
 
 def resume(
     path: str | Path,
-    extras: Extras | None = None,
+    options: RunOptions | None = None,
     *,
     total_timesteps: int | None = None,
     output_dir: Path | None = None,
@@ -72,22 +79,22 @@ def resume(
     that died after its last step is only brought to its end. A checkpoint that lies in no run folder, such as
     `agent.save` makes, continues in a new one.
     """
-    extras = extras or Extras()
+    options = options or RunOptions()
     path = Path(path)
     changes = {"total_timesteps": total_timesteps, "output_dir": output_dir}
     changes = {name: value for name, value in changes.items() if value is not None}
     if is_unsaved_run(path):
         log.warning("%s holds no checkpoint yet: the run begins again from its config", path)
-        return train(read_run_config(path).updated(**changes), extras, run_dir=None if output_dir else path)
-    continuation = find_continuation(path, changes=changes)
-    config = continuation.config
-    learner = build_learner(config, extras, extras.factory_for(config))
-    run_dir = continuation.run_dir or fork(continuation.checkpoint, config)
+        return train(read_run_config(path).updated(**changes), options, run_dir=None if output_dir else path)
+    resume_point = find_resume_point(path, changes=changes)
+    config = resume_point.config
+    prepared = prepare_run(config, options, options.factory_for(config))
+    run_dir = resume_point.run_dir or fork(resume_point.checkpoint, config)
     with locked(run_dir):
-        collector = make_collector(learner, replayable=continuation.replayable, crash_dir=run_dir / "crash")
+        collector = make_collector(prepared, replayable=resume_point.replayable, crash_dir=run_dir / "crash")
         with contextlib.closing(collector):
-            take_over(run_dir, continuation)
-            return _run(learner, collector, run_dir, extras, continuation)
+            rewind_run_dir(run_dir, resume_point)
+            return _run(prepared, collector, run_dir, options, resume_point)
 
 
 def _is_replayable(config: TrainConfig, factory: EnvFactory | None) -> bool:
@@ -98,28 +105,28 @@ def _is_replayable(config: TrainConfig, factory: EnvFactory | None) -> bool:
 
 
 def _run(
-    learner: Learner,
+    prepared: PreparedRun,
     collector: Collector | NoCollector,
     path: Path,
-    extras: Extras,
-    continuation: Continuation | None = None,
+    options: RunOptions,
+    resume_point: ResumePoint | None = None,
 ) -> TrainResult:
     """Begin the run, or take it up, and bring it to its end."""
-    checkpoint = continuation.checkpoint if continuation else None
+    checkpoint = resume_point.checkpoint if resume_point else None
     training = checkpoint.load(TRAINING) if checkpoint else {}
     folder = RunDir(path, training.get("log_positions"))
     keep_freed_memory()
-    with contextlib.closing(folder), torch_settings(learner.config):
+    with contextlib.closing(folder), torch_settings(prepared.config):
         run = Run(
-            config=learner.config,
-            streams=learner.setup.streams,
+            config=prepared.config,
+            streams=prepared.setup.streams,
             folder=folder,
-            env_factory=learner.env_factory,
-            algorithm=learner.algorithm,
-            memory=learner.memory,
+            env_factory=prepared.env_factory,
+            algorithm=prepared.algorithm,
+            memory=prepared.memory,
             collector=collector,
-            spaces=learner.setup.spaces if learner.env_factory is None else None,
-            stop_reason=continuation.stop_reason if continuation else "",
+            spaces=prepared.setup.spaces if prepared.env_factory is None else None,
+            stop_reason=resume_point.stop_reason if resume_point else "",
         )
         if checkpoint is None:
             collector.start()
@@ -128,18 +135,18 @@ def _run(
             run.load(checkpoint.manifest["counters"], parts)
         if collector.inexact_restores:
             log.warning("%s", collector.exactness)
-        facts = {"device": str(learner.setup.device), "step": run.step, "resume": collector.exactness}
+        facts = {"device": str(prepared.setup.device), "step": run.step, "resume": collector.exactness}
         write_metadata(path, run.config, facts)
         with signals_stop(run):
-            _loop(run, extras)
+            _loop(run, options)
             return end_run(run)
 
 
-def _loop(run: Run, extras: Extras) -> None:
+def _loop(run: Run, options: RunOptions) -> None:
     evaluation, checkpointing = Evaluation(), Checkpointing()
-    progress = [Progress(evaluation)] if extras.show_progress else []
+    progress = [Progress(evaluation)] if options.show_progress else []
     own = run.config.spec.build_callbacks(run)
-    users = extras.callbacks
+    users = options.callbacks
     callbacks: list[Callback] = [EpisodeLog(), *own, *users, MetricsLog(), evaluation, *progress, checkpointing]
     started: list[Callback] = []
     try:
@@ -149,7 +156,7 @@ def _loop(run: Run, extras: Extras) -> None:
         LOOPS[run.config.spec.loop](run, run.config.hparams, callbacks)
         checkpointing.save(run)  # a signal may have come after the last callback had its turn
     except Exception as error:
-        _keep_what_there_is(run, error, checkpointing)
+        _save_after_error(run, error, checkpointing)
         raise
     finally:
         with contextlib.ExitStack() as stack:  # one that fails does not keep the others from ending
@@ -157,7 +164,7 @@ def _loop(run: Run, extras: Extras) -> None:
                 stack.callback(callback.on_end, run)
 
 
-def _keep_what_there_is(run: Run, error: Exception, checkpointing: Checkpointing) -> None:
+def _save_after_error(run: Run, error: Exception, checkpointing: Checkpointing) -> None:
     """After an error: leave its traceback in the run folder and save the run as it was, if it can be continued."""
     with contextlib.suppress(OSError):
         run.folder.crash.mkdir(exist_ok=True)
