@@ -118,7 +118,8 @@ def test_the_loss_is_the_weighted_sum_of_its_parts_and_only_terminations_are_end
         "rewards": torch.tensor([[0.0, 1.0, 0.5]]),
         "terminated": torch.tensor([[False, False, True]]),
         "is_first": torch.tensor([[True, False, False]]),
-        **dict.fromkeys(("obs", "actions", "posterior_noise"), torch.zeros(1, 3)),
+        "actions": torch.zeros(1, 3, dtype=torch.int64),
+        **dict.fromkeys(("obs", "posterior_noise"), torch.zeros(1, 3)),
     }
     hparams = DreamerHParams(free_nats=0.1, dynamics_coef=0.5, representation_coef=0.25)
     metrics = world_model_loss(torch.zeros(1), batch, hparams, lambda *_: seen, BINS)
@@ -212,7 +213,7 @@ def of_logits(logits: list[list[list[float]]]) -> Any:
 def test_the_actors_loss_by_hand() -> None:
     # Probabilities (3/4, 1/4) and (1/2, 1/2); without a uniform share.
     batch = {
-        "features": torch.zeros(1),
+        "features": torch.zeros(1, 2, 3),
         "actions": torch.tensor([[0, 1]]),
         "advantages": torch.tensor([[2.0, -1.0]]),
         "weights": torch.tensor([[1.0, 0.5]]),
@@ -229,7 +230,7 @@ def test_the_actors_loss_by_hand() -> None:
 def test_the_critics_loss_by_hand() -> None:
     # Two states with uniform bins. Returns 1 and 0.5: log 5 each; the slow copy expects 0: log 5 again.
     batch = {
-        "features": torch.zeros(1),
+        "features": torch.zeros(1, 2, 3),
         "returns": torch.tensor([[1.0, 0.5]]),
         "weights": torch.tensor([[1.0, 0.5]]),
     }
@@ -240,7 +241,7 @@ def test_the_critics_loss_by_hand() -> None:
 
 def test_the_slow_copy_is_a_target_only() -> None:
     params, slow = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
-    batch = {"features": torch.zeros(1), "returns": torch.ones(1, 1), "weights": torch.ones(1, 1)}
+    batch = {"features": torch.zeros(1, 1, 3), "returns": torch.ones(1, 1), "weights": torch.ones(1, 1)}
     apply = of_logits([[[0.0, 1.0, 0.0, 2.0, 1.0]]])
     loss = critic_loss(params, slow, batch, apply, BINS, slow=1.0)
     gradients = torch.autograd.grad(loss, (params, slow), allow_unused=True)
@@ -414,7 +415,7 @@ def test_updates_are_owed_by_what_was_replayed_per_step() -> None:
 
 
 def test_a_network_of_the_users_is_refused() -> None:
-    with pytest.raises(ConfigError, match="dreamer takes no network of yours"):
+    with pytest.raises(ConfigError, match="dreamer does not accept a network"):
         build_dreamer(dreamer_setup(network=torch.nn.Linear(1, 1)))
 
 

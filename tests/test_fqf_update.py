@@ -452,7 +452,7 @@ def test_a_network_whose_fractions_are_not_its_last_parameters_is_refused() -> N
         build_fqf(make_setup(algo="fqf", network=Extended()))
     assert str(caught.value) == (
         "fqf needs the layer `fraction` to be the network's last, but more.bias comes after it; "
-        "layers of your own belong in the encoder"
+        "put your own layers into the encoder"
     )
 
 

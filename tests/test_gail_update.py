@@ -246,14 +246,14 @@ def test_the_environments_rewards_never_reach_the_learner() -> None:
 
 
 @pytest.mark.parametrize("form", ["positive", "negative", "airl"])
-def test_ppo_learns_from_the_rewards_of_the_discriminator_that_has_just_learnt(form: str) -> None:
+def test_ppo_learns_from_the_rewards_of_the_discriminator_that_has_just_learned(form: str) -> None:
     setup = make_gail_setup(reward_form=form)
     algorithm, plain, rollout = build_gail(setup), build_ppo(setup), make_gail_rollout(setup)
     before = clone(rollout)
     metrics = algorithm.update(rollout).metrics
     assert_identical(rollout, before)  # the loop's batch is left alone
     obs = (rollout["obs"] - algorithm._state["obs_mean"]) * algorithm._state["obs_scale"]
-    rewards = imitation_rewards(algorithm._network.module(obs, rollout["actions"]), form)
+    rewards = imitation_rewards(algorithm._discriminator(obs, rollout["actions"]), form)
     own = {name: values for name, values in rollout.items() if not name.startswith("expert_")}
     plain.update({**own, "rewards": rewards})
     assert_identical(algorithm.policy.policy_state_dict(), plain.policy_state_dict())
@@ -377,7 +377,7 @@ def shown_to_the_discriminator(setup: Setup[GAILHParams], ends: list[int]) -> tu
         seen.update(batch)
         return {name: torch.zeros(rounds) for name in ("expert_accuracy", "policy_accuracy")}
 
-    algorithm._step = step
+    algorithm._step_in_place = step
     algorithm._learn_discriminator(with_ends(setup, ends))
     return tuple(float(seen[name].float().mean()) for name in ("expert_absorbing", "absorbing"))
 

@@ -171,9 +171,9 @@ def test_every_update_draws_fractions_of_their_own_for_values_and_targets(monkey
     learner = build_iqn(make_setup(algo="iqn", num_tau_samples=32))
     plain, batches = learner.recipe.loss, []
 
-    def noted(params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
+    def noted(params: Tensor, target_params: Tensor, batch: Batch, hparams: Any, apply: Apply) -> Metrics:
         batches.append(clone(batch))
-        return plain(params, target_params, batch, apply)
+        return plain(params, target_params, batch, hparams, apply)
 
     monkeypatch.setattr(learner.recipe, "loss", noted)
     for seed in range(2):

@@ -297,7 +297,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
 
 
 def test_observations_that_are_no_real_numbers_are_refused() -> None:
-    with pytest.raises(SpaceError, match="learnt models predict observations of real numbers"):
+    with pytest.raises(SpaceError, match="learned models predict observations of real numbers"):
         build_mopo(make_setup(observation=MultiBinary(3)))
 
 

@@ -209,7 +209,7 @@ def params_of(algorithm: PPO) -> Tensor:
 def watch_steps(algorithm: PPO) -> list[tuple[Batch, Metrics]]:
     """Note of every gradient step the minibatch, the parameters before it and the metrics."""
     seen: list[tuple[Batch, Metrics]] = []
-    step = algorithm._step
+    step = algorithm._step_in_place
 
     def watched(state: Any, batch: Batch) -> Metrics:
         rows = {name: values[batch["indices"]].clone() for name, values in batch.items() if name != "indices"}
@@ -218,7 +218,7 @@ def watch_steps(algorithm: PPO) -> list[tuple[Batch, Metrics]]:
         seen.append((rows, metrics))
         return metrics
 
-    algorithm._step = watched
+    algorithm._step_in_place = watched
     return seen
 
 
@@ -631,10 +631,10 @@ def test_the_step_can_be_traced_for_the_compiler(kind: str, action_mask: bool) -
     rollout |= algorithm._advantages(rollout, old_log_probs=None)
     names = ("obs", "actions", "action_mask", "log_probs", "values", "advantages", "returns")
     batch = {name: rollout[name] for name in names if name in rollout} | {"indices": torch.tensor([3, 1, 4, 8])}
-    graph, inputs, metric_names = _trace(algorithm._learn, algorithm._state, batch)
+    graph, inputs, metric_names = _trace(algorithm.pure_step, algorithm._state, batch)
     state = {name: algorithm._state[name].clone() for name in sorted(algorithm._state)}
     traced = dict(zip(metric_names, graph(*state.values(), *inputs[len(state) :]), strict=True))
-    expected = algorithm._step(algorithm._state, batch)
+    expected = algorithm._step_in_place(algorithm._state, batch)
     torch.testing.assert_close(traced, expected, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(state, {name: algorithm._state[name] for name in state}, rtol=1e-4, atol=1e-6)
 

@@ -335,7 +335,7 @@ def all_at_once(learners: dict[str, QLearner]) -> Callable[[State, Batch], tuple
     def step(state: State, batch: Batch) -> tuple[State, Metrics]:
         new, metrics = {}, {}
         for name, learner in learners.items():
-            new_state, more = learner._learn(of(name, state), of(name, batch))
+            new_state, more = learner.pure_step(of(name, state), of(name, batch))
             new |= {f"{name}/{key}": value for key, value in new_state.items()}
             metrics |= {f"{name}/{key}": value for key, value in more.items()}
         return new, metrics

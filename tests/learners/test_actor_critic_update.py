@@ -327,7 +327,7 @@ def both_at_once(learners: dict[str, ActorCritic]) -> Callable[[State, Batch], t
     def step(state: State, batch: Batch) -> tuple[State, Metrics]:
         new, metrics = {}, {}
         for name, learner in learners.items():
-            changed, more = learner._whole_step(of(name, state), of(name, batch))
+            changed, more = learner.pure_step(of(name, state), of(name, batch))
             new |= {f"{name}/{key}": value for key, value in changed.items()}
             metrics |= {f"{name}/{key}": value for key, value in more.items()}
         return new, metrics

@@ -159,7 +159,7 @@ def test_the_loss_is_twice_the_negative_log_likelihood_and_the_bounds() -> None:
 def test_every_layer_has_its_own_weight_decay() -> None:
     torch.manual_seed(0)
     model = FlatModule(MLPMOPOEnsembleModel(1, 1, (4,), num_members=2))
-    batch = {name: values.expand(2, -1, -1) if values.ndim == 3 else values for name, values in one_row().items()}
+    batch = {name: values.expand(2, *values.shape[1:]) for name, values in one_row().items()}
     plain = ensemble_loss(model.params, batch, model, [0.0, 0.0], {})["loss"]
     decayed = ensemble_loss(model.params, batch, model, [0.1, 0.3], {})["loss"]
     first, last = model.module.layers[0].weight, model.module.layers[2].weight  # type: ignore[index, union-attr]

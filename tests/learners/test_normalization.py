@@ -210,8 +210,8 @@ def test_statistics_change_between_rollouts_only() -> None:
     # What acted and what learns must be one function: a rollout's own observations come in after its update.
     setup = make_ppo_setup(observation=SHIFTED, normalize="both", update_epochs=1, minibatch_size=12)
     algorithm, seen = build_ppo(setup), []
-    step = algorithm._step
-    algorithm._step = lambda state, batch: seen.append(batch["obs"].clone()) or step(state, batch)
+    step = algorithm._step_in_place
+    algorithm._step_in_place = lambda state, batch: seen.append(batch["obs"].clone()) or step(state, batch)
     first, second = make_rollout(setup, 0), make_rollout(setup, 1)
     algorithm.update(first)
     torch.testing.assert_close(seen[0], first["obs"].clamp(-10.0, 10.0))  # nothing was known yet

@@ -177,7 +177,7 @@ def test_values_targets_and_selection_each_have_noise_of_their_own(algo: str, do
 def loss_of(learner: QLearner, batch: Batch, params: Tensor | None = None, target: Tensor | None = None) -> Metrics:
     params = learner._state["params"] if params is None else params
     target = learner._state["target"] if target is None else target
-    return learner.recipe.loss(params, target, batch, learner._apply)
+    return learner.recipe.loss(params, target, batch, learner.hparams, learner.apply)
 
 
 def random_case(algo: str, seed: int, **hparams: Any) -> tuple[QLearner, Batch]:
@@ -239,9 +239,9 @@ def test_no_gradient_reaches_the_target_network_or_flows_through_the_successor(a
 
     def apply(given: Tensor, obs: Tensor, *more: Any, noise: Tensor | None = None) -> Any:
         seen.append(given)
-        return learner._apply(given, obs, *more, noise=noise)
+        return learner.apply(given, obs, *more, noise=noise)
 
-    learner.recipe.loss(params, target, batch, apply)
+    learner.recipe.loss(params, target, batch, learner.hparams, apply)
     assert sum(given.requires_grad and given is params for given in seen) == 1
     assert gradient.abs().sum() > 0
 
@@ -277,9 +277,9 @@ def watch_batches(learner: QLearner, monkeypatch: pytest.MonkeyPatch) -> list[Ba
     batches: list[Batch] = []
     plain = learner.recipe.loss
 
-    def loss(params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
+    def loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: Any, apply: Apply) -> Metrics:
         batches.append(clone(batch))
-        return plain(params, target_params, batch, apply)
+        return plain(params, target_params, batch, hparams, apply)
 
     monkeypatch.setattr(learner.recipe, "loss", loss)
     return batches

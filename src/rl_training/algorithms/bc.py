@@ -1,6 +1,6 @@
-"""BC, behavioural cloning: the policy under which the dataset's actions are likeliest.
+"""BC, behavioural cloning: the policy under which the dataset's actions are most likely.
 
-    maximise  log pi(a|s)        of choices the softmax; of Box actions a normal density, or minus (mu(s) - a)^2
+    maximise  log pi(a|s)        a softmax over choices; for Box actions a normal density, or minus (mu(s) - a)^2
 
 Pomerleau 1991, Efficient training of artificial neural networks for autonomous navigation. Deviations are in
 docs/algorithms/bc.md.
@@ -8,16 +8,16 @@ docs/algorithms/bc.md.
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
 from rl_training.hparams.offline import BCHParams
-from rl_training.learners.offline import OfflineLearner, adam_of, trial_obs
-from rl_training.learners.optim import FlatModule, descend_part, named_part
-from rl_training.learners.user_networks import check_output
+from rl_training.learners.checks import BOX_ACTIONS, CHOICES, check_tensors
+from rl_training.learners.networks import build_network, check_output
+from rl_training.learners.offline import OfflineLearner, trial_obs
+from rl_training.learners.optim import FlatModule, clipped_adam, descend_part, named_part
 from rl_training.models.distributions import Distribution, Gaussian
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_policy import MLPPolicy, policy_distribution
@@ -31,10 +31,11 @@ def bc_loss(
     apply_actor: Callable[[Tensor, Tensor], Tensor],
     policy: Distribution,
 ) -> Metrics:
-    """The policy's loss, and how far it is from the dataset's actions. `batch`: obs, actions.
+    """Compute the policy's loss and its distance to the dataset's actions. `batch`: obs, actions.
 
-    `action_error`: of choices the share that the policy would not have made, of numbers the mean squared error.
+    `action_error`: the share of choices that differ from the policy's, or the mean squared error of Box actions.
     """
+    check_tensors("bc_loss", batch, BOX_ACTIONS if isinstance(policy, Gaussian) else CHOICES)
     outputs, actions = apply_actor(params, batch["obs"]), batch["actions"]
     log_probs, _ = policy.evaluate(outputs, actions, None)
     if isinstance(policy, Gaussian):
@@ -56,7 +57,7 @@ class BC:
         self.hparams = setup.hparams
         self.actor = FlatModule(actor)
         self._policy = policy_distribution(setup.spaces.action)
-        self._optimizer = adam_of(setup.hparams)
+        self._optimizer = clipped_adam(setup.hparams, setup.hparams.learning_rate)
 
     def state(self) -> State:
         return named_part("actor", self._optimizer.state(self.actor.params))
@@ -77,15 +78,15 @@ def build_bc(setup: Setup[BCHParams]) -> OfflineLearner:
     policy = policy_distribution(spaces.action)
     if hparams.loss == "mse" and not isinstance(policy, Gaussian):
         raise ConfigError(f"bc.algo_kwargs.loss: mse needs a Box action space, but it is {spaces.action}; use nll")
-    actor = setup.network
-    if actor is not None:
+
+    def build() -> nn.Module:
+        residual = hparams.network == "simba"
+        return MLPPolicy(
+            lambda: build_encoder(spaces.observation), spaces.action, hparams.hidden_sizes, residual=residual
+        )
+
+    def check(network: nn.Module) -> None:
         obs = trial_obs(setup)
-        check_output(actor.to(setup.device), "policy", (obs,), (len(obs), policy.num_outputs))
-    else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(setup.streams.integer("init"))
-            residual = hparams.network == "simba"
-            actor = MLPPolicy(
-                lambda: build_encoder(spaces.observation), spaces.action, hparams.hidden_sizes, residual=residual
-            ).to(setup.device)
-    return OfflineLearner(BC(actor, setup), setup)
+        check_output(network, "policy", (obs,), (len(obs), policy.num_outputs))
+
+    return OfflineLearner(BC(build_network(setup, build, check), setup), setup)

@@ -1,7 +1,7 @@
-"""C51: the whole distribution of the return, as probabilities of fixed atoms z_1 < ... < z_N.
+"""C51: the distribution of the return, as probabilities of fixed atoms z_1 < ... < z_N.
 
     y = projection of r + gamma * z, with the probabilities p_target(s', a*), onto the atoms
-    minimise the cross-entropy of y and p(s, a)        (a* by the distribution's mean)
+    minimise the cross-entropy of y and p(s, a)        (a* has the largest mean)
 
 With double selection, dueling streams, noisy layers, three-step returns and prioritized replay it is Rainbow.
 
@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.dqn import C51HParams
+from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.q_learning import (
     Apply,
     QLearner,
-    build_network,
+    build_q_network,
     greedy_actions,
     noisy_copies,
     pick,
@@ -33,10 +34,11 @@ from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
 
 
 def c51_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: C51HParams, apply_logits: Apply) -> Metrics:
-    """The cross-entropy of one batch and what to watch about it; `apply_logits(params, obs)`: (batch, actions, atoms).
+    """Compute the cross-entropy of one batch and its metrics; `apply_logits(params, obs)`: (batch, actions, atoms).
 
-    A row's TD error is the divergence of its prediction from its target, as Rainbow takes it for priorities.
+    The TD error of a row is the KL divergence of its prediction from its target, which Rainbow uses as the priority.
     """
+    check_tensors("c51_loss", batch, CHOICES)
     online, target, selection = noisy_copies(apply_logits, batch)
     atoms = support(hparams).to(params.device)
     log_probs = pick(online(params, batch["obs"]), batch["actions"]).log_softmax(1)
@@ -54,7 +56,7 @@ def c51_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: C51HP
         "q_value_mean": (log_probs.detach().exp() * atoms).sum(1).mean(),
         "target_mean": (targets * atoms).sum(1).mean(),
         "td_error_mean": td_errors.mean(),
-        # Much mass at an end: returns lie beyond v_min or v_max, and cannot be told apart there.
+        # Much mass at an end: returns lie beyond v_min or v_max, where the atoms cannot distinguish them.
         "mass_at_v_min": targets[:, 0].mean(),
         "mass_at_v_max": targets[:, -1].mean(),
         "td_errors": td_errors,
@@ -62,24 +64,21 @@ def c51_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: C51HP
 
 
 def support(hparams: C51HParams) -> Tensor:
-    """The atoms, (num_atoms,)."""
+    """Return the atoms, (num_atoms,)."""
     return torch.linspace(hparams.v_min, hparams.v_max, hparams.num_atoms)
 
 
 class C51DQN:
-    """The head with a categorical distribution per action."""
+    """The recipe with a categorical distribution per action."""
 
     random_inputs: ClassVar[Mapping[str, int]] = {}
+    loss = staticmethod(c51_loss)
 
     def __init__(self, network: nn.Module, hparams: C51HParams) -> None:
         self.network = network
         self.q_values = nn.Sequential(network, Expectation(support(hparams)))
-        self.hparams = hparams
-
-    def loss(self, params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
-        return c51_loss(params, target_params, batch, self.hparams, apply)
 
 
 def build_c51_dqn(setup: Setup[C51HParams]) -> QLearner:
-    network = build_network(setup, MLPC51QNetwork, num_atoms=setup.hparams.num_atoms)
+    network = build_q_network(setup, MLPC51QNetwork, num_atoms=setup.hparams.num_atoms)
     return QLearner(C51DQN(network, setup.hparams), setup)

@@ -6,7 +6,7 @@
 With `double_q` the online network picks a' and the target network values it (van Hasselt et al. 2016).
 
 Mnih et al. 2015, Human-level control through deep reinforcement learning.
-Deviations: Adam instead of RMSProp, a global gradient-norm clip, optional layer normalisation; the reasons are in
+Deviations: Adam instead of RMSProp, a global gradient-norm clip, optional layer normalisation. The reasons are in
 docs/algorithms/dqn.md.
 """
 
@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.dqn import DQNHParams
+from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.q_learning import (
     Apply,
     QLearner,
-    build_network,
+    build_q_network,
     greedy_actions,
     noisy_copies,
     pick,
@@ -32,12 +33,13 @@ from rl_training.models.mlp_q_network import MLPQNetwork
 
 
 def dqn_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: DQNHParams, apply_q: Apply) -> Metrics:
-    """The loss of one batch and what to watch about it.
+    """Compute the loss of one batch and its metrics.
 
-    `apply_q(params, obs)` gives (batch, actions). `batch`: obs, next_obs, actions (batch,) int64, rewards (batch,),
+    `apply_q(params, obs)` returns (batch, actions). `batch`: obs, next_obs, actions (batch,) int64, rewards (batch,),
     terminated (batch,) bool, and optionally what n-step returns, prioritized replay, action masks and noisy layers
-    bring: discounts (batch,), weights (batch,), next_action_mask (batch, actions), noise (3, numbers).
+    add: discounts (batch,), weights (batch,), next_action_mask (batch, actions), noise (3, numbers).
     """
+    check_tensors("dqn_loss", batch, CHOICES)
     online, target, selection = noisy_copies(apply_q, batch)
     q_values = pick(online(params, batch["obs"]), batch["actions"])
     next_q = target(target_params, batch["next_obs"])
@@ -56,17 +58,14 @@ def dqn_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: DQNHP
 
 
 class DQN:
-    """The head with one number per action: its expected return."""
+    """The recipe with one number per action: its expected return."""
 
     random_inputs: ClassVar[Mapping[str, int]] = {}
+    loss = staticmethod(dqn_loss)
 
-    def __init__(self, network: nn.Module, hparams: DQNHParams) -> None:
+    def __init__(self, network: nn.Module) -> None:
         self.network = self.q_values = network
-        self.hparams = hparams
-
-    def loss(self, params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
-        return dqn_loss(params, target_params, batch, self.hparams, apply)
 
 
 def build_dqn(setup: Setup[DQNHParams]) -> QLearner:
-    return QLearner(DQN(build_network(setup, MLPQNetwork), setup.hparams), setup)
+    return QLearner(DQN(build_q_network(setup, MLPQNetwork)), setup)

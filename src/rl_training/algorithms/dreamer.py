@@ -1,12 +1,12 @@
-"""Dreamer: a world model learnt from replayed sequences, and an actor and a critic learnt from what it imagines.
+"""Dreamer: a world model learned from replayed sequences, and an actor and a critic learned in its imagination.
 
     h_t = GRU(h_{t-1}, z_{t-1}, a_{t-1})      z_t ~ q(z | h_t, x_t)      z^_t ~ p(z | h_t)
     L_model  = |x_t - x^_t|^2 - log p(r_t) - log p(c_t) + 1.0 max(1, KL[sg q || p]) + 0.1 max(1, KL[q || sg p])
-    R_t      = r_{t+1} + gamma c_{t+1} ((1 - lambda) v_{t+1} + lambda R_{t+1})             over what is imagined
+    R_t      = r_{t+1} + gamma c_{t+1} ((1 - lambda) v_{t+1} + lambda R_{t+1})             over imagined steps
     L_actor  = -w_t (sg((R_t - v_t) / max(1, S)) log pi(a_t) + eta H[pi])        S: range of the returns R
-    L_critic = -w_t log p_v(sg R_t),        w_t: probability, discounted, that the episode still goes on
+    L_critic = -w_t log p_v(sg R_t),        w_t: discounted probability that the episode continues
 
-r_t and c_t belong to the state that a step led to: c_t = 0 says that the episode terminated there.
+r_t and c_t belong to the state that a step led to: c_t = 0 means that the episode terminated there.
 
 Hafner et al. 2025, Mastering diverse control tasks through world models. Deviations: docs/algorithms/dreamer.md.
 """
@@ -17,38 +17,56 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.acceleration.steps import accelerate
-from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
 from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import ConfigError
 from rl_training.hparams.dreamer import DreamerHParams
+from rl_training.learners.checks import ANY, FLAGS, FLOATS, INDICES, Expected, check_tensors
+from rl_training.learners.networks import build_seeded
 from rl_training.learners.optim import ClippedAdam, FlatModule, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
+from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.learners.targets import lambda_return
 from rl_training.models.dreamer import Observed, Sizes, WorldModel, build_actor, build_critic
 from rl_training.models.dreamer_latents import draw_index, mixed_log_probs, unit_vectors
 from rl_training.models.dreamer_two_hot import make_bins, two_hot_loss, two_hot_mean
 
-PERCENTILES = (0.05, 0.95)  # between which the returns' range is measured
+PERCENTILES = (0.05, 0.95)  # of the returns; their distance is the range
 
-Apply = Callable[..., Any]  # (params, ...) -> what a network puts out
+Apply = Callable[..., Any]  # (params, ...) -> the outputs of a network
+
+
+SEQUENCES = {
+    "obs": Expected(ANY, "batch time ..."),
+    "actions": Expected(INDICES, "batch time"),
+    "rewards": Expected(FLOATS, "batch time"),
+    "terminated": Expected(FLAGS, "batch time"),
+    "is_first": Expected(FLAGS, "batch time"),
+}
+IMAGINED = {
+    "features": Expected(FLOATS, "steps batch numbers"),
+    "actions": Expected(INDICES, "steps batch"),
+    "advantages": Expected(FLOATS, "steps batch"),
+    "returns": Expected(FLOATS, "steps batch"),
+    "weights": Expected(FLOATS, "steps batch"),
+}
 
 
 # --- The world model's loss ------------------------------------------------------------------------------------------
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL[p || q] in nats, summed over the latents: (..., latents, classes) -> (...)."""
+    """Return KL[p || q] in nats, summed over the latents: (..., latents, classes) -> (...)."""
     return (log_p.exp() * (log_p - log_q)).sum((-2, -1))
 
 
 def balanced_kl(posterior: Tensor, prior: Tensor, hparams: DreamerHParams) -> tuple[Tensor, Tensor]:
-    """Give the loss of the prior, which learns to predict, and of the posterior, which learns to be predictable.
+    """Return the losses of the prior, which learns to predict, and of the posterior, which learns to be predictable.
 
-    Each (...) and not below the free nats: there its gradient is 0.
+    Each is (...) and at least `free_nats`; below that its gradient is 0.
     """
     dynamics = kl_divergence(posterior.detach(), prior).clamp(min=hparams.free_nats)
     representation = kl_divergence(posterior, prior.detach()).clamp(min=hparams.free_nats)
@@ -56,10 +74,11 @@ def balanced_kl(posterior: Tensor, prior: Tensor, hparams: DreamerHParams) -> tu
 
 
 def world_model_loss(params: Tensor, batch: Batch, hparams: DreamerHParams, apply: Apply, bins: Tensor) -> Metrics:
-    """Loss of the world model on sequences, (batch, time, ...); `features`, the states it saw, are for the others.
+    """Compute the world model's loss on sequences, (batch, time, ...); actor and critic start from `features`.
 
-    Only a termination is an end: after a time limit, the episode would have gone on.
+    Only a termination is an end: after a time limit the episode would have continued.
     """
+    check_tensors("world_model_loss", batch, SEQUENCES)
     noise = batch["posterior_noise"]
     seen: Observed = apply(params, WorldModel.observe, batch["obs"], batch["actions"], batch["is_first"], noise)
     reconstruction = seen.squared_error.mean()
@@ -84,7 +103,11 @@ def world_model_loss(params: Tensor, batch: Batch, hparams: DreamerHParams, appl
 
 
 def actor_loss(params: Tensor, batch: Batch, hparams: DreamerHParams, apply: Apply) -> Metrics:
-    """Policy gradient: features (steps, batch, numbers), the rest (steps, batch). Nothing flows through the world."""
+    """Compute the policy gradient loss: features (steps, batch, numbers), the rest (steps, batch).
+
+    No gradient flows through the world model.
+    """
+    check_tensors("actor_loss", batch, IMAGINED)
     log_probs = mixed_log_probs(apply(params, batch["features"]), hparams.unimix)
     log_prob = log_probs.gather(-1, batch["actions"][..., None]).squeeze(-1)
     entropy = -(log_probs.exp() * log_probs).sum(-1)
@@ -95,7 +118,8 @@ def actor_loss(params: Tensor, batch: Batch, hparams: DreamerHParams, apply: App
 def critic_loss(
     params: Tensor, slow_params: Tensor, batch: Batch, apply: Apply, bins: Tensor, *, slow: float
 ) -> Tensor:
-    """Distance to the returns and, with the weight `slow`, to what the slow copy expects: mean over (steps, batch)."""
+    """Compute the distance to the returns and, with the weight `slow`, to the slow critic: mean over (steps, batch)."""
+    check_tensors("critic_loss", batch, IMAGINED)
     logits = apply(params, batch["features"])
     slow_values = two_hot_mean(apply(slow_params, batch["features"]), bins).detach()
     losses = two_hot_loss(logits, batch["returns"], bins) + slow * two_hot_loss(logits, slow_values, bins)
@@ -103,18 +127,18 @@ def critic_loss(
 
 
 def continuation_weights(starts_alive: Tensor, discounts: Tensor) -> Tensor:
-    """Weigh imagined states by the discounted probability of ever getting there: (batch,), (steps, batch) -> the same.
+    """Return weights of imagined states, the discounted probability of reaching them: (batch,), (steps, batch) -> same.
 
-    `discounts` are those of the successors: the last one weighs nothing that is learnt from.
+    `discounts` are those of the successors, so that the last one is not needed.
     """
     return torch.cat((starts_alive[None], discounts[:-1])).cumprod(0)
 
 
 def replayed_returns(batch: Batch, values: Tensor, hparams: DreamerHParams) -> tuple[Tensor, Tensor]:
-    """Give lambda-returns of the states of sequences but the last, and their weights: (time - 1, batch) each.
+    """Return the lambda-returns of all states of sequences but the last, and their weights: (time - 1, batch) each.
 
-    `values`: (time, batch) of all states. After the last observation of an episode comes another one's first: to the
-    return before it nothing flows back from there, and its own weighs nothing.
+    `values`: (time, batch) of all states. The last observation of an episode is followed by the first one of another:
+    the return before does not bootstrap from there, and its own weight is 0.
     """
     is_first, terminated = batch["is_first"].T, batch["terminated"].T
     follows = ~torch.cat((is_first[2:], torch.ones_like(is_first[:1])))  # whether the successor has one of its own
@@ -124,7 +148,7 @@ def replayed_returns(batch: Batch, values: Tensor, hparams: DreamerHParams) -> t
 
 
 def return_range(low: Tensor, high: Tensor, returns: Tensor, rate: float) -> tuple[Tensor, Tensor]:
-    """Move the running percentiles of the returns a share of the way to those of the latest ones."""
+    """Move the running percentiles of the returns towards those of the latest returns."""
     latest_low, latest_high = (torch.quantile(returns, share) for share in PERCENTILES)
     return torch.lerp(low, latest_low, rate), torch.lerp(high, latest_high, rate)
 
@@ -133,19 +157,21 @@ def return_range(low: Tensor, high: Tensor, returns: Tensor, rate: float) -> tup
 
 
 class Dreamer:
-    """Samples from its policy, in states that it infers from all of an episode's observations."""
+    """Samples from its policy in states that it infers from all observations of an episode."""
 
     def __init__(self, sizes: Sizes, setup: Setup[DreamerHParams]) -> None:
         self.hparams = hparams = setup.hparams
         self._sizes, self._device = sizes, setup.device
         self._num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(setup.streams.integer("init"))
-            networks = {
+
+        def build() -> dict[str, nn.Module]:
+            return {
                 "world_model": WorldModel(setup.spaces.observation, self._num_actions, sizes),
                 "actor": build_actor(self._num_actions, sizes),
                 "critic": build_critic(sizes),
             }
+
+        networks = build_seeded(setup.streams.integer("init"), build)
         self._parts = {name: FlatModule(network.to(setup.device)) for name, network in networks.items()}
         self._optimizers = _optimizers(hparams)
         self._bins = make_bins(hparams.num_bins, hparams.symlog_limit).to(setup.device)
@@ -157,9 +183,9 @@ class Dreamer:
         self._policy = {name: self.state[name] for name in ("world_model.params", "actor.params")}
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise", "eval_action")}
         self._random_inputs = RandomInputs(_random_inputs(hparams), setup.device)
-        # Unrolled over time the update is 19,000 operations, with which a GPU's compiler did not end in minutes.
-        self._step = accelerate(self._learn, setup.acceleration, identity=setup.identity, capture_plain=True)
-        # Compiled for each number of rows, acting would save less than it takes.
+        # Unrolled over time the update has 19,000 operations, which the compiler for GPUs did not finish in minutes.
+        self._step_in_place = accelerate(self._learn, setup.acceleration, identity=setup.identity, capture_plain=True)
+        # Compiling the acting step for each number of rows takes longer than it saves.
         mode = "eager" if setup.acceleration == "compile" else setup.acceleration
         self._act_by_chance = accelerate(self._sample, mode, "acting step", capture_plain=True)
         self._act_best = accelerate(self._best, mode, "acting step", capture_plain=True)
@@ -188,7 +214,9 @@ class Dreamer:
         return ActResult(actions, {name: values.cpu().numpy() for name, values in result.items()})
 
     def update(self, batch: Batch) -> UpdateResult:
-        return UpdateResult(self._step(self.state, batch | self._random_inputs.fill(self._generators["noise"])))
+        batch = batch | self._random_inputs.fill(self._generators["noise"])
+        metrics = self._step_in_place(self.state, batch)  # writes the new weights into self.state
+        return UpdateResult(metrics)
 
     def status(self, step: int) -> dict[str, float]:
         return {"return_range": float(self.state["return_high"] - self.state["return_low"])}
@@ -206,16 +234,14 @@ class Dreamer:
             self._parts[part].load(self.state[f"{part}.params"], own)
 
     def state_dict(self) -> StateDict:
-        learning = {name: value for name, value in self.state.items() if name not in self._policy}
-        generators = {name: generator_state(generator) for name, generator in self._generators.items()}
-        return {**learning, "generators": generators}
+        return {
+            **tensors_to_save(self.state, without=self._policy),
+            "generators": generators_to_save(self._generators),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, value in self.state.items():
-            if name not in self._policy:
-                value.copy_(torch.as_tensor(state[name]))
-        for name, generator in self._generators.items():
-            set_generator_state(generator, state["generators"][name])
+        load_tensors(self.state, state, without=self._policy)
+        load_generators(self._generators, state["generators"])
 
     # --- Acting ------------------------------------------------------------------------------------------------------
 
@@ -258,7 +284,7 @@ class Dreamer:
         return descend_part("world_model", loss, state, self._optimizers["world_model"])
 
     def _imagine(self, state: State, features: Tensor, batch: Batch) -> tuple[Batch, State]:
-        """Imagine from every replayed state; give what actor and critic learn from, and the new range of returns."""
+        """Imagine from every replayed state; return the batch for actor and critic, and the new range of returns."""
         hparams, world, actor = self.hparams, self._parts["world_model"], self._parts["actor"]
 
         def choose(features: Tensor, number: int) -> Tensor:
@@ -283,7 +309,7 @@ class Dreamer:
         return imagined, {"return_low": low, "return_high": high}
 
     def _replayed(self, features: Tensor, imagined: Batch, batch: Batch) -> Batch:
-        """Give what the critic learns from the replayed sequences, whose states are valued by what was imagined."""
+        """Return the critic's batch of replayed sequences; their values are the returns imagined from them."""
         values = imagined["returns"][0].view(features.shape[:2]).T
         returns, weights = replayed_returns(batch, values, self.hparams)
         return {"features": features.transpose(0, 1)[:-1], "returns": returns, "weights": weights}
@@ -348,5 +374,5 @@ def sizes_of(hparams: DreamerHParams) -> Sizes:
 
 def build_dreamer(setup: Setup[DreamerHParams]) -> Dreamer:
     if setup.network is not None:
-        raise ConfigError("dreamer takes no network of yours: its world model, actor and critic belong together")
+        raise ConfigError("dreamer does not accept a network: its world model, actor and critic are built together")
     return Dreamer(sizes_of(setup.hparams), setup)

@@ -6,7 +6,7 @@
         d W1 / d tau_i = |Z(tau_i) - Z(tau_hat_i-1)| - |Z(tau_i) - Z(tau_hat_i)|
 
 Yang et al. 2019, Fully parameterized quantile function for distributional reinforcement learning.
-Deviation: the paper's 2 Z(tau_i) - Z(tau_hat_i) - Z(tau_hat_i-1) is the same wherever Z rises, but a learnt Z may fall.
+Deviation: the paper's 2 Z(tau_i) - Z(tau_hat_i) - Z(tau_hat_i-1) is the same where Z rises, but a learned Z may fall.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
 from rl_training.hparams.dqn import FQFHParams
-from rl_training.learners.optim import ClippedAdam, rmsprop
+from rl_training.learners.checks import CHOICES, check_tensors
+from rl_training.learners.optim import ClippedAdam, clipped_adam, rmsprop
 from rl_training.learners.q_learning import (
     Apply,
     QLearner,
-    adam_of,
-    build_network,
+    build_q_network,
     greedy_actions,
     noisy_copies,
     pick,
@@ -36,12 +36,13 @@ from rl_training.models.mlp_fqf_network import MLPFQFNetwork
 
 
 def fqf_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: FQFHParams, apply_fqf: Apply) -> Metrics:
-    """Both losses of one batch in one sum, whose parts have no parameter in common; `apply_fqf` gives `FQFOutput`s."""
+    """Compute the sum of both losses, which share no parameter, and their metrics; `apply_fqf` returns `FQFOutput`s."""
+    check_tensors("fqf_loss", batch, CHOICES)
     online, target, selection = noisy_copies(apply_fqf, batch)
     actions, next_obs = batch["actions"], batch["next_obs"]
-    output = online(params, batch["obs"], None, True)  # fractions of its own, and the values at them
+    output = online(params, batch["obs"], None, True)  # at its own fractions, with the values at their edges
     quantiles = pick(output.values, actions)
-    proposal = selection(params.detach(), next_obs)  # the successor's fractions are the online network's, too
+    proposal = selection(params.detach(), next_obs)  # the online network proposes the successor's fractions, too
     next_output = target(target_params, next_obs, proposal.taus)
     best_actions = greedy_actions(proposal.q_values if hparams.double_q else next_output.q_values, batch)
     metrics = quantile_metrics(
@@ -96,17 +97,14 @@ class FQFOptimizer:
 
 
 class FQF:
-    """The head with values at proposed fractions."""
+    """The recipe with values at proposed fractions."""
 
     random_inputs: ClassVar[Mapping[str, int]] = {}
+    loss = staticmethod(fqf_loss)
 
-    def __init__(self, network: nn.Module, hparams: FQFHParams) -> None:
+    def __init__(self, network: nn.Module) -> None:
         self.network = network
         self.q_values = _WeightedValues(network)
-        self.hparams = hparams
-
-    def loss(self, params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
-        return fqf_loss(params, target_params, batch, self.hparams, apply)
 
 
 class _WeightedValues(nn.Module):
@@ -123,17 +121,19 @@ class _WeightedValues(nn.Module):
 
 def build_fqf(setup: Setup[FQFHParams]) -> QLearner:
     hparams = setup.hparams
-    network = build_network(
+    network = build_q_network(
         setup, MLPFQFNetwork, num_quantiles=hparams.num_quantiles, embedding_dim=hparams.embedding_dim
     )
     if not isinstance(network, MLPFQFNetwork):
         raise ConfigError(f"fqf trains an MLPFQFNetwork or a subclass, got {type(network).__name__}")
     *_, (last, _) = network.named_parameters()
-    if not last.startswith("fraction."):  # the optimizer tells the two parts apart by their place
+    if not last.startswith("fraction."):  # the optimizer separates the two parts by their place
         raise ConfigError(
             f"fqf needs the layer `fraction` to be the network's last, but {last} comes after it; "
-            "layers of your own belong in the encoder"
+            "put your own layers into the encoder"
         )
     num_fraction_params = sum(parameter.numel() for parameter in network.fraction.parameters())
-    optimizer = FQFOptimizer(adam_of(hparams), num_fraction_params, hparams.fraction_learning_rate)
-    return QLearner(FQF(network, hparams), setup, optimizer)
+    optimizer = FQFOptimizer(
+        clipped_adam(hparams, hparams.learning_rate), num_fraction_params, hparams.fraction_learning_rate
+    )
+    return QLearner(FQF(network), setup, optimizer)

@@ -1,14 +1,15 @@
 """GAIL: PPO whose rewards come from a discriminator between an expert's transitions and the policy's.
 
-    D(s, a) = sigmoid(L(s, a)), the probability that the expert did it, learnt by
+    D(s, a) = sigmoid(L(s, a)), the probability that the expert took the action, learned by
     minimise  -E_expert[log D] - E_policy[log(1 - D)] - ent_coef * H(D) + penalty * E[(|dL/dx| - 1)^2]
     reward    -log(1 - D) = softplus(L),  log D = -softplus(-L)  or  log D - log(1 - D) = L
 
-At each rollout the discriminator learns first; then the rollout's rewards are replaced by its own, and PPO learns from
-them. The environment's rewards are a metric, nothing else. Label 1 is the expert, where the paper's is the policy.
+At each rollout the discriminator learns first. Then its rewards replace those of the rollout, and PPO learns from them.
+The environment's rewards are only a metric. Label 1 is the expert; in the paper it is the policy.
 
-An end leads, if so wished, to an absorbing state for ever: the discriminator sees 1 / (1 - gamma) rows of it for each
-end, and the row that ends an episode earns gamma / (1 - gamma) times the absorbing state's reward besides its own.
+With `absorbing_state`, a termination leads to an absorbing state that lasts for ever: the discriminator sees
+1 / (1 - gamma) rows of it for each termination, and the last row of the episode earns gamma / (1 - gamma) times the
+reward of the absorbing state in addition to its own.
 
 Ho and Ermon 2016, Generative adversarial imitation learning; the gradient penalty is that of Gulrajani et al. 2017, the
 absorbing state that of Kostrikov et al. 2019, Discriminator-actor-critic.
@@ -30,16 +31,30 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import observation_field, observation_kind
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.gail import GAILHParams
+from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
+from rl_training.learners.networks import build_seeded
 from rl_training.learners.normalization import ObsNormalizer, fitted_normalizer, normalized
 from rl_training.learners.optim import ClippedAdam, FlatModule, descend_part, named_part
+from rl_training.learners.saved_state import load_tensors
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_gail_discriminator import MLPGAILDiscriminator
 
 ADAM_EPS = 1e-8
 
 
+PAIRS = {
+    "obs": Expected(ANY, "batch ..."),
+    "actions": Expected(ANY, "batch ..."),
+    "absorbing": Expected(FLAGS, "batch"),
+    "expert_obs": Expected(ANY, "batch ..."),
+    "expert_actions": Expected(ANY, "batch ..."),
+    "expert_absorbing": Expected(FLAGS, "batch"),
+    "mix": Expected(FLOATS, "batch"),
+}
+
+
 def imitation_rewards(logits: Tensor, reward_form: str) -> Tensor:
-    """What the policy is paid for being taken for the expert: positive, negative, or of either sign (AIRL)."""
+    """Return the policy's rewards for the discriminator's logits: positive, negative, or of either sign (AIRL)."""
     if reward_form == "positive":
         return F.softplus(logits)
     return -F.softplus(-logits) if reward_form == "negative" else logits
@@ -53,12 +68,14 @@ def discriminator_loss(
     inputs: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
     logits: Callable[[Tensor, Tensor], Tensor],
 ) -> Metrics:
-    """The discriminator's loss, and how often it is right. `batch`: of both obs and actions, and `mix`, (batch,).
+    """Compute the discriminator's loss and accuracy.
 
-    `inputs(params, obs, actions, absorbing)` gives (batch, size), `logits(params, inputs)` of them (batch,). `mix` in
-    [0, 1) says where between a row of the policy (0) and one of the expert (1) the slope is looked at; `absorbing`, of
-    both, which rows are in the absorbing state, where there is one.
+    `batch`: obs and actions of the policy; expert_obs and expert_actions; `mix`, (batch,), in [0, 1): where between a
+    row of the policy (0) and one of the expert (1) the gradient penalty is taken; with an absorbing state, absorbing
+    and expert_absorbing, (batch,) bool. `inputs(params, obs, actions, absorbing)` returns (batch, size), and
+    `logits(params, inputs)` returns (batch,).
     """
+    check_tensors("discriminator_loss", batch, PAIRS)
     expert = inputs(params, batch["expert_obs"], batch["expert_actions"], batch.get("expert_absorbing"))
     policy = inputs(params, batch["obs"], batch["actions"], batch.get("absorbing"))
     expert_logits, policy_logits = logits(params, expert), logits(params, policy)
@@ -83,22 +100,36 @@ def discriminator_loss(
 
 
 class GAIL:
-    """A policy of PPO's and the discriminator that rewards it."""
+    """A PPO policy and the discriminator that rewards it."""
 
     def __init__(self, policy: PPO, discriminator: MLPGAILDiscriminator, setup: Setup[GAILHParams]) -> None:
         self.policy, self.hparams = policy, setup.hparams
         self._discriminator = discriminator.to(setup.device)
-        self._network = FlatModule(self._discriminator)
-        self._optimizer = ClippedAdam(
-            learning_rate=setup.hparams.discriminator_learning_rate, eps=ADAM_EPS, max_grad_norm=None
-        )
-        self._state = named_part("discriminator", self._optimizer.state(self._network.params))
+        network = FlatModule(self._discriminator)
+        rate = setup.hparams.discriminator_learning_rate
+        optimizer = ClippedAdam(learning_rate=rate, eps=ADAM_EPS, max_grad_norm=None)
+        self._state = named_part("discriminator", optimizer.state(network.params))
         if _normalizes(setup):
             for name, value in zip(("obs_mean", "obs_scale"), _expert_constants(setup), strict=True):
                 self._state[name] = value.clone().to(setup.device)
         self._expert_ends = float(setup.dataset.terminated.mean()) if setup.dataset is not None else 0.0
         self._generator = setup.streams.numpy("discriminator")
-        self._step = accelerate_rounds(self._learn, setup.acceleration, "discriminator", identity=setup.identity)
+
+        def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+            seen = {**batch, **{name: self._seen(state, batch[name]) for name in ("expert_obs", "obs")}}
+
+            def loss(params: Tensor) -> Metrics:
+                return discriminator_loss(
+                    params,
+                    seen,
+                    setup.hparams,
+                    inputs=lambda *inputs: network.apply_part("inputs", *inputs),
+                    logits=lambda *inputs: network.apply_part("layers", *inputs),
+                )
+
+            return descend_part("discriminator", loss, state, optimizer)
+
+        self._step_in_place = accelerate_rounds(step, setup.acceleration, "discriminator", identity=setup.identity)
 
     def act(
         self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
@@ -107,7 +138,7 @@ class GAIL:
 
     def update(self, batch: Batch) -> UpdateResult:
         rollout = {name: values for name, values in batch.items() if not name.startswith("expert_")}
-        judged = self._learn_discriminator(batch)
+        discriminator = self._learn_discriminator(batch)
         rewards = self._rewards(rollout)
         result = self.policy.update({**rollout, "rewards": rewards})
         means = {
@@ -116,7 +147,7 @@ class GAIL:
             **({"absorbing_reward": self._absorbing_reward()} if self.hparams.absorbing_state else {}),
             "expert_log_likelihood": self.policy.log_likelihood(batch["expert_obs"], batch["expert_actions"]).mean(),
         }
-        return UpdateResult(result.metrics | judged | means, num_gradient_steps=result.num_gradient_steps)
+        return UpdateResult(result.metrics | discriminator | means, num_gradient_steps=result.num_gradient_steps)
 
     def status(self, step: int) -> dict[str, float]:
         return self.policy.status(step)
@@ -136,14 +167,13 @@ class GAIL:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.policy.load_state_dict(state["policy"])
-        for name, value in self._state.items():
-            value.copy_(torch.as_tensor(state[name]))
+        load_tensors(self._state, state)
         set_generator_state(self._generator, state["generator"])
 
     def _learn_discriminator(self, batch: Batch) -> Metrics:
-        """Take `discriminator_updates` steps, on rows of the expert's that the batch brings and on drawn ones of ours.
+        """Take `discriminator_updates` steps on the expert's rows in the batch and on random rows of the rollout.
 
-        The batch's tensors hold the rows of all steps, one after the other.
+        The expert's rows of all steps lie one after the other.
         """
         device, rows = batch["expert_actions"].device, len(batch["expert_actions"])
         chosen = torch.from_numpy(self._generator.integers(len(batch["actions"]), size=rows)).to(device)
@@ -157,16 +187,17 @@ class GAIL:
         if self.hparams.expert_shuffle == "labels":
             swap = torch.from_numpy(self._generator.random(rows) < 0.5).to(device)
             pairs = {name: _swapped(*pair, swap) for name, pair in pairs.items()}
-        learnt = {f"expert_{name}": expert for name, (expert, _) in pairs.items()}
-        learnt |= {name: policy for name, (_, policy) in pairs.items()}
-        learnt["mix"] = torch.from_numpy(self._generator.random(rows, np.float32)).to(device)
-        metrics = self._step(self._state, learnt, self.hparams.discriminator_updates)
+        rounds = {f"expert_{name}": expert for name, (expert, _) in pairs.items()}
+        rounds |= {name: policy for name, (_, policy) in pairs.items()}
+        rounds["mix"] = torch.from_numpy(self._generator.random(rows, np.float32)).to(device)
+        count = self.hparams.discriminator_updates
+        metrics = self._step_in_place(self._state, rounds, count)  # writes the new weights into self._state
         means = {name: values.mean() for name, values in metrics.items()}
         return means | {"discriminator_accuracy": 0.5 * (means["expert_accuracy"] + means["policy_accuracy"])}
 
     @torch.no_grad()
     def _rewards(self, rollout: Batch) -> Tensor:
-        """The discriminator's rewards for every row, in place of the environment's."""
+        """Return the discriminator's reward for every row."""
         logits = self._discriminator(self._seen(self._state, rollout["obs"]), rollout["actions"])
         rewards = imitation_rewards(logits, self.hparams.reward_form)
         if self.hparams.absorbing_state:
@@ -179,27 +210,13 @@ class GAIL:
         return imitation_rewards(self._discriminator.absorbing_logit(), self.hparams.reward_form).squeeze()
 
     def _absorbing_share(self, ends: Tensor | float) -> Tensor | float:
-        """The share of rows in the absorbing state, where a share `ends` of the others is the last of an episode."""
+        """Return the share of rows in the absorbing state if a share `ends` of the other rows is terminated."""
         absorbed = ends / (1.0 - self.hparams.gamma)  # 1 + gamma + gamma^2 + ... rows after each end
         return absorbed / (1.0 + absorbed)
 
     def _seen(self, state: State, obs: Tensor) -> Tensor:
-        """Observations as the discriminator sees them, the expert's and ours alike."""
+        """Return observations as the discriminator sees them: the expert's and the policy's in the same way."""
         return normalized(obs, state["obs_mean"], state["obs_scale"]) if "obs_mean" in state else obs
-
-    def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        seen = {**batch, **{name: self._seen(state, batch[name]) for name in ("expert_obs", "obs")}}
-
-        def loss(params: Tensor) -> Metrics:
-            return discriminator_loss(
-                params,
-                seen,
-                self.hparams,
-                inputs=lambda *inputs: self._network.apply_part("inputs", *inputs),
-                logits=lambda *inputs: self._network.apply_part("layers", *inputs),
-            )
-
-        return descend_part("discriminator", loss, state, self._optimizer)
 
 
 def _swapped(ours: Tensor, theirs: Tensor, swap: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,12 +226,12 @@ def _swapped(ours: Tensor, theirs: Tensor, swap: Tensor) -> tuple[Tensor, Tensor
 
 
 def _normalizes(setup: Setup[GAILHParams]) -> bool:
-    """Images are scaled by the network, and choices are unit vectors already."""
+    """Return whether observations are normalised: only vectors, because the network scales images itself."""
     return setup.hparams.normalize_discriminator and observation_kind(setup.spaces.observation) == "vector"
 
 
 def _expert_constants(setup: Setup[GAILHParams]) -> tuple[Tensor, Tensor]:
-    """The expert's mean and scale; where there is no dataset, what a checkpoint will overwrite."""
+    """Return mean and scale of the expert's observations; without a dataset, values that a checkpoint overwrites."""
     if setup.dataset is None:
         return ObsNormalizer(observation_field(setup.spaces.observation).shape).constants()
     return fitted_normalizer(setup.dataset.obs).constants()
@@ -223,12 +240,13 @@ def _expert_constants(setup: Setup[GAILHParams]) -> tuple[Tensor, Tensor]:
 def build_gail(setup: Setup[GAILHParams]) -> GAIL:
     hparams, spaces = setup.hparams, setup.spaces
     policy = build_ppo(setup)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(setup.streams.integer("init", 1))
-        discriminator = MLPGAILDiscriminator(
+
+    def build() -> MLPGAILDiscriminator:
+        return MLPGAILDiscriminator(
             lambda: build_encoder(spaces.observation),
             spaces.action,
             hparams.discriminator_hidden_sizes,
             absorbing_state=hparams.absorbing_state,
         )
-    return GAIL(policy, discriminator, setup)
+
+    return GAIL(policy, build_seeded(setup.streams.integer("init", 1), build), setup)

@@ -1,10 +1,10 @@
-"""IQL: values of the dataset's own actions, of which the better ones are learnt; no other action is ever asked about.
+"""IQL: values of the dataset's actions, and a policy that imitates the better ones; no other action is evaluated.
 
     minimise  E_tau(min_i Q_target_i(s, a) - V(s)),    E_tau(u) = |tau - 1{u < 0}| u^2     (V: the tau-expectile of Q)
     maximise  min(exp(beta * A), 100) * log pi(a|s),   A = min_i Q_target_i(s, a) - V(s)
     minimise  sum_i (Q_i(s, a) - y)^2,                 y = r + gamma * V(s')   (no second term after a termination)
 
-in this order, each with what the one before has learnt; then the slow copies move. Kostrikov et al. 2022, Offline
+in this order, each with the result of the one before; then the target critics move. Kostrikov et al. 2022, Offline
 reinforcement learning with implicit Q-learning. Deviations are in docs/algorithms/iql.md.
 """
 
@@ -20,19 +20,23 @@ from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.offline import ExpectileHParams
 from rl_training.learners.actor_critic import critic_metrics
-from rl_training.learners.offline import OfflineLearner, adam_of, trial_obs
-from rl_training.learners.optim import FlatModule, descend_part, named_part, polyak
+from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
+from rl_training.learners.networks import build_network, check_output
+from rl_training.learners.offline import OfflineLearner, trial_obs
+from rl_training.learners.optim import FlatModule, clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.targets import td_target
-from rl_training.learners.user_networks import check_output
 from rl_training.models.distributions import Distribution
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_iql import MLPIQLModel
 from rl_training.models.mlp_policy import policy_distribution
 
+ROWS = Expected(FLOATS, "batch")
+IQL_BATCH = {**BOX_ACTIONS, "q_values": ROWS, "advantages": ROWS, "next_values": ROWS}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Networks:
-    """What is learnt, as functions of parameters, and how the policy's outputs are read."""
+    """The networks as functions of their parameters, and the distribution that the policy's outputs stand for."""
 
     actor: Callable[[Tensor, Tensor], Tensor]  # (params, obs) -> (batch, outputs)
     critics: Callable[[Tensor, Tensor, Tensor], Tensor]  # (params, obs, actions) -> (critics, batch)
@@ -41,10 +45,11 @@ class Networks:
 
 
 def expectile_loss(values: Tensor, targets: Tensor, expectile: float) -> Tensor:
-    """Asymmetric squared error; its minimiser is the expectile of `targets`. Both (batch,).
+    """Compute the asymmetric squared error, whose minimiser is the expectile of `targets`. Both (batch,).
 
-    0.5 is half the mean squared error; above, a value below its target counts more than one as far above it.
+    0.5 gives half the mean squared error; above 0.5, a value that is too small costs more than one that is too large.
     """
+    check_tensors("expectile_loss", {"values": values, "targets": targets}, {"values": ROWS, "targets": ROWS})
     errors = targets - values
     weights = torch.where(errors < 0.0, 1.0 - expectile, expectile)
     return (weights * errors.square()).mean()
@@ -53,7 +58,8 @@ def expectile_loss(values: Tensor, targets: Tensor, expectile: float) -> Tensor:
 def iql_value_loss(
     params: Tensor, q_values: Tensor, batch: Batch, hparams: ExpectileHParams, networks: Networks
 ) -> Metrics:
-    """V's loss. `q_values`: (batch,), what is believed of the dataset's actions."""
+    """Compute V's loss and its metrics. `q_values`: (batch,), the critic estimate of the dataset's actions."""
+    check_tensors("iql_value_loss", {**batch, "q_values": q_values}, IQL_BATCH)
     values = networks.value(params, batch["obs"])
     return {"loss": expectile_loss(values, q_values, hparams.expectile), "value_mean": values.detach().mean()}
 
@@ -61,7 +67,8 @@ def iql_value_loss(
 def iql_actor_loss(
     params: Tensor, advantages: Tensor, batch: Batch, hparams: ExpectileHParams, networks: Networks
 ) -> Metrics:
-    """The policy's loss: the log-likelihood of the dataset's actions, weighted by their advantages, (batch,)."""
+    """Compute the policy's loss: the log-likelihood of the dataset's actions, weighted by `advantages`, (batch,)."""
+    check_tensors("iql_actor_loss", {**batch, "advantages": advantages}, IQL_BATCH)
     # Clipped before the exponential, which would overflow: the same weights.
     exponents = (hparams.beta * advantages).clamp(max=math.log(hparams.max_advantage_weight))
     weights = exponents.exp()
@@ -77,24 +84,25 @@ def iql_actor_loss(
 def iql_critic_loss(
     params: Tensor, next_values: Tensor, batch: Batch, hparams: ExpectileHParams, networks: Networks
 ) -> Metrics:
-    """The critics' loss. `next_values`: (batch,), V of the next observations."""
+    """Compute the critics' loss and its metrics. `next_values`: (batch,), V of the next observations."""
+    check_tensors("iql_critic_loss", {**batch, "next_values": next_values}, IQL_BATCH)
     targets = td_target(batch["rewards"], batch["terminated"], next_values, hparams.gamma)
     metrics = critic_metrics(networks.critics(params, batch["obs"], batch["actions"]), targets, batch)
     return {name: value for name, value in metrics.items() if name != "td_errors"}
 
 
-def estimate(target_params: Tensor, batch: Batch, networks: Networks) -> Tensor:
-    """The lesser of the slow critics' values of the dataset's actions, (batch,)."""
+def minimum_of_targets(target_params: Tensor, batch: Batch, networks: Networks) -> Tensor:
+    """Return the smaller of the target critics' values of the dataset's actions, (batch,)."""
     return networks.critics(target_params, batch["obs"], batch["actions"]).amin(0)
 
 
 def iql_loss(state: State, batch: Batch, hparams: ExpectileHParams, networks: Networks) -> Metrics:
-    """All three losses, with the parameters as they are, and their sum: what held-out data are judged by.
+    """Compute all three losses with the present parameters, and their sum; used to evaluate held-out data.
 
     `state`: actor.params, critic.params, value.params, target_critic. `batch`: obs, next_obs, actions, rewards
     (batch,), terminated (batch,) bool.
     """
-    q_values, values = estimate(state["target_critic"], batch, networks), state["value.params"]
+    q_values, values = minimum_of_targets(state["target_critic"], batch, networks), state["value.params"]
     advantages = (q_values - networks.value(values, batch["obs"])).detach()
     next_values = networks.value(values, batch["next_obs"]).detach()
     parts = {
@@ -119,7 +127,7 @@ class IQL:
             value=self.value.apply,
             policy=policy_distribution(setup.spaces.action),
         )
-        self._optimizer = adam_of(setup.hparams)
+        self._optimizer = clipped_adam(setup.hparams, setup.hparams.learning_rate)
 
     def state(self) -> State:
         state = {"target_critic": self.critics.params.clone()}
@@ -129,7 +137,7 @@ class IQL:
 
     def learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         hparams, networks, optimizer = self.hparams, self.networks, self._optimizer
-        q_values = estimate(state["target_critic"], batch, networks)
+        q_values = minimum_of_targets(state["target_critic"], batch, networks)
         new, metrics = descend_part(
             "value", lambda params: iql_value_loss(params, q_values, batch, hparams, networks), state, optimizer
         )
@@ -157,14 +165,11 @@ def build_iql(setup: Setup[ExpectileHParams]) -> OfflineLearner:
 
 
 def build_iql_model(setup: Setup[ExpectileHParams]) -> nn.Module:
-    """Give the user's networks, or make some for the run's spaces."""
+    """Return the user's networks, or new ones for the run's spaces."""
     hparams, spaces = setup.hparams, setup.spaces
-    if setup.network is not None:
-        _check_networks(setup.network.to(setup.device), setup)
-        return setup.network
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(setup.streams.integer("init"))
-        model = MLPIQLModel(
+
+    def build() -> nn.Module:
+        return MLPIQLModel(
             lambda: build_encoder(spaces.observation),
             spaces.action,  # type: ignore[arg-type]
             hparams.hidden_sizes,
@@ -172,7 +177,8 @@ def build_iql_model(setup: Setup[ExpectileHParams]) -> nn.Module:
             residual=hparams.network == "simba",
             orthogonal=hparams.orthogonal_init,
         )
-    return model.to(setup.device)
+
+    return build_network(setup, build, lambda network: _check_networks(network, setup))
 
 
 def _check_networks(network: nn.Module, setup: Setup[ExpectileHParams]) -> None:

@@ -1,11 +1,11 @@
-"""IQN: the return's quantile function Z_tau(s, a), learnt at fractions tau that are drawn anew for every update.
+"""IQN: the quantile function Z_tau(s, a) of the return, learned at fractions tau that are drawn for every update.
 
     T_j = r + gamma * Z_target_tau'_j(s', a*),  tau'_j ~ U(0, 1)             (a* by the mean over K fractions)
     minimise sum over i, mean over j of |tau_i - 1{T_j < Z_i}| * Huber_kappa(T_j - Z_i) / kappa,  tau_i ~ U(0, 1)
 
 Dabney et al. 2018, Implicit quantile networks for distributional reinforcement learning.
-Deviation: a greedy action, acting and in the target, is that of K evenly spaced fractions instead of random ones: their
-mean is nearer to the true one, and the same observation is always answered by the same action.
+Deviation: greedy actions, when acting and in the target, use K evenly spaced fractions instead of random ones. Their
+mean is closer to the true one, and equal observations always get equal actions.
 """
 
 from collections.abc import Mapping
@@ -16,24 +16,29 @@ from rl_training.algorithms.qr_dqn import quantile_metrics
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.dqn import IQNHParams
+from rl_training.learners.checks import CHOICES, FLOATS, Expected, check_tensors
 from rl_training.learners.q_learning import (
     Apply,
     QLearner,
-    build_network,
+    build_q_network,
     greedy_actions,
     noisy_copies,
     pick,
 )
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
 
+FRACTIONS = {"taus": Expected(FLOATS, "batch n"), "target_taus": Expected(FLOATS, "batch m")}
+
 
 def iqn_loss(
     params: Tensor, target_params: Tensor, batch: Batch, hparams: IQNHParams, apply_quantiles: Apply
 ) -> Metrics:
-    """The quantile regression loss; `apply_quantiles(params, obs, taus)`: values (batch, actions, n), and taus.
+    """Compute the quantile regression loss and its metrics.
 
-    Without taus: at K fixed ones. `batch` also has the fractions drawn: taus (batch, N), target_taus (batch, N').
+    `apply_quantiles(params, obs, taus)` returns values (batch, actions, n) and taus; without taus, at K fixed ones.
+    `batch` also has the drawn fractions: taus (batch, N), target_taus (batch, N').
     """
+    check_tensors("iqn_loss", batch, CHOICES | FRACTIONS)
     online, target, selection = noisy_copies(apply_quantiles, batch)
     next_obs, taus = batch["next_obs"], batch["taus"]
     quantiles = pick(online(params, batch["obs"], taus)[0], batch["actions"])
@@ -44,19 +49,17 @@ def iqn_loss(
 
 
 class IQN:
-    """The head with a value for every action and fraction."""
+    """The recipe with a value for every action and fraction."""
+
+    loss = staticmethod(iqn_loss)
 
     def __init__(self, network: nn.Module, hparams: IQNHParams) -> None:
         self.network = network
         self.q_values = _MeanValues(network)
-        self.hparams = hparams
         self.random_inputs: Mapping[str, int] = {
             "taus": hparams.num_tau_samples,
             "target_taus": hparams.num_tau_samples,
         }
-
-    def loss(self, params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
-        return iqn_loss(params, target_params, batch, self.hparams, apply)
 
 
 class _MeanValues(nn.Module):
@@ -73,7 +76,7 @@ class _MeanValues(nn.Module):
 
 def build_iqn(setup: Setup[IQNHParams]) -> QLearner:
     hparams = setup.hparams
-    network = build_network(
+    network = build_q_network(
         setup, MLPIQNetwork, num_quantiles=hparams.num_quantiles, embedding_dim=hparams.embedding_dim
     )
     return QLearner(IQN(network, hparams), setup)

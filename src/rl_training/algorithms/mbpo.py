@@ -1,11 +1,11 @@
-"""MBPO: a soft actor-critic that learns mostly from short rollouts through an ensemble of learnt models.
+"""MBPO: a soft actor-critic that learns mostly from short rollouts through an ensemble of learned models.
 
     every `model_train_frequency` env steps       fit the ensemble to all real transitions (dynamics.py)
     every `rollout_refresh_interval` env steps    roll out k steps from real states by the policy (model_rollouts.py)
     at every env step                             G updates of SAC, on batches of which a small share is real
 
-runtime/model_training.py says when they are due. Rollouts terminate where the environment would: by its own rule if
-that is known (envs/terminations.py), else as the ensemble has learnt it.
+runtime/model_training.py schedules them. Rollouts terminate where the environment would: by its own rule if that is
+known (envs/terminations.py), else as the ensemble predicts.
 
 Janner et al. 2019, When to trust your model: model-based policy optimization. Deviations: docs/algorithms/mbpo.md.
 """
@@ -35,7 +35,7 @@ log = logging.getLogger("rl_training")
 
 
 class MBPO:
-    """A policy and the models that it practises with."""
+    """A policy and the models that its rollouts go through."""
 
     def __init__(self, policy: ActorCritic, ensemble: DynamicsEnsemble, rollouts: ModelRollouts) -> None:
         self.policy, self.ensemble, self.rollouts = policy, ensemble, rollouts
@@ -57,7 +57,7 @@ class MBPO:
         return result
 
     def rollout(self, memory: MixedSource, horizon: int) -> int:
-        """Refresh the model's part of the memory by rollouts from real states; give the number of transitions."""
+        """Refresh the model's part of the memory by rollouts from real states; return the number of transitions."""
         hparams: ModelHParams = self.ensemble.hparams
         starts = memory.real.sample(hparams.rollout_batch_size)["obs"]
         keep, rows, sums = hparams.synthetic_rows(horizon), 0, defaultdict[str, float](float)
@@ -78,9 +78,9 @@ class MBPO:
 
     @torch.no_grad()
     def evaluate_offline(self, batch: Batch) -> Metrics:
-        """Say of transitions that were not learnt from how well they are predicted, and how far the best actions are.
+        """Return how well held-out transitions are predicted, and how far the policy's actions are from theirs.
 
-        `action_error`: the mean squared difference to the actions that were taken, which need not be good ones.
+        `action_error`: the mean squared difference to the actions of the dataset, which need not be good ones.
         """
         transitions = {name: values.cpu().numpy() for name, values in batch.items()}
         differences = self.act(transitions["obs"]).actions - transitions["actions"]
@@ -117,18 +117,18 @@ def build_mbpo(setup: Setup[MBPOHParams]) -> MBPO:
 
 
 def compose(setup: Setup[ModelHParams], penalty: Penalty | None = None) -> MBPO:
-    """Make a soft actor-critic, an ensemble and rollouts of the one through the other; `penalty`: of their rewards."""
+    """Build a soft actor-critic, an ensemble and rollouts through it; `penalty` is subtracted from their rewards."""
     field = observation_field(setup.spaces.observation)
     if not np.issubdtype(field.dtype, np.floating):
         raise SpaceError(
-            f"learnt models predict observations of real numbers, but these are {setup.spaces.observation}"
+            f"learned models predict observations of real numbers, but these are {setup.spaces.observation}"
         )
     policy = build_sac(setup)
     assert isinstance(policy.recipe, SAC)
-    distribution = policy.recipe.policy
+    actor, distribution = policy.recipe.actor, policy.recipe.policy
 
     def act(params: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
-        return distribution.rsample(policy.apply_actor(params, obs), noise)[0]
+        return distribution.rsample(actor.apply(params, obs), noise)[0]
 
     rule = _find_rule(setup)
     identity = f"{setup.identity} {rule!r}" if setup.identity else None
@@ -143,5 +143,5 @@ def _find_rule(setup: Setup[ModelHParams]) -> TerminationRule | None:
         return NEVER
     rule = termination_rule(setup.env_id, setup.env_kwargs) if setup.hparams.termination == "auto" else None
     if rule is None:
-        log.info("where rollouts terminate is learnt")
+        log.info("the ensemble learns where rollouts terminate")
     return rule

@@ -1,4 +1,4 @@
-"""MOPO: MBPO that never sees its environment, and pays for whatever its models are not sure of.
+"""MOPO: MBPO on a dataset alone; rollout rewards are reduced by a penalty for model uncertainty.
 
     before the first update                          fit the ensemble to the dataset (dynamics.py)
     every `rollout_refresh_interval` updates         roll out h steps from states of the dataset by the policy, with
@@ -7,8 +7,8 @@
 
     u(s, a) = max_i |sigma_i(s, a)|                  over all members i, elites or not; sigma of (s' - s, r)
 
-Where models are wrong they should be unsure, and what they are unsure of is not worth exploiting. The parts are those
-of mbpo.py; runtime/model_training.py says when things are due.
+Where models are wrong they should be uncertain, and the penalty keeps the policy from exploiting that. The parts are
+those of mbpo.py; runtime/model_training.py schedules them.
 
 Yu et al. 2020, MOPO: model-based offline policy optimization. Deviations: docs/algorithms/mopo.md.
 """
@@ -25,15 +25,15 @@ from rl_training.models.mlp_mopo import Prediction
 
 
 def largest_deviation(prediction: Prediction) -> Tensor:
-    """The largest norm of the members' predicted deviations: (members, batch, outputs) -> (batch,).
+    """Return the largest norm of the members' predicted standard deviations: (members, batch, outputs) -> (batch,).
 
-    In the units of observations and rewards together, as they are predicted.
+    Its unit mixes those of observations and rewards, as they are predicted.
     """
     return prediction.log_variance.exp().sum(-1).sqrt().amax(0)
 
 
 def largest_disagreement(prediction: Prediction) -> Tensor:
-    """The largest distance of a member's mean to the mean of all: (members, batch, outputs) -> (batch,)."""
+    """Return the largest distance of a member's mean to the mean of all: (members, batch, outputs) -> (batch,)."""
     distances: Tensor = torch.linalg.vector_norm(prediction.mean - prediction.mean.mean(0), dim=-1)
     return distances.amax(0)
 

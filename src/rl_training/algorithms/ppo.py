@@ -20,20 +20,34 @@ from torch import Tensor, nn
 
 from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate
-from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import observation_field, observation_kind
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import CheckpointError, SpaceError
 from rl_training.hparams.ppo import PPOHParams
+from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
+from rl_training.learners.networks import build_network, zero_obs
 from rl_training.learners.normalization import ObsNormalizer, RewardScaler
-from rl_training.learners.optim import ClippedAdam, FlatModule, descend
+from rl_training.learners.optim import FlatModule, clipped_adam, descend
+from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.learners.targets import gae
 from rl_training.models.distributions import Distribution, Gaussian, build_distribution
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_actor_critic import MLPActorCritic
 
 log = logging.getLogger("rl_training")
+
+
+ROWS = Expected(FLOATS, "batch")
+PPO_BATCH = {
+    "obs": Expected(ANY, "batch ..."),
+    "actions": Expected(ANY, "batch ..."),
+    "action_mask": Expected(FLAGS, "batch choices"),
+    "log_probs": ROWS,
+    "values": ROWS,
+    "advantages": ROWS,
+    "returns": ROWS,
+}
 
 
 def ppo_loss(
@@ -44,11 +58,12 @@ def ppo_loss(
     distribution: Distribution,
     clip_coef: Tensor,
 ) -> Metrics:
-    """The loss of one minibatch and what to watch about it.
+    """Compute the loss of one minibatch and its metrics.
 
-    `apply(params, obs)` gives (batch, outputs + 1), the value last. `batch`: obs, actions, optionally action_mask, and
-    of the policy that collected them log_probs, values, advantages, returns, each (batch,).
+    `apply(params, obs)` returns (batch, outputs + 1), the value last. `batch`: obs, actions, optionally action_mask,
+    and log_probs, values, advantages, returns of the policy that collected them, each (batch,).
     """
+    check_tensors("ppo_loss", batch, PPO_BATCH)
     outputs = apply(params, batch["obs"])
     values = outputs[:, -1]
     log_probs, entropy = distribution.evaluate(outputs, batch["actions"], batch.get("action_mask"))
@@ -91,15 +106,25 @@ class PPO:
         if hparams.normalize in ("returns", "both"):
             self._reward_scaler = RewardScaler(setup.num_envs, hparams.gamma)
         self._network = FlatModule(network.to(setup.device))
-        self._optimizer = ClippedAdam(
-            learning_rate=hparams.learning_rate, eps=hparams.adam_eps, max_grad_norm=hparams.max_grad_norm
-        )
-        self._state = self._optimizer.state(self._network.params)
+        optimizer = clipped_adam(hparams, hparams.learning_rate)
+        self._state = optimizer.state(self._network.params)
         self._state["clip_coef"] = torch.tensor(hparams.clip_coef, device=setup.device)
         self._indices = torch.zeros(hparams.minibatch_size, dtype=torch.int64, device=setup.device)
         policy = network.policy if isinstance(network, MLPActorCritic) else network
         self._policy = act_function(policy, setup.device, setup.acceleration)
-        self._step = accelerate(self._learn, setup.acceleration, identity=setup.identity)
+
+        def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+            rows = {name: values[batch["indices"]] for name, values in batch.items() if name != "indices"}
+
+            def loss(params: Tensor) -> Metrics:
+                return ppo_loss(
+                    params, rows, hparams, self._network.apply, self._distribution, clip_coef=state["clip_coef"]
+                )
+
+            return descend(loss, state, optimizer)
+
+        self.pure_step = step
+        self._step_in_place = accelerate(step, setup.acceleration, identity=setup.identity)
 
     def act(
         self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
@@ -128,7 +153,7 @@ class PPO:
 
     @torch.no_grad()
     def log_likelihood(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """The log-probability (or density) of actions by the policy as it is, (batch,), whatever masks would say."""
+        """Return the log-probability (or density) of actions under the present policy without masks, (batch,)."""
         seen = self._obs_normalizer.tensor(obs) if self._obs_normalizer else obs
         return self._distribution.evaluate(self._network.module(seen), actions, None)[0]
 
@@ -136,7 +161,7 @@ class PPO:
         return {name: float(self._state[name]) for name in ("learning_rate", "clip_coef")}
 
     def policy_state_dict(self) -> StateDict:
-        """The network's parameters, and the statistics without which they mean nothing."""
+        """Return the network's parameters and the statistics that its inputs are normalised by."""
         state: StateDict = dict(self._network.named(self._state["params"]))
         if self._obs_normalizer:
             state["obs_moments"] = self._obs_normalizer.moments.state_dict()
@@ -156,24 +181,21 @@ class PPO:
 
     def state_dict(self) -> StateDict:
         return {
-            **{name: value for name, value in self._state.items() if name != "params"},
+            **tensors_to_save(self._state, without=("params",)),
             "num_updates": self.num_updates,
             "open_returns": self._reward_scaler.returns if self._reward_scaler else None,
-            "generators": {name: generator_state(generator) for name, generator in self._generators.items()},
+            "generators": generators_to_save(self._generators),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, value in self._state.items():
-            if name != "params":
-                value.copy_(torch.as_tensor(state[name]))
+        load_tensors(self._state, state, without=("params",))
         self.num_updates = int(state["num_updates"])
         if self._reward_scaler:
             self._reward_scaler.returns = torch.as_tensor(state["open_returns"]).clone()
-        for name, generator in self._generators.items():
-            set_generator_state(generator, state["generators"][name])
+        load_generators(self._generators, state["generators"])
 
     def _set_schedules(self) -> None:
-        """The first rollout learns at full rate, the last at one rollout's share: never at 0."""
+        """Set step size and clip range: the first rollout has the full values, the last one the share of a rollout."""
         left = max(0.0, 1.0 - self.num_updates / self._total_updates)
         for name, schedule in (
             ("learning_rate", self.hparams.learning_rate_schedule),
@@ -182,7 +204,7 @@ class PPO:
             self._state[name].fill_(getattr(self.hparams, name) * (left if schedule == "linear" else 1.0))
 
     def _normalized(self, batch: Batch) -> Batch:
-        """The rollout as the networks see it, with rewards as they are learnt from."""
+        """Return the rollout with normalised observations and scaled rewards."""
         rollout = dict(batch)
         if self._obs_normalizer:
             rollout["obs"] = self._obs_normalizer.tensor(batch["obs"])
@@ -194,7 +216,7 @@ class PPO:
 
     @torch.no_grad()
     def _advantages(self, rollout: Batch, old_log_probs: Tensor | None) -> Batch:
-        """Values, log-probabilities, advantages and returns of every row, by the network as it is now."""
+        """Return values, log-probabilities, advantages and returns of every row under the present network."""
         network = self._network.module
         outputs = network(rollout["obs"])
         values = outputs[:, -1].view(self._shape)
@@ -222,27 +244,17 @@ class PPO:
         }
 
     def _learn_epoch(self, rollout: Batch, history: list[Metrics]) -> bool:
-        """Take a gradient step on each minibatch of a shuffled rollout; say whether the policy has moved too far."""
+        """Take a gradient step on each minibatch of a shuffled rollout; return whether the KL limit was passed."""
         not_rows = ("rewards", "terminated", "truncated", "final_obs", "final_rows")
         batch = {name: values for name, values in rollout.items() if name not in not_rows}
         batch["indices"] = self._indices
         order = torch.from_numpy(self._generators["shuffle"].permutation(len(rollout["rewards"])))
         for indices in order.view(-1, self.hparams.minibatch_size):
             self._indices.copy_(indices)
-            history.append(self._step(self._state, batch))
+            history.append(self._step_in_place(self._state, batch))  # writes the new weights into self._state
             if self.hparams.target_kl and history[-1]["approx_kl"] > 1.5 * self.hparams.target_kl:
                 return True
         return False
-
-    def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        rows = {name: values[batch["indices"]] for name, values in batch.items() if name != "indices"}
-
-        def loss(params: Tensor) -> Metrics:
-            return ppo_loss(
-                params, rows, self.hparams, self._network.apply, self._distribution, clip_coef=state["clip_coef"]
-            )
-
-        return descend(loss, state, self._optimizer)
 
 
 def _taken(state: dict[str, Any], name: str) -> Any:
@@ -252,7 +264,7 @@ def _taken(state: dict[str, Any], name: str) -> Any:
 
 
 def _fit(rollout: Batch) -> Metrics:
-    """How much of the returns' variance the values explained: 1 all of it, 0 as much as a constant."""
+    """Return the share of the returns' variance that the values explain: 1 is all of it, 0 what a constant does."""
     unexplained = (rollout["returns"] - rollout["values"]).var(correction=0)
     return {"explained_variance": 1.0 - unexplained / (rollout["returns"].var(correction=0) + 1e-8)}
 
@@ -267,35 +279,35 @@ def build_ppo(setup: Setup[PPOHParams]) -> PPO:
         )
     rows = hparams.num_steps * setup.num_envs
     if setup.total_timesteps <= rows - setup.num_envs:  # several envs may step past the run's end
-        log.warning("total_timesteps is %d, less than one rollout (%d): nothing is learnt", setup.total_timesteps, rows)
-    network = setup.network
+        log.warning(
+            "total_timesteps is %d, less than one rollout (%d): nothing is learned", setup.total_timesteps, rows
+        )
     distribution = build_distribution(spaces.action)
-    if network is None:
+
+    def build() -> nn.Module:
         is_gaussian = isinstance(distribution, Gaussian)
         shared = kind in ("image", "dict") if hparams.shared_trunk == "auto" else hparams.shared_trunk == "yes"
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(setup.streams.integer("init"))
-            network = MLPActorCritic(
-                lambda: build_encoder(spaces.observation),
-                distribution.num_outputs // (2 if is_gaussian else 1),
-                hparams.hidden_sizes,
-                activation={"tanh": nn.Tanh, "relu": nn.ReLU}[hparams.activation],
-                shared=shared,
-                log_std_init=hparams.log_std_init if is_gaussian else None,
-                orthogonal=hparams.orthogonal_init,
-                residual=hparams.network == "simba",
-            )
-    else:
-        _check_outputs(network.to(setup.device), setup, distribution.num_outputs + 1)
-    return PPO(network, setup)
+        return MLPActorCritic(
+            lambda: build_encoder(spaces.observation),
+            distribution.num_outputs // (2 if is_gaussian else 1),
+            hparams.hidden_sizes,
+            activation={"tanh": nn.Tanh, "relu": nn.ReLU}[hparams.activation],
+            shared=shared,
+            log_std_init=hparams.log_std_init if is_gaussian else None,
+            orthogonal=hparams.orthogonal_init,
+            residual=hparams.network == "simba",
+        )
+
+    def check(network: nn.Module) -> None:
+        _check_outputs(network, setup, distribution.num_outputs + 1)
+
+    return PPO(build_network(setup, build, check), setup)
 
 
 def _check_outputs(network: nn.Module, setup: Setup[PPOHParams], wanted: int) -> None:
-    """Refuse a network of the user's whose last output is not the value: nothing else would tell."""
-    field = observation_field(setup.spaces.observation)
-    obs = torch.from_numpy(np.zeros((2, *field.shape), field.dtype)).to(setup.device)
+    """Raise for a network of the user without an output for the value, which no other check would find."""
     with torch.no_grad():
-        found = tuple(network(obs).shape)
+        found = tuple(network(zero_obs(setup)).shape)
     if found != (2, wanted):
         raise ValueError(
             f"the network must give {wanted} numbers per observation, {wanted - 1} for the policy over "

@@ -1,6 +1,6 @@
 """QR-DQN: the distribution of the return as N quantiles, theta_i at the fraction tau_i = (i + 0.5) / N.
 
-    T_j = r + gamma * theta_target_j(s', a*)                                 (a* by the quantiles' mean)
+    T_j = r + gamma * theta_target_j(s', a*)                                 (a* has the largest mean)
     minimise sum over i, mean over j of |tau_i - 1{T_j < theta_i}| * Huber_kappa(T_j - theta_i) / kappa
 
 Dabney et al. 2018, Distributional reinforcement learning with quantile regression.
@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.dqn import QRDQNHParams
+from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.q_learning import (
     Apply,
     QLearner,
-    build_network,
+    build_q_network,
     greedy_actions,
     noisy_copies,
     pick,
@@ -32,7 +33,8 @@ from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
 def qr_dqn_loss(
     params: Tensor, target_params: Tensor, batch: Batch, hparams: QRDQNHParams, apply_quantiles: Apply
 ) -> Metrics:
-    """The quantile regression loss; `apply_quantiles(params, obs)`: (batch, actions, quantiles)."""
+    """Compute the quantile regression loss and metrics; `apply_quantiles(params, obs)`: (batch, actions, quantiles)."""
+    check_tensors("qr_dqn_loss", batch, CHOICES)
     online, target, selection = noisy_copies(apply_quantiles, batch)
     quantiles = pick(online(params, batch["obs"]), batch["actions"])
     next_quantiles = target(target_params, batch["next_obs"])
@@ -54,10 +56,10 @@ def quantile_metrics(
     widths: Tensor | None = None,
     next_widths: Tensor | None = None,
 ) -> Metrics:
-    """The loss of quantiles (batch, n) at fractions taus, given those of the successor, (batch, m).
+    """Compute the loss of quantiles (batch, n) at fractions `taus`, given those of the successor, (batch, m).
 
-    A row's TD error is the distance of the means, in which a quantile counts as much as its fraction is wide: all alike
-    unless `widths` are given.
+    The TD error of a row is the distance of the two means. `widths`, (batch, n) and (batch, m), weigh the quantiles in
+    the means; without them all count the same.
     """
     discounts = batch["discounts"][:, None] if "discounts" in batch else gamma
     targets = td_target(batch["rewards"][:, None], batch["terminated"][:, None], next_quantiles, discounts).detach()
@@ -78,19 +80,16 @@ def _mean(quantiles: Tensor, widths: Tensor | None) -> Tensor:
 
 
 class QRDQN:
-    """The head with N quantiles per action."""
+    """The recipe with N quantiles per action."""
 
     random_inputs: ClassVar[Mapping[str, int]] = {}
+    loss = staticmethod(qr_dqn_loss)
 
-    def __init__(self, network: nn.Module, hparams: QRDQNHParams) -> None:
+    def __init__(self, network: nn.Module) -> None:
         self.network = network
         self.q_values = nn.Sequential(network, MeanOfLast())
-        self.hparams = hparams
-
-    def loss(self, params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
-        return qr_dqn_loss(params, target_params, batch, self.hparams, apply)
 
 
 def build_qr_dqn(setup: Setup[QRDQNHParams]) -> QLearner:
-    network = build_network(setup, MLPQRQNetwork, num_quantiles=setup.hparams.num_quantiles)
-    return QLearner(QRDQN(network, setup.hparams), setup)
+    network = build_q_network(setup, MLPQRQNetwork, num_quantiles=setup.hparams.num_quantiles)
+    return QLearner(QRDQN(network), setup)

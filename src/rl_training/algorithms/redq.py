@@ -3,7 +3,7 @@
     y = r + gamma * (min over a random subset of M critics of Q_target_i(s', a') - alpha * log pi(a'|s'))
     minimise  alpha * log pi(a|s) - mean over all critics of Q_i(s, a),   once per `policy_delay` updates of the critics
 
-The subset is drawn anew for each update.
+A new subset is drawn for each update.
 
 Chen et al. 2021, Randomized ensembled double Q-learning: learning fast without a model. Deviations are in
 docs/algorithms/redq.md.
@@ -23,17 +23,17 @@ from rl_training.learners.random_inputs import RandomInput
 from rl_training.models.mlp_redq import MLPREDQModel
 
 
-def least_of_subset(values_of: Callable[..., Tensor], batch: Batch) -> Tensor:
-    """The least value of the critics in `subset`, (M,); the others are not even computed."""
+def minimum_over_subset(values_of: Callable[..., Tensor], batch: Batch) -> Tensor:
+    """Return the smallest value of the critics in `subset`, (M,); the others are not computed."""
     return values_of(batch["subset"]).amin(0)
 
 
-def mean_of_all(values_of: Callable[..., Tensor], batch: Batch) -> Tensor:
+def mean_over_critics(values_of: Callable[..., Tensor], batch: Batch) -> Tensor:
     return values_of().mean(0)
 
 
 class Subsets:
-    """Subsets of the critics without repetition, each as likely as any other, one for each update."""
+    """Draws one subset of the critics for each update, uniformly and without repetition."""
 
     def __init__(self, num_critics: int, subset_size: int) -> None:
         self._num_critics, self._size = num_critics, subset_size
@@ -51,8 +51,8 @@ def build_redq(setup: Setup[REDQHParams]) -> ActorCritic:
     recipe = SAC(
         build_model(setup, MLPREDQModel, num_critics=hparams.num_critics, by_member=True),
         setup,
-        target_estimate=least_of_subset,
-        actor_estimate=mean_of_all,
+        target_estimate=minimum_over_subset,
+        actor_estimate=mean_over_critics,
         extra_random_inputs=Subsets(hparams.num_critics, hparams.subset_size).random_inputs,
     )
     return ActorCritic(recipe, setup)

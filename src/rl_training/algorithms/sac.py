@@ -1,4 +1,4 @@
-"""SAC: an actor that is rewarded for its entropy, and two critics of which the lesser is believed.
+"""SAC: an actor that is rewarded for its entropy, and two critics; targets use the smaller of their values.
 
     a' ~ pi(s')
     y = r + gamma * (min_i Q_target_i(s', a') - alpha * log pi(a'|s'))      (no second term after a termination)
@@ -18,8 +18,9 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.actor_critic import SoftHParams
-from rl_training.learners.actor_critic import ActorCritic, action_size, adam_of, build_model, critic_metrics
-from rl_training.learners.optim import FlatModule, descend_part, named_part, polyak
+from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
+from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
+from rl_training.learners.optim import FlatModule, clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
 from rl_training.learners.targets import td_target
 from rl_training.models.distributions import SquashedGaussian
@@ -27,12 +28,12 @@ from rl_training.models.mlp_sac import MLPSACModel
 
 ApplyActor = Callable[[Tensor, Tensor], Tensor]  # (params, obs) -> (batch, outputs)
 ApplyCritics = Callable[..., Tensor]  # (params, obs, actions, members=None) -> (critics, batch)
-# What is believed of the critics, (batch,): gets a function from members, or none, to their values (critics, batch).
+# The estimate of the critics, (batch,), from a function that returns the values of some or all, (critics, batch).
 CriticEstimate = Callable[[Callable[..., Tensor], Batch], Tensor]
 
 
 def minimum_over_critics(values_of: Callable[..., Tensor], batch: Batch) -> Tensor:
-    """The least value of all critics."""
+    """Return the smallest value of all critics."""
     return values_of().amin(0)
 
 
@@ -49,11 +50,12 @@ def sac_critic_loss(
     apply_critics: ApplyCritics,
     estimate: CriticEstimate = minimum_over_critics,
 ) -> Metrics:
-    """The critics' loss and what to watch about it.
+    """Compute the critics' loss and its metrics.
 
     `batch`: obs, next_obs, actions, rewards (batch,), terminated (batch,) bool, next_noise (batch, numbers), and
     optionally discounts and weights (batch,).
     """
+    check_tensors("sac_critic_loss", batch, BOX_ACTIONS)
     next_actions, next_log_probs = policy.rsample(apply_actor(actor_params, batch["next_obs"]), batch["next_noise"])
     next_q = estimate(partial(apply_critics, target_params, batch["next_obs"], next_actions), batch)
     discounts = batch.get("discounts", gamma)
@@ -72,16 +74,17 @@ def sac_actor_loss(
     apply_critics: ApplyCritics,
     estimate: CriticEstimate = minimum_over_critics,
 ) -> Metrics:
-    """The actor's loss and its entropy. `batch`: obs, noise (batch, numbers)."""
+    """Compute the actor's loss and its entropy. `batch`: obs, noise (batch, numbers)."""
+    check_tensors("sac_actor_loss", batch, {"obs": BOX_ACTIONS["obs"], "noise": Expected(FLOATS, "batch numbers")})
     actions, log_probs = policy.rsample(apply_actor(params, batch["obs"]), batch["noise"])
     q_values = estimate(partial(apply_critics, critic_params, batch["obs"], actions), batch)
     return {"loss": (alpha * log_probs - q_values).mean(), "entropy": -log_probs.detach().mean()}
 
 
 class SAC:
-    """The recipe; `target_estimate` and `actor_estimate` say what is made of the critics' values.
+    """The recipe; `target_estimate` and `actor_estimate` reduce the critics' values to one number per row.
 
-    `extra_random_inputs`: the random numbers that they need besides, by the number of updates.
+    `extra_random_inputs`: the random inputs that the estimates need, as a function of the number of updates.
     """
 
     def __init__(
@@ -103,9 +106,9 @@ class SAC:
         self._target_entropy = -float(action_size(setup)) if target == "auto" else target
         sizes = self.hparams.step_sizes
         self._optimizers = {
-            "critic": adam_of(self.hparams, sizes.critic),
-            "actor": adam_of(self.hparams, sizes.actor),
-            "temperature": adam_of(self.hparams, sizes.temperature),
+            "critic": clipped_adam(self.hparams, sizes.critic),
+            "actor": clipped_adam(self.hparams, sizes.actor),
+            "temperature": clipped_adam(self.hparams, sizes.temperature),
         }
 
     def state(self) -> State:
@@ -163,7 +166,7 @@ class SAC:
         new, metrics = descend_part("actor", loss, state, self._optimizers["actor"])
         metrics["alpha"] = alpha
         if self.hparams.alpha == "auto":
-            excess = metrics["entropy"] - self._target_entropy  # of entropy: then the temperature falls
+            excess = metrics["entropy"] - self._target_entropy  # above the target the temperature falls
             more, _ = descend_part(
                 "temperature", lambda log_alpha: {"loss": log_alpha * excess}, state, self._optimizers["temperature"]
             )

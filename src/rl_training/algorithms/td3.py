@@ -1,9 +1,9 @@
-"""TD3: a deterministic actor, two critics of which the lesser is believed, smoothed targets, a delayed actor.
+"""TD3: a deterministic actor that learns with a delay, and two critics; smoothed targets use the smaller value.
 
     a' = clip(pi_target(s') + clip(noise, -c, c), -1, 1)
     y = r + gamma * min_i Q_target_i(s', a')        (no second term after a termination)
     minimise  sum_i (Q_i(s, a) - y)^2
-    maximise  Q_1(s, pi(s)),   at every `policy_delay`-th update; the slow copies move then, too
+    maximise  Q_1(s, pi(s)),   at every `policy_delay`-th update; the target networks move then, too
 
 Fujimoto et al. 2018, Addressing function approximation error in actor-critic methods. Deviations are in
 docs/algorithms/td3.md.
@@ -18,8 +18,9 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.actor_critic import TD3HParams
-from rl_training.learners.actor_critic import ActorCritic, action_size, adam_of, build_model, critic_metrics
-from rl_training.learners.optim import FlatModule, descend_part, named_part, polyak
+from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
+from rl_training.learners.checks import BOX_ACTIONS, check_tensors
+from rl_training.learners.optim import FlatModule, clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
 from rl_training.learners.targets import td_target
 from rl_training.models.mlp_td3 import MLPTD3Model
@@ -38,11 +39,12 @@ def td3_critic_loss(
     apply_actor: ApplyActor,
     apply_critics: ApplyCritics,
 ) -> Metrics:
-    """The critics' loss and what to watch about it.
+    """Compute the critics' loss and its metrics.
 
     `batch`: obs, next_obs, actions, rewards (batch,), terminated (batch,) bool, next_noise (batch, numbers), and
     optionally discounts and weights (batch,).
     """
+    check_tensors("td3_critic_loss", batch, BOX_ACTIONS)
     limit = hparams.target_noise_clip
     noise = (batch["next_noise"] * hparams.target_noise).clamp(-limit, limit)
     next_actions = (apply_actor(target_actor_params, batch["next_obs"]).tanh() + noise).clamp(-1.0, 1.0)
@@ -55,7 +57,8 @@ def td3_critic_loss(
 def td3_actor_loss(
     params: Tensor, critic_params: Tensor, batch: Batch, *, apply_actor: ApplyActor, apply_critics: ApplyCritics
 ) -> Metrics:
-    """Minus the first critic's value of the actor's actions. `batch`: obs."""
+    """Compute minus the first critic's value of the actor's actions. `batch`: obs."""
+    check_tensors("td3_actor_loss", batch, {"obs": BOX_ACTIONS["obs"]})
     actions = apply_actor(params, batch["obs"]).tanh()
     return {"loss": -apply_critics(critic_params, batch["obs"], actions, slice(0, 1)).mean()}
 
@@ -69,8 +72,8 @@ class TD3:
         self._action_shape, self._action_size = action_field(setup.spaces.action).shape, action_size(setup)
         sizes = self.hparams.step_sizes
         self._optimizers = {
-            "critic": adam_of(self.hparams, sizes.critic),
-            "actor": adam_of(self.hparams, sizes.actor),
+            "critic": clipped_adam(self.hparams, sizes.critic),
+            "actor": clipped_adam(self.hparams, sizes.actor),
         }
 
     def state(self) -> State:

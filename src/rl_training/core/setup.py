@@ -38,8 +38,12 @@ class Setup(Generic[H]):
 
     @property
     def identity(self) -> str | None:
-        """Name all that the code of an update depends on, if it can be named: a user's network cannot."""
+        """Name everything that the code of an update depends on; None if a user's network is part of it."""
         if self.network is not None:
             return None
         with np.printoptions(threshold=sys.maxsize):  # numpy shortens long arrays, in which spaces may differ
             return f"{self.hparams!r} {self.spaces!r} {self.num_envs}"
+
+    def identity_with(self, recipe: object) -> str | None:
+        """Return `identity`; None for a recipe of another package, whose source may change unnoticed."""
+        return self.identity if type(recipe).__module__.startswith("rl_training.") else None

@@ -1,7 +1,7 @@
-"""Off-policy actor-critics, as far as they are the same: acting, updating, state.
+"""Off-policy actor-critics: what all members of the family share, which is acting, updating and state.
 
-A recipe (sac.py, td3.py, redq.py) brings the networks, how actions come from the actor's outputs, and two pure steps:
-one of the critics, one of the actor. The actor's follows the critics' at every `policy_delay`-th update.
+A recipe (sac.py, td3.py, redq.py) brings the networks, the actions that its actor's outputs stand for, and two pure
+steps: one of the critics, one of the actor. The actor's step follows the critics' at every `policy_delay`-th update.
 """
 
 import inspect
@@ -15,55 +15,55 @@ from torch import Tensor, nn
 
 from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate_rounds
-from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.actor_critic import ActorCriticHParams
-from rl_training.learners.optim import ClippedAdam, FlatModule
+from rl_training.learners.checks import FLOATS, Expected, check_tensors
+from rl_training.learners.networks import build_network, check_output, zero_obs
+from rl_training.learners.optim import FlatModule
 from rl_training.learners.random_inputs import RandomInput, RandomInputs
-from rl_training.learners.user_networks import check_output, zero_obs
+from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.continuous import ContinuousActorCritic
 from rl_training.models.encoders import build_encoder
 
 
-class Recipe(Protocol):
+class ActorCriticRecipe(Protocol):
     """What a member of the family brings."""
 
     @property
     def actor(self) -> FlatModule: ...
 
     def state(self) -> State:
-        """Give all that learns and how: `actor.params` among it."""
+        """Return the first values of everything that an update changes, `actor.params` among them."""
         ...
 
     def random_inputs(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, RandomInput]:
-        """Name the random numbers of `rounds` updates of `rows` rows each; `actor`: those of the actor's step, too."""
+        """Return what is drawn for `rounds` updates of `rows` rows each; with `actor`, for the actor's step, too."""
         ...
 
     def explore(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Turn the actor's outputs into actions that explore: (rows, outputs) -> (rows, *action)."""
+        """Return exploring actions for the actor's outputs: (rows, outputs) -> (rows, *action)."""
         ...
 
     def best(self, outputs: np.ndarray) -> np.ndarray:
-        """Turn the actor's outputs into the actions that it thinks best."""
+        """Return the actions without exploration for the actor's outputs."""
         ...
 
     def learn_critics(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        """Take the critics' step: the entries of the state that change, and metrics, td_errors (batch,) among them."""
+        """Take the critics' step: return the entries of the state that change, and metrics with td_errors, (batch,)."""
         ...
 
     def learn_actor(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        """Take the actor's step."""
+        """Take the actor's step: return the entries of the state that change, and metrics."""
         ...
 
 
 class ActorCritic:
-    """Acts by its actor, at first at random; a call of `update` makes one update per `batch_size` rows."""
+    """Acts at random during warm-up, then by its actor; `update` makes one update per `batch_size` rows."""
 
-    def __init__(self, recipe: Recipe, setup: Setup[ActorCriticHParams]) -> None:
-        self.recipe = recipe
-        self.hparams = setup.hparams
+    def __init__(self, recipe: ActorCriticRecipe, setup: Setup[ActorCriticHParams]) -> None:
+        self.recipe, self.hparams = recipe, setup.hparams
         self.num_updates = 0
         self.state = recipe.state()
         self._device = setup.device
@@ -72,10 +72,18 @@ class ActorCritic:
         self._step_sizes = {name: float(rate) for name, rate in self.state.items() if name.endswith(".learning_rate")}
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise")}
         self._random_inputs: dict[tuple[int, bool], RandomInputs] = {}  # by rounds, and whether the actor learns
-        self._metrics: Metrics = {}  # the latest value of each: not every update is one of the actor, too
+        self._metrics: Metrics = {}  # the latest value of each: not every update includes the actor
         self._outputs = act_function(recipe.actor.module, setup.device, setup.acceleration)
-        self._learn_critics = accelerate_rounds(self._critics_step, setup.acceleration, identity=setup.identity)
-        self._learn_both = accelerate_rounds(self._whole_step, setup.acceleration, identity=setup.identity)
+
+        def step_both(state: State, batch: Batch) -> tuple[State, Metrics]:
+            critics, metrics = recipe.learn_critics(state, batch)
+            actor, actor_metrics = recipe.learn_actor({**state, **critics}, batch)
+            return {**critics, **actor}, {**metrics, **actor_metrics}
+
+        self.pure_step = step_both
+        mode, identity = setup.acceleration, setup.identity_with(recipe)
+        self._step_critics_in_place = accelerate_rounds(recipe.learn_critics, mode, identity=identity)
+        self._step_both_in_place = accelerate_rounds(step_both, mode, identity=identity)
 
     def act(
         self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
@@ -117,41 +125,26 @@ class ActorCritic:
 
     def state_dict(self) -> StateDict:
         return {
-            **{name: value for name, value in self.state.items() if name != "actor.params"},
+            **tensors_to_save(self.state, without=("actor.params",)),
             "num_updates": self.num_updates,
             "metrics": dict(self._metrics),
-            "generators": {name: generator_state(generator) for name, generator in self._generators.items()},
+            "generators": generators_to_save(self._generators),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, value in self.state.items():
-            if name != "actor.params":
-                value.copy_(torch.as_tensor(state[name]))
+        load_tensors(self.state, state, without=("actor.params",))
         self.num_updates = int(state["num_updates"])
         self._metrics = {name: torch.as_tensor(value) for name, value in state["metrics"].items()}
-        for name, generator in self._generators.items():
-            set_generator_state(generator, state["generators"][name])
-
-    def apply_actor(self, params: Tensor, obs: Tensor) -> Tensor:
-        """Give the actor's outputs with any parameters: (batch, *obs) -> (batch, outputs)."""
-        outputs: Tensor = self.recipe.actor.apply(params, obs)
-        return outputs
+        load_generators(self._generators, state["generators"])
 
     def _learn(self, batch: Batch, rounds: int, *, with_actor: bool) -> Metrics:
         key = (rounds, with_actor)
         if key not in self._random_inputs:
             random_inputs = self.recipe.random_inputs(rounds, self.hparams.batch_size, actor=with_actor)
             self._random_inputs[key] = RandomInputs(random_inputs, self._device)
-        learn = self._learn_both if with_actor else self._learn_critics
-        return learn(self.state, batch | self._random_inputs[key].fill(self._generators["noise"]), rounds)
-
-    def _critics_step(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        return self.recipe.learn_critics(state, batch)
-
-    def _whole_step(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        critics, metrics = self.recipe.learn_critics(state, batch)
-        actor, more = self.recipe.learn_actor({**state, **critics}, batch)
-        return {**critics, **actor}, {**metrics, **more}
+        batch = batch | self._random_inputs[key].fill(self._generators["noise"])
+        step_in_place = self._step_both_in_place if with_actor else self._step_critics_in_place
+        return step_in_place(self.state, batch, rounds)  # writes the new weights into self.state
 
 
 def _cut(batch: Batch, start: int, stop: int) -> Batch:
@@ -161,11 +154,15 @@ def _cut(batch: Batch, start: int, stop: int) -> Batch:
 # --- What the recipes share ------------------------------------------------------------------------------------------
 
 
+CRITICS = {"values": Expected(FLOATS, "critics batch"), "targets": Expected(FLOATS, "batch")}
+
+
 def critic_metrics(values: Tensor, targets: Tensor, batch: Batch) -> Metrics:
-    """The critics' loss and what to watch about it: (critics, batch), (batch,).
+    """Compute the critics' loss and its metrics from their values, (critics, batch), and the targets, (batch,).
 
     Squared errors are summed over the critics: each then learns as if it were alone.
     """
+    check_tensors("critic loss", {"values": values, "targets": targets}, CRITICS)
     errors = values - targets
     losses = errors.square().sum(0)
     td_errors = errors.detach().abs().mean(0)
@@ -178,33 +175,29 @@ def critic_metrics(values: Tensor, targets: Tensor, batch: Batch) -> Metrics:
     }
 
 
-def adam_of(hparams: ActorCriticHParams, learning_rate: float) -> ClippedAdam:
-    return ClippedAdam(learning_rate=learning_rate, eps=hparams.adam_eps, max_grad_norm=hparams.max_grad_norm)
-
-
 def build_model(
     setup: Setup[ActorCriticHParams], kind: type[ContinuousActorCritic], *, num_critics: int, by_member: bool = False
 ) -> nn.Module:
-    """Give the user's networks, or make some of this kind for the run's spaces.
+    """Return the user's networks, or new ones of this kind for the run's spaces.
 
-    `by_member`: the critics are asked for the values of some of them, too.
+    `by_member`: the recipe also computes the values of some critics alone.
     """
-    hparams, spaces = setup.hparams, setup.spaces
-    outputs = kind.outputs_per_action * action_size(setup)
-    if setup.network is not None:
-        _check_networks(setup.network.to(setup.device), setup, outputs, num_critics, by_member=by_member)
-        return setup.network
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(setup.streams.integer("init"))
-        model = kind(
-            lambda: build_encoder(spaces.observation),
+    hparams, outputs = setup.hparams, kind.outputs_per_action * action_size(setup)
+
+    def build() -> nn.Module:
+        return kind(
+            lambda: build_encoder(setup.spaces.observation),
             action_size(setup),
             hparams.hidden_sizes,
             num_critics=num_critics,
             layer_norm=hparams.layer_norm,
             residual=hparams.network == "simba",
         )
-    return model.to(setup.device)
+
+    def check(network: nn.Module) -> None:
+        _check_networks(network, setup, outputs, num_critics, by_member=by_member)
+
+    return build_network(setup, build, check)
 
 
 def action_size(setup: Setup[ActorCriticHParams]) -> int:
@@ -214,7 +207,7 @@ def action_size(setup: Setup[ActorCriticHParams]) -> int:
 def _check_networks(
     network: nn.Module, setup: Setup[ActorCriticHParams], outputs: int, num_critics: int, *, by_member: bool
 ) -> None:
-    """Refuse networks of the user's that do not fit, before they learn anything wrong."""
+    """Raise for networks of the user that do not fit, before they learn anything wrong."""
     actor, critics = getattr(network, "actor", None), getattr(network, "critics", None)
     if not isinstance(actor, nn.Module) or not isinstance(critics, nn.Module):
         raise TypeError(

@@ -1,8 +1,8 @@
-"""An ensemble of dynamics models, fitted to transitions: what MBPO and MOPO plan with.
+"""An ensemble of dynamics models that MBPO and MOPO fit to transitions.
 
     minimise  mean of (mu - y)^2 / sigma^2 + log sigma^2,   y = (s' - s, r)      (twice the negative log-likelihood)
 
-over bootstrapped data for each member, until no member improves on transitions held out; the best members are elites.
+on bootstrapped data for each member, until no member improves on the held-out set; the best members are elites.
 
 Chua et al. 2018, Deep reinforcement learning in a handful of trials; the details are those of Janner et al. 2019, When
 to trust your model. Deviations are in docs/algorithms/mbpo.md.
@@ -23,17 +23,27 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field, observation_field
 from rl_training.core.types import Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.mbpo import ModelHParams
+from rl_training.learners.checks import FLOATS, Expected, check_tensors
+from rl_training.learners.networks import build_seeded
 from rl_training.learners.optim import ClippedAdam, FlatModule, descend
+from rl_training.learners.saved_state import load_tensors
 from rl_training.models.mlp_mopo import MLPMOPOEnsembleModel, Prediction, is_member_parameter, pick_members
 
 WEIGHT_DECAYS = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)  # per layer, of four hidden ones and the last
 BOUNDS_COEF = 0.01  # weight of the distance between the bounds of the log-variances
 MAX_HELD_OUT = 5_000  # transitions
-MIN_IMPROVEMENT = 0.01  # share of a member's error by which it must fall
+MIN_IMPROVEMENT = 0.01  # share by which a member's error must fall
 TINY_STD = 1e-6  # inputs that vary less count as constant
 HOLDOUT_ROWS = 256  # evaluated at a time
 
-OnEpoch = Callable[[Metrics], None]  # told after every epoch of a fit what it would give if it ended there
+MEMBER_ROWS = {
+    "obs": Expected(FLOATS, "members rows obs"),
+    "actions": Expected(FLOATS, "members rows actions"),
+    "targets": Expected(FLOATS, "members rows outputs"),
+    "terminated": Expected(FLOATS, "members rows"),
+}
+
+OnEpoch = Callable[[Metrics], None]  # called after every epoch of a fit with the metrics so far
 
 
 def weight_decays(num_layers: int) -> list[float]:
@@ -45,12 +55,13 @@ def weight_decays(num_layers: int) -> list[float]:
 def ensemble_loss(
     params: Tensor, batch: Batch, model: FlatModule, decays: Sequence[float], statistics: Mapping[str, Tensor]
 ) -> Metrics:
-    """The loss of one minibatch of every member and what to watch about it.
+    """Compute the loss of one minibatch of every member and its metrics.
 
     `batch`: obs, actions, targets (members, rows, numbers), terminated (members, rows) of 0 and 1; the targets are
     next_obs - obs and, last, the reward. Means over rows and outputs are summed over the members: each then learns as
-    if it were alone. `decays`: of each layer's weights, halved as is usual; `statistics`: the model's buffers.
+    if it were alone. `decays`: weight decay of each layer, halved as is usual; `statistics`: the model's buffers.
     """
+    check_tensors("ensemble_loss", batch, MEMBER_ROWS)
     prediction: Prediction = model.apply(params, batch["obs"], batch["actions"], buffers=statistics)
     squared_error = (prediction.mean - batch["targets"]).square()
     likelihood_loss = (squared_error * (-prediction.log_variance).exp() + prediction.log_variance).mean((1, 2)).sum()
@@ -106,7 +117,7 @@ class DynamicsEnsemble:
         while epochs < self.hparams.model_max_epochs and fruitless < self.hparams.model_patience:
             history = [self._learn(self.state, {"rows": rows}) for rows in self._minibatches(training, bootstraps)]
             errors = self.holdout_errors(holdout)
-            # The first epoch improves in any case: weights that have seen what is held out now would be hard to beat.
+            # The first epoch always counts as better: the old weights may have seen rows that are held out now.
             improved = errors < (1.0 - MIN_IMPROVEMENT) * least_errors
             self._copy_members(self.model.params, best, improved)
             least_errors = np.where(improved, errors, least_errors)
@@ -124,7 +135,7 @@ class DynamicsEnsemble:
         return UpdateResult(metrics, num_gradient_steps=steps)
 
     def holdout_errors(self, table: Tensor) -> np.ndarray:
-        """Give each member's squared error, mean over rows and outputs, on rows of a table: (members,)."""
+        """Return each member's squared error on rows of a table, mean over rows and outputs: (members,)."""
         total = torch.zeros(self.hparams.num_ensembles, device=self._device)
         batch = {
             "rows": self._minibatch.new_zeros(HOLDOUT_ROWS, table.shape[1]),
@@ -138,19 +149,19 @@ class DynamicsEnsemble:
         return errors
 
     def elites_error(self, transitions: Mapping[str, np.ndarray]) -> float:
-        """Give the elites' squared error, mean over rows and outputs, on any transitions."""
+        """Return the elites' squared error on any transitions, mean over rows and outputs."""
         errors = self.holdout_errors(self._table(transitions))
         return float(errors[self.state["elites"].cpu().numpy()].mean())
 
     def predict(self, state: State, obs: Tensor, actions: Tensor, members: Tensor) -> Prediction:
-        """Ask one member for each group of rows: (groups, rows, numbers), members (groups,). Pure."""
+        """Predict each group of rows by one member: (groups, rows, numbers), members (groups,). Pure."""
         named = pick_members(self.model.named(state["params"]), members)
         values = {**named, **_statistics(state)}
         prediction: Prediction = torch.func.functional_call(self.model.module, values, (obs, actions))
         return prediction
 
     def predict_by_all(self, state: State, obs: Tensor, actions: Tensor) -> Prediction:
-        """Ask every member for all rows: (rows, numbers) -> (members, rows, ...). Pure."""
+        """Predict all rows by every member: (rows, numbers) -> (members, rows, ...). Pure."""
         prediction: Prediction = self.model.apply(state["params"], obs, actions, buffers=_statistics(state))
         return prediction
 
@@ -158,13 +169,12 @@ class DynamicsEnsemble:
         return {**self.state, "num_fits": self.num_fits, "generator": generator_state(self.generator)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, value in self.state.items():
-            value.copy_(torch.as_tensor(state[name]))
+        load_tensors(self.state, state)
         self.num_fits = int(state["num_fits"])
         set_generator_state(self.generator, state["generator"])
 
     def _table(self, transitions: Mapping[str, np.ndarray]) -> Tensor:
-        """Put all that a fit needs of a transition into one row."""
+        """Return a table with one row per transition: everything that a fit needs."""
         obs, next_obs, actions = (
             torch.from_numpy(transitions[name]).flatten(1) for name in ("obs", "next_obs", "actions")
         )
@@ -178,7 +188,7 @@ class DynamicsEnsemble:
         self.state["input_std"].copy_(torch.where(std < TINY_STD, 1.0, std))
 
     def _minibatches(self, table: Tensor, bootstraps: np.ndarray) -> Iterator[Tensor]:
-        """Go once through each member's bootstrap in a new order; the last minibatch is filled up from the first."""
+        """Yield each member's bootstrap once in a new order; the last minibatch is filled up from the first."""
         size = self.hparams.model_batch_size
         order = self.generator.permuted(bootstraps, axis=1)
         order = np.pad(order, ((0, 0), (0, -order.shape[1] % size)), mode="wrap")
@@ -188,7 +198,7 @@ class DynamicsEnsemble:
             yield self._minibatch
 
     def _copy_members(self, source: Tensor, target: Tensor, members: np.ndarray) -> None:
-        """Copy the weights of the members marked with True; the bounds of the variances are no member's own."""
+        """Copy the weights of the members marked with True; all members share the bounds of the variances."""
         marked = torch.from_numpy(members).to(self._device)
         views = self.model.named(target)
         for name, value in self.model.named(source).items():
@@ -215,22 +225,23 @@ class DynamicsEnsemble:
 
 
 def _statistics(state: State) -> State:
-    """The model's buffers, by which it normalises its inputs."""
+    """Return the model's buffers, which normalise its inputs."""
     return {name: state[name] for name in ("input_mean", "input_std")}
 
 
 def build_ensemble(
     setup: Setup[ModelHParams], *, learned_termination: bool, identity: str | None = None
 ) -> DynamicsEnsemble:
-    """Make an ensemble for the run's spaces. `identity`: as `accelerate` asks for."""
-    hparams = setup.hparams
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(setup.streams.integer("model"))
-        model = MLPMOPOEnsembleModel(
+    """Build an ensemble for the run's spaces; `identity` is handed to `accelerate`."""
+
+    def build() -> MLPMOPOEnsembleModel:
+        return MLPMOPOEnsembleModel(
             math.prod(observation_field(setup.spaces.observation).shape),
             math.prod(action_field(setup.spaces.action).shape),
-            hparams.model_hidden_sizes,
-            num_members=hparams.num_ensembles,
+            setup.hparams.model_hidden_sizes,
+            num_members=setup.hparams.num_ensembles,
             learned_termination=learned_termination,
         )
+
+    model = build_seeded(setup.streams.integer("model"), build)
     return DynamicsEnsemble(model, setup, identity=identity)

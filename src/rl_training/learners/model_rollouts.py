@@ -1,8 +1,8 @@
-"""Short rollouts through an ensemble of dynamics models, branched off real observations.
+"""Short rollouts through an ensemble of dynamics models, started from real observations.
 
-    a ~ pi(s),   (s' - s, r) ~ N(mu_i(s, a), sigma_i(s, a)^2)   with an elite i drawn anew for each step
+    a ~ pi(s),   (s' - s, r) ~ N(mu_i(s, a), sigma_i(s, a)^2)   with a new random elite i for each step
 
-Rewards may be penalised by what all members say of a step (mopo.py).
+Rewards may be reduced by a penalty on the predictions of all members (mopo.py).
 
 Janner et al. 2019, When to trust your model, algorithm 2.
 """
@@ -26,11 +26,11 @@ from rl_training.models.mlp_mopo import Prediction
 MAX_ROWS_PER_ELITE = {"cpu": 512, "cuda": 32_768}  # at a time: on the CPU, activations should stay in the cache
 
 Act = Callable[[Tensor, Tensor, Tensor], Tensor]  # (the actor's parameters, obs, standard normal noise) -> actions
-Penalty = Callable[[Prediction], Tensor]  # what all members predict, (members, batch, ...) -> (batch,), of the reward
+Penalty = Callable[[Prediction], Tensor]  # predictions of all members, (members, batch, ...) -> (batch,)
 
 
 class ModelRollouts:
-    """Rolls out many rows at a time, an equal part of them by each elite, and forgets those that have ended."""
+    """Rolls out many rows at a time, an equal part of them by each elite, and drops rows that have ended."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ModelRollouts:
         identity: str | None,
         penalty: Penalty | None = None,
     ) -> None:
-        """`rule`: where rollouts terminate; None: the ensemble has learnt it. `penalty`: subtracted from rewards."""
+        """`rule`: where rollouts terminate; None: as the ensemble predicts. `penalty`: subtracted from rewards."""
         self._ensemble, self._act, self._rule, self._penalty = ensemble, act, rule, penalty
         self._obs_shape = observation_field(setup.spaces.observation).shape
         self._action_shape = action_field(setup.spaces.action).shape
@@ -64,15 +64,15 @@ class ModelRollouts:
         self._step = accelerate(self._model_step, setup.acceleration, "rollout step", identity=identity)
 
     def run(self, obs: Tensor, horizon: int) -> Iterator[dict[str, np.ndarray]]:
-        """Roll out from every row of `obs`; give the transitions of each step of some of the rows at a time.
+        """Roll out from every row of `obs`; yield the transitions of one step of some of the rows at a time.
 
-        After its termination a rollout brings nothing more; neither does a prediction that is no number. Where rewards
-        are penalised, `penalties` is what they lack.
+        A rollout ends at its termination, or at a prediction that is not finite. `penalties` is what was subtracted
+        from the rewards, if anything was.
         """
         elites, rows, _ = self._obs.shape
         for part in torch.split(obs.flatten(1), elites * rows):
             places = self._obs.view(elites * rows, -1)
-            places[: len(part)] = part  # in places beyond, rows are computed and never given
+            places[: len(part)] = part  # places beyond are computed but never yielded
             alive = np.arange(len(places)) < len(part)
             for _ in range(horizon):
                 result = self._step(
@@ -93,7 +93,7 @@ class ModelRollouts:
                 self._obs.copy_(result["next_obs"])
 
     def _model_step(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        """One step of all rows, each group of them by one elite: (elites, rows, numbers)."""
+        """Take one step of all rows, each group of them by one elite: (elites, rows, numbers)."""
         obs = batch["obs"]
         flat_obs = obs.reshape(-1, *self._obs_shape)
         actions = self._act(state["actor_params"], flat_obs, batch["action_noise"]).view(*obs.shape[:2], -1)
@@ -125,7 +125,7 @@ class ModelRollouts:
 
 
 def _by_group(of_all: Prediction, members: Tensor) -> Prediction:
-    """Of what all members predict of all rows, pick for each group of rows one member's: -> (groups, rows, ...)."""
+    """Pick one member's prediction for each group of rows: -> (groups, rows, ...)."""
     groups = torch.arange(len(members), device=members.device)
 
     def pick(values: Tensor) -> Tensor:  # (members, groups * rows, ...)
@@ -136,7 +136,7 @@ def _by_group(of_all: Prediction, members: Tensor) -> Prediction:
 
 
 def _rows_per_elite(setup: Setup[ModelHParams], members_per_row: int) -> int:
-    """Give the rows of a group, such that all groups of all parts are about equally full."""
+    """Return the rows of a group, chosen so that all groups of all parts are about equally full."""
     needed = -(-setup.hparams.rollout_batch_size // setup.hparams.num_elites)
     parts = -(-needed // max(1, MAX_ROWS_PER_ELITE[setup.device.type] // members_per_row))
     return -(-needed // parts)

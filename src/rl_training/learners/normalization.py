@@ -1,4 +1,4 @@
-"""Observations and rewards on a scale of about one, by statistics that grow with the run.
+"""Observations and rewards on a scale of about one, by running statistics.
 
 Statistics change only between rollouts: within one, acting and learning see the same function of the observation.
 """
@@ -13,9 +13,9 @@ from torch import Tensor
 from rl_training.core.types import StateDict
 from rl_training.learners.targets import discounted_sum
 
-_EPS = 1e-8  # added to variances, so that what never varies becomes 0
+_EPS = 1e-8  # added to variances, so that constant entries become 0
 _LIMIT = 10.0  # normalised values are clipped to ± this
-_ROWS_AT_ONCE = 65_536  # of which statistics are taken, in float64
+_ROWS_AT_ONCE = 65_536  # converted to float64 at a time
 
 
 class RunningMoments:
@@ -53,7 +53,7 @@ def normalized(obs: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
 
 
 class ObsNormalizer:
-    """(obs - mean) / deviation, each entry for itself."""
+    """Normalises each entry of an observation: (obs - mean) / standard deviation."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.moments = RunningMoments(shape)
@@ -71,7 +71,7 @@ class ObsNormalizer:
         return normalized(obs, mean, scale)
 
     def constants(self) -> tuple[Tensor, Tensor]:
-        """Give the mean, and what the difference to it is multiplied by, as `normalized` takes them."""
+        """Return the mean and the scale that `normalized` takes."""
         return torch.from_numpy(self._mean), torch.from_numpy(self._scale)
 
     def update(self, obs: Tensor) -> None:
@@ -88,7 +88,7 @@ class ObsNormalizer:
 
 
 def fitted_normalizer(obs: np.ndarray) -> ObsNormalizer:
-    """Give the normalizer of a dataset's observations, (rows, *shape)."""
+    """Return a normalizer with the statistics of a dataset's observations, (rows, *shape)."""
     normalizer = ObsNormalizer(obs.shape[1:])
     for start in range(0, len(obs), _ROWS_AT_ONCE):
         normalizer.update(torch.from_numpy(obs[start : start + _ROWS_AT_ONCE].copy()))
@@ -96,7 +96,7 @@ def fitted_normalizer(obs: np.ndarray) -> ObsNormalizer:
 
 
 class RewardScaler:
-    """Rewards divided by the deviation of the discounted return since the episode's start; their sign stays."""
+    """Divides rewards by the standard deviation of the discounted return since the episode's start."""
 
     def __init__(self, num_envs: int, gamma: float) -> None:
         self.moments = RunningMoments()
@@ -104,9 +104,9 @@ class RewardScaler:
         self._gamma = gamma
 
     def scale(self, rewards: Tensor, ended: Tensor) -> Tensor:
-        """Take in one rollout, (steps, envs), and give its rewards scaled."""
+        """Update the statistics with one rollout, (steps, envs), and return its rewards scaled."""
         device, rewards, ended = rewards.device, rewards.cpu().double(), ended.cpu()
-        before = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))  # the return starts anew after an end
+        before = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))  # a new return starts after an end
         decay = self._gamma * (~before).double()
         first = rewards[:1] + self._gamma * self.returns
         # The sum runs from the start: the one of the future on the reversed rollout.

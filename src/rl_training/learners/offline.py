@@ -1,7 +1,7 @@
-"""Learning from a dataset, as far as it is the same for all algorithms: acting, updating, state, judging held-out data.
+"""Learning from a dataset: what all members of the family share, which is acting, updating, state and evaluation.
 
-A recipe (iql.py, bc.py) brings the networks and one pure step. What is known of the dataset (the observations' mean and
-deviation, the rewards' scale) is part of the state: the step normalises what it is given, and a checkpoint has it all.
+A recipe (iql.py, bc.py) brings the networks and one pure step. The dataset's statistics (mean and standard deviation of
+observations, scale of rewards) are part of the state: the step normalises its batch, and a checkpoint holds them.
 """
 
 import math
@@ -21,40 +21,40 @@ from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, 
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import CheckpointError, ConfigError, SpaceError
 from rl_training.hparams.offline import LearnerHParams
+from rl_training.learners.networks import zero_obs
 from rl_training.learners.normalization import ObsNormalizer, fitted_normalizer, normalized
-from rl_training.learners.optim import ClippedAdam, FlatModule
-from rl_training.learners.user_networks import zero_obs
+from rl_training.learners.optim import FlatModule
+from rl_training.learners.saved_state import load_tensors, tensors_to_save
 from rl_training.models.distributions import Gaussian
 from rl_training.models.mlp_policy import policy_distribution
 
-RETURN_RANGE = 1_000.0  # that of the scaled rewards' episode returns, with reward_scale: return (Kostrikov et al. 2022)
+RETURN_RANGE = 1_000.0  # of episode returns after scaling, with reward_scale: return (Kostrikov et al. 2022)
 
 
-class Recipe(Protocol):
-    """What an algorithm brings."""
+class OfflineRecipe(Protocol):
+    """What a member of the family brings."""
 
     @property
     def actor(self) -> FlatModule: ...
 
     def state(self) -> State:
-        """Give all that learns and how: `actor.params` and `actor.learning_rate` among it."""
+        """Return the first values of everything an update changes, with `actor.params` and `actor.learning_rate`."""
         ...
 
     def learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        """Take one step: the entries of the state that change, and metrics."""
+        """Take one step: return the entries of the state that change, and metrics."""
         ...
 
     def evaluate_offline(self, state: State, batch: Batch) -> Metrics:
-        """Say how well transitions that were not learnt from are predicted: means over the rows."""
+        """Return how well transitions of the held-out set are predicted: means over the rows."""
         ...
 
 
 class OfflineLearner:
     """Acts by its policy; a call of `update` makes one update per `batch_size` rows."""
 
-    def __init__(self, recipe: Recipe, setup: Setup[LearnerHParams]) -> None:
-        self.recipe = recipe
-        self.hparams = setup.hparams
+    def __init__(self, recipe: OfflineRecipe, setup: Setup[LearnerHParams]) -> None:
+        self.recipe, self.hparams = recipe, setup.hparams
         self.num_updates = 0
         self.device = setup.device
         self._policy = policy_distribution(setup.spaces.action)
@@ -65,11 +65,19 @@ class OfflineLearner:
         known = {"reward_scale": torch.tensor(scale), "reward_shift": torch.tensor(setup.hparams.reward_shift)}
         if self._normalizer is not None:
             known["obs_mean"], known["obs_scale"] = self._normalizer.constants()
-        # A tensor, because a number would be part of the compiled step, whatever the length of the next run.
+        # A tensor, because a number would be compiled into the step and differ from run to run.
         known["total_updates"] = torch.tensor(float(self._total_updates))
         self.state = recipe.state() | {name: value.clone().to(setup.device) for name, value in known.items()}
         self._outputs = act_function(recipe.actor.module, setup.device, setup.acceleration)
-        self._learn = accelerate_rounds(self._step, setup.acceleration, identity=setup.identity)
+
+        def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+            now = dict(state)
+            if self._is_cosine:
+                share = (state["actor.adam_count"] / state["total_updates"]).clamp(max=1.0)
+                now["actor.learning_rate"] = state["actor.learning_rate"] * (0.5 + 0.5 * torch.cos(torch.pi * share))
+            return recipe.learn(now, self._scaled(state, batch))
+
+        self._step_in_place = accelerate_rounds(step, setup.acceleration, identity=setup.identity_with(recipe))
 
     def act(
         self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
@@ -77,20 +85,20 @@ class OfflineLearner:
         outputs = self._outputs(self._normalizer.rows(obs) if self._normalizer is not None else obs)
         if explore:
             actions = self._policy.sample(outputs, self._generator, action_mask)
-            # What is learnt from is what the env was given, as in the dataset.
+            # Updates see the action that the env received, as in the dataset.
             return ActResult(np.clip(actions, -1.0, 1.0) if isinstance(self._policy, Gaussian) else actions)
         return ActResult(self._policy.mode(outputs, action_mask))
 
     def update(self, batch: Batch) -> UpdateResult:
         rounds = len(batch["rewards"]) // self.hparams.batch_size
-        metrics = self._learn(self.state, batch, rounds)
+        metrics = self._step_in_place(self.state, batch, rounds)  # writes the new weights into self.state
         self.num_updates += rounds
         means = metrics if rounds == 1 else {name: values.mean() for name, values in metrics.items()}
         return UpdateResult(means, num_gradient_steps=rounds)
 
     @torch.no_grad()
     def evaluate_offline(self, batch: Batch) -> Metrics:
-        """Say how well transitions that were not learnt from are predicted: means over the rows."""
+        """Return how well transitions of the held-out set are predicted: means over the rows."""
         return self.recipe.evaluate_offline(self.state, self._scaled(self.state, batch))
 
     def status(self, step: int) -> dict[str, float]:
@@ -99,7 +107,7 @@ class OfflineLearner:
         return {"learning_rate": self.hparams.learning_rate * left}
 
     def policy_state_dict(self) -> StateDict:
-        """The policy's parameters, and the statistics without which they mean nothing."""
+        """Return the policy's parameters and the statistics that its observations are normalised by."""
         state: StateDict = dict(self.recipe.actor.named(self.state["actor.params"]))
         if self._normalizer is not None:
             state["obs_moments"] = self._normalizer.moments.state_dict()
@@ -117,36 +125,26 @@ class OfflineLearner:
         self.recipe.actor.load(self.state["actor.params"], actor)
 
     def state_dict(self) -> StateDict:
-        kept = {name: value for name, value in self.state.items() if name not in _ELSEWHERE}
+        kept = tensors_to_save(self.state, without=_ELSEWHERE)
         return {**kept, "num_updates": self.num_updates, "generator": generator_state(self._generator)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, value in self.state.items():
-            if name not in _ELSEWHERE:
-                value.copy_(torch.as_tensor(state[name]))
+        load_tensors(self.state, state, without=_ELSEWHERE)
         self.num_updates = int(state["num_updates"])
         set_generator_state(self._generator, state["generator"])
 
     def start_from(self, policy: Mapping[str, Any], training: Mapping[str, Any]) -> None:
-        """Take up what another run has learnt, its optimizers' moments included, but not its step sizes and counts."""
+        """Load what another run has learned, with its optimizers' moments, but without learning rates and counts."""
         self.load_policy_state_dict(policy)
-        for name, value in self.state.items():
-            if name not in _ELSEWHERE and not name.endswith("learning_rate"):
-                value.copy_(torch.as_tensor(training[name]))
+        rates = [name for name in self.state if name.endswith("learning_rate")]
+        load_tensors(self.state, training, without=(*_ELSEWHERE, *rates))
 
     @property
     def _is_cosine(self) -> bool:
         return self.hparams.learning_rate_schedule == "cosine"
 
-    def _step(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        now = dict(state)
-        if self._is_cosine:
-            share = (state["actor.adam_count"] / state["total_updates"]).clamp(max=1.0)
-            now["actor.learning_rate"] = state["actor.learning_rate"] * (0.5 + 0.5 * torch.cos(torch.pi * share))
-        return self.recipe.learn(now, self._scaled(state, batch))
-
     def _scaled(self, state: State, batch: Batch) -> Batch:
-        """The batch as the networks see it, with rewards as they are learnt from."""
+        """Return the batch with normalised observations and scaled rewards."""
         scaled = {**batch, "rewards": batch["rewards"] * state["reward_scale"] + state["reward_shift"]}
         if self._normalizer is not None:
             for name in ("obs", "next_obs"):
@@ -154,15 +152,15 @@ class OfflineLearner:
         return scaled
 
 
-# Parts of the policy, or of the run's length: no part of what learning on needs besides them.
+# Saved with the policy, or given by the length of the run.
 _ELSEWHERE = ("actor.params", "obs_mean", "obs_scale", "total_updates")
 
 
-# --- What is known of the dataset ------------------------------------------------------------------------------------
+# --- Statistics of the dataset ---------------------------------------------------------------------------------------
 
 
 def reward_scale(hparams: LearnerHParams, dataset: TransitionDataset | None) -> float:
-    """Give what rewards are multiplied by; without the dataset that tells it, a checkpoint will."""
+    """Return the factor of the rewards; 1 without a dataset, until a checkpoint is loaded."""
     if isinstance(hparams.reward_scale, float):
         return hparams.reward_scale
     if hparams.reward_scale == "none" or dataset is None:
@@ -191,10 +189,6 @@ def _obs_normalizer(setup: Setup[LearnerHParams]) -> ObsNormalizer | None:
 # --- What the recipes share ------------------------------------------------------------------------------------------
 
 
-def adam_of(hparams: LearnerHParams) -> ClippedAdam:
-    return ClippedAdam(learning_rate=hparams.learning_rate, eps=hparams.adam_eps, max_grad_norm=hparams.max_grad_norm)
-
-
 def trial_obs(setup: Setup[LearnerHParams]) -> Tensor:
-    """Give observations with which to try a network, as it will see them: normalised ones are float32."""
+    """Return two observations to try a network with: float32 if observations are normalised, else as stored."""
     return zero_obs(setup, np.float32 if setup.hparams.normalize_observations else None)

@@ -63,14 +63,14 @@ def clip_by_global_norm(gradient: Tensor, max_norm: float) -> tuple[Tensor, Tens
 
 
 class Optimizer(Protocol):
-    """What `descend` asks: the state that it keeps, and a step that changes it."""
+    """What `descend` needs: first values of the state, and a pure step."""
 
     def state(self, params: Tensor) -> State:
-        """Give the entries of the state at first: `params`, `learning_rate`, which callers set, and its own."""
+        """Return the first values: `params`, `learning_rate`, which callers may change, and the optimizer's own."""
         ...
 
     def step(self, gradient: Tensor, state: State) -> tuple[State, Metrics]:
-        """Give the entries that change, and what to watch."""
+        """Return the entries of the state that change, and metrics."""
         ...
 
 
@@ -108,12 +108,25 @@ class ClippedAdam:
         return new_state, metrics
 
 
-def descend(loss: Callable[[Tensor], Metrics], state: State, optimizer: Optimizer) -> tuple[State, Metrics]:
-    """Take one step down the gradient of `loss(params)["loss"]`: pure, so that it runs eagerly, compiled or captured.
+class AdamSettings(Protocol):
+    """The settings that `clipped_adam` reads."""
 
-    Gives the entries of `state` that change, and the metrics with those of the optimizer.
+    @property
+    def adam_eps(self) -> float: ...
+    @property
+    def max_grad_norm(self) -> float | None: ...
+
+
+def clipped_adam(hparams: AdamSettings, learning_rate: float) -> ClippedAdam:
+    return ClippedAdam(learning_rate=learning_rate, eps=hparams.adam_eps, max_grad_norm=hparams.max_grad_norm)
+
+
+def descend(loss: Callable[[Tensor], Metrics], state: State, optimizer: Optimizer) -> tuple[State, Metrics]:
+    """Take one step down the gradient of `loss(params)["loss"]`; pure, so that it runs eagerly, compiled or captured.
+
+    Returns the entries of `state` that change, and the metrics of the loss and the optimizer.
     """
-    # Not torch.func.grad: run eagerly, its wrappers cost a third more; traced, both become the same operations.
+    # torch.autograd.grad: eagerly, the wrappers of torch.func.grad cost a third more; traced, both are the same graph.
     params = state["params"].detach().requires_grad_()
     with torch.enable_grad():
         metrics = loss(params)
@@ -125,7 +138,7 @@ def descend(loss: Callable[[Tensor], Metrics], state: State, optimizer: Optimize
 def descend_part(
     name: str, loss: Callable[[Tensor], Metrics], state: State, optimizer: Optimizer
 ) -> tuple[State, Metrics]:
-    """Take a step of one of several parts that learn by turns: its entries of `state` are named `<name>.params` etc."""
+    """Take a step of one of several parts that learn in turn; its entries of `state` are `<name>.params` etc."""
     own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
     new_state, metrics = descend(loss, own, optimizer)
     return named_part(name, new_state), {
@@ -147,8 +160,8 @@ class FlatModule:
     """An `nn.Module` whose parameters are views on one flat float32 vector, `self.params`.
 
     Writing into `self.params` changes the module. `apply` runs the module with any other vector of that length (a
-    target network, a step of the optimizer) and is what `torch.func.grad` differentiates. Move the module to its device
-    before: `module.to` would give it parameters of its own again. Buffers (e.g. the atoms of C51) are constants.
+    target network, the argument of a loss). Move the module to its device first: `module.to` would replace the views by
+    separate parameters. Buffers (e.g. the atoms of C51) are constants.
     """
 
     def __init__(self, module: nn.Module) -> None:

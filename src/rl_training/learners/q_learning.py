@@ -1,4 +1,4 @@
-"""Deep Q-learning, as far as it is the same whatever a network says about an action: acting, updating, state.
+"""Deep Q-learning: what all members of the family share, whatever their network says about an action.
 
 A recipe (dqn.py, c51_dqn.py, qr_dqn.py, iqn.py, fqf.py) brings the network, its Q-values and the loss. Double
 selection, dueling streams, noisy layers, n-step returns and prioritized replay are settings that any recipe takes.
@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate
-from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams.dqn import QLearningHParams
-from rl_training.learners.optim import ClippedAdam, FlatModule, Optimizer, descend
+from rl_training.learners.networks import build_network
+from rl_training.learners.optim import FlatModule, Optimizer, clipped_adam, descend
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
+from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.encoders import build_encoder
 from rl_training.models.layers import HeadStyle, NoisyLayers, noise_factors
 
@@ -32,21 +33,26 @@ class QRecipe(Protocol):
 
     @property
     def network(self) -> nn.Module:
-        """All that is learnt."""
+        """The network whose parameters are trained."""
         ...
 
     @property
     def q_values(self) -> nn.Module:
-        """(batch, *obs) -> (batch, actions), by the network's parameters: what acting looks at."""
+        """(batch, *obs) -> (batch, actions), computed from the network's outputs; acting uses it."""
         ...
 
     @property
     def random_inputs(self) -> Mapping[str, int]:
-        """Numbers in [0, 1) that the loss needs for each row of a batch: how many, by their name there."""
+        """How many numbers in [0, 1) the loss needs for each row of a batch, by their name there."""
         ...
 
-    def loss(self, params: Tensor, target_params: Tensor, batch: Batch, apply: Apply) -> Metrics:
-        """At least loss, q_value_mean, target_mean, td_error_mean, and td_errors: per row, unweighted, not negative."""
+    @property
+    def loss(self) -> Callable[[Tensor, Tensor, Batch, Any, Apply], Metrics]:
+        """The pure loss of (params, target_params, batch, hparams, apply).
+
+        It returns at least loss, q_value_mean, target_mean, td_error_mean, and td_errors: (batch,), not negative and
+        not weighted.
+        """
         ...
 
 
@@ -54,9 +60,9 @@ class QRecipe(Protocol):
 
 
 def noisy_copies(apply: Apply, batch: Batch) -> tuple[Apply, Apply, Apply]:
-    """Give the network as it values the state, as it values the successor and as it selects the successor's action.
+    """Return the network for the values of the state, for those of the successor and for selecting its action.
 
-    Each has its own noise if the batch brings any, (3, numbers): with shared noise their errors would agree.
+    If the batch brings noise, (3, numbers), each has its own: with shared noise their errors would be correlated.
     """
     if "noise" not in batch:
         return apply, apply, apply
@@ -65,20 +71,20 @@ def noisy_copies(apply: Apply, batch: Batch) -> tuple[Apply, Apply, Apply]:
 
 
 def greedy_actions(q_values: Tensor, batch: Batch) -> Tensor:
-    """Give the best action of the successor that its mask allows: (batch, actions) -> (batch,)."""
+    """Return the best action of the successor that its mask allows: (batch, actions) -> (batch,)."""
     if "next_action_mask" in batch:
         q_values = q_values.masked_fill(~batch["next_action_mask"], -torch.inf)
     return q_values.argmax(1)
 
 
 def pick(values: Tensor, actions: Tensor) -> Tensor:
-    """Pick one action's numbers in each row: (batch, actions, ...) -> (batch, ...)."""
+    """Pick the entry of one action in each row: (batch, actions, ...), (batch,) -> (batch, ...)."""
     index = actions.view(-1, *(1,) * (values.ndim - 1)).expand(-1, 1, *values.shape[2:])
     return values.gather(1, index).squeeze(1)
 
 
 def weighted_mean(losses: Tensor, batch: Batch) -> Tensor:
-    """Mean over the rows, with the importance weights of prioritized replay if there are any."""
+    """Return the mean over the rows, with the importance weights of prioritized replay if there are any."""
     return (batch["weights"] * losses).mean() if "weights" in batch else losses.mean()
 
 
@@ -86,33 +92,42 @@ def weighted_mean(losses: Tensor, batch: Batch) -> Tensor:
 
 
 class QLearner:
-    """Acts epsilon-greedily, or by its noise, on the online network; learns one gradient step per update."""
+    """Acts epsilon-greedily, or by the noise of its weights, and takes one gradient step per update."""
 
     def __init__(self, recipe: QRecipe, setup: Setup[QLearningHParams], optimizer: Optimizer | None = None) -> None:
-        self.recipe = recipe
-        self.hparams = setup.hparams
-        self._optimizer = optimizer or adam_of(setup.hparams)
+        self.recipe, self.hparams = recipe, setup.hparams
         self.num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
         self.num_updates = 0
         self._device = setup.device
         self._total_timesteps = setup.total_timesteps
         self._total_updates = max(1, setup.hparams.updates_until(setup.total_timesteps))
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise", "eval_action")}
-        recipe.q_values.to(setup.device)  # the network, and what makes Q-values of its outputs
-        self._network = FlatModule(recipe.network)
-        self._noisy = NoisyLayers(recipe.network)
-        if setup.hparams.noisy and not self._noisy.size:
+        self._random_inputs: dict[int, RandomInputs] = {}  # by the number of rows
+        recipe.q_values.to(setup.device)  # the network, and what computes Q-values from its outputs
+        self._network = network = FlatModule(recipe.network)
+        self._noisy = noisy = NoisyLayers(recipe.network)
+        if setup.hparams.noisy and not noisy.size:
             raise ConfigError(
                 "algo_kwargs.noisy: true needs a network with NoisyLinear layers, "
                 f"but {type(recipe.network).__name__} has none"
             )
-        self._no_noise = torch.zeros(self._noisy.size, device=setup.device)
-        params = self._network.params
-        self._state = {**self._optimizer.state(params), "target": params.clone()}
-        self._random_inputs: dict[int, RandomInputs] = {}  # by the number of rows
-        mode = "eager" if self._noisy.size else setup.acceleration  # a captured graph would keep its first noise
+        self._no_noise = torch.zeros(noisy.size, device=setup.device)
+        optimizer = optimizer or clipped_adam(setup.hparams, setup.hparams.learning_rate)
+        self._state = {**optimizer.state(network.params), "target": network.params.clone()}
+        mode = "eager" if noisy.size else setup.acceleration  # a captured graph would keep its first noise
         self._q_values = act_function(recipe.q_values, setup.device, mode)
-        self._step = accelerate(self._learn, setup.acceleration, identity=setup.identity)
+
+        def apply(params: Tensor, *inputs: Any, noise: Tensor | None = None) -> Any:
+            return network.apply(params, *inputs, buffers=None if noise is None else noisy.buffers(noise))
+
+        def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+            def loss(params: Tensor) -> Metrics:
+                return recipe.loss(params, state["target"], batch, setup.hparams, apply)
+
+            return descend(loss, state, optimizer)
+
+        self.apply, self.pure_step = apply, step
+        self._step_in_place = accelerate(step, setup.acceleration, identity=setup.identity_with(recipe))
 
     def act(
         self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
@@ -120,11 +135,11 @@ class QLearner:
         epsilon = self._epsilon(step) if explore else self.hparams.evaluation_epsilon
         generator = self._generators["action" if explore else "eval_action"]
         rows = len(obs)
-        # One draw per env: envs that share a draw would explore in lockstep.
+        # One number per env: envs that share it would explore in lockstep.
         random = generator.random(rows) < epsilon if epsilon > 0.0 else np.zeros(rows, np.bool_)
         if random.all():
             return ActResult(self._random(rows, generator, action_mask))
-        if self._noisy.size:  # each env has noise of its own, too
+        if self._noisy.size:  # each env has its own noise, too
             self._noisy.set(self._acting_noise(rows, generator) if explore else self._no_noise)
         actions = self._greedy(obs, action_mask)
         if random.any():
@@ -135,7 +150,8 @@ class QLearner:
         if self.hparams.learning_rate_schedule == "linear":
             left = max(0.0, 1.0 - self.num_updates / self._total_updates)
             self._state["learning_rate"].fill_(self.hparams.learning_rate * left)
-        metrics = self._step(self._state, batch | self._draw(len(batch["rewards"])))
+        batch = batch | self._draw(len(batch["rewards"]))
+        metrics = self._step_in_place(self._state, batch)  # writes the new weights into self._state
         self.num_updates += 1
         if self.num_updates % self.hparams.target_update_interval == 0:
             self._state["target"].copy_(self._state["params"])
@@ -151,42 +167,27 @@ class QLearner:
         self._network.load(self._state["params"], state)
 
     def state_dict(self) -> StateDict:
-        learning = {name: value for name, value in self._state.items() if name != "params"}
-        generators = {name: generator_state(generator) for name, generator in self._generators.items()}
-        return {**learning, "num_updates": self.num_updates, "generators": generators}
+        learning = tensors_to_save(self._state, without=("params",))
+        return {**learning, "num_updates": self.num_updates, "generators": generators_to_save(self._generators)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if "generators" not in state:
             raise CheckpointError("the run was saved by version 0.1: it can be evaluated, but not continued")
-        for name, value in self._state.items():
-            if name != "params":
-                value.copy_(torch.as_tensor(state[name]))
+        load_tensors(self._state, state, without=("params",))
         self.num_updates = int(state["num_updates"])
-        for name, generator in self._generators.items():
-            set_generator_state(generator, state["generators"][name])
+        load_generators(self._generators, state["generators"])
 
     def _draw(self, rows: int) -> Batch:
         if rows not in self._random_inputs:
-            random_inputs = {
-                name: RandomInput((rows, count), uniform) for name, count in self.recipe.random_inputs.items()
-            }
+            inputs = {name: RandomInput((rows, count), uniform) for name, count in self.recipe.random_inputs.items()}
             if self._noisy.size:
-                random_inputs["noise"] = RandomInput((3, self._noisy.size), _draw_noise_factors)
-            self._random_inputs[rows] = RandomInputs(random_inputs, self._device)
+                inputs["noise"] = RandomInput((3, self._noisy.size), _draw_noise_factors)
+            self._random_inputs[rows] = RandomInputs(inputs, self._device)
         return self._random_inputs[rows].fill(self._generators["noise"])
-
-    def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        def loss(params: Tensor) -> Metrics:
-            return self.recipe.loss(params, state["target"], batch, self._apply)
-
-        return descend(loss, state, self._optimizer)
-
-    def _apply(self, params: Tensor, *inputs: Any, noise: Tensor | None = None) -> Any:
-        return self._network.apply(params, *inputs, buffers=None if noise is None else self._noisy.buffers(noise))
 
     def _epsilon(self, step: int) -> float:
         if step < self.hparams.learning_starts:
-            return 1.0  # nothing is learnt yet: the untrained network's preference is no exploration
+            return 1.0  # nothing is learned yet: the untrained network's preference is no exploration
         return self.hparams.epsilon(step, self._total_timesteps)
 
     def _acting_noise(self, rows: int, generator: np.random.Generator) -> Tensor:
@@ -201,7 +202,7 @@ class QLearner:
     def _random(self, rows: int, generator: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
         if mask is None:
             return generator.integers(self.num_actions, size=rows)
-        actions: np.ndarray = np.where(mask, generator.random(mask.shape), -1.0).argmax(1)  # all allowed ones alike
+        actions: np.ndarray = np.where(mask, generator.random(mask.shape), -1.0).argmax(1)  # uniform over allowed ones
         return actions
 
 
@@ -209,14 +210,8 @@ def _draw_noise_factors(generator: np.random.Generator, out: np.ndarray) -> None
     out[:] = noise_factors(generator.standard_normal(out.shape, np.float32))
 
 
-def adam_of(hparams: QLearningHParams) -> ClippedAdam:
-    return ClippedAdam(learning_rate=hparams.learning_rate, eps=hparams.adam_eps, max_grad_norm=hparams.max_grad_norm)
-
-
-def build_network(setup: Setup[QLearningHParams], kind: Callable[..., nn.Module], **sizes: int) -> nn.Module:
-    """Give the user's network, or make one of this kind for the run's spaces: an encoder and the recipe's layers."""
-    if setup.network is not None:
-        return setup.network
+def build_q_network(setup: Setup[QLearningHParams], kind: Callable[..., nn.Module], **sizes: int) -> nn.Module:
+    """Return the user's network, or one of this kind for the run's spaces: an encoder and the recipe's layers."""
     hparams = setup.hparams
     style = HeadStyle(
         layer_norm=hparams.layer_norm,
@@ -225,7 +220,9 @@ def build_network(setup: Setup[QLearningHParams], kind: Callable[..., nn.Module]
         residual=hparams.network == "simba",
     )
     num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(setup.streams.integer("init"))
+
+    def build() -> nn.Module:
         encoder, features = build_encoder(setup.spaces.observation)
         return kind(features, num_actions, hparams.hidden_sizes, encoder, style=style, **sizes)
+
+    return build_network(setup, build)

@@ -1,4 +1,4 @@
-"""Random numbers as data: drawn by an algorithm's own generator and handed to its loss in the batch."""
+"""Random numbers as data: drawn from an algorithm's own generator and passed to its loss in the batch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from rl_training.core.types import Batch
 
 @dataclass(frozen=True, slots=True)
 class RandomInput:
-    """What to draw: `fill` writes new numbers into an array of this shape and dtype."""
+    """One array of random numbers: `fill` writes new ones into an array of this shape and dtype."""
 
     shape: tuple[int, ...]
     fill: Callable[[np.random.Generator, np.ndarray], object]
@@ -19,17 +19,17 @@ class RandomInput:
 
 
 def uniform(generator: np.random.Generator, out: np.ndarray) -> None:
-    """Numbers in [0, 1)."""
+    """Write numbers in [0, 1)."""
     generator.random(dtype=np.float32, out=out)
 
 
 def normal(generator: np.random.Generator, out: np.ndarray) -> None:
-    """Standard normal numbers."""
+    """Write standard normal numbers."""
     generator.standard_normal(dtype=np.float32, out=out)
 
 
 class RandomInputs:
-    """The random numbers of an update, in the same tensors each time: a compiled step knows those it has seen."""
+    """The random numbers of an update, in the same tensors each time: a compiled step recognises its tensors."""
 
     def __init__(self, random_inputs: Mapping[str, RandomInput], device: torch.device) -> None:
         self._random_inputs = dict(random_inputs)
@@ -38,7 +38,7 @@ class RandomInputs:
         self._batch = {name: source.to(device) for name, source in self._sources.items()}  # on the CPU: the same memory
 
     def fill(self, generator: np.random.Generator) -> Batch:
-        """Draw anew, in the order in which the draws were named."""
+        """Draw new numbers, in the order in which the inputs were named."""
         for name, draw in self._random_inputs.items():
             draw.fill(generator, self._arrays[name])
         for name, tensor in self._batch.items():

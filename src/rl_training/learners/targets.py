@@ -1,4 +1,4 @@
-"""Pure maths shared by the losses."""
+"""Targets and returns that the losses share, as pure functions."""
 
 import torch
 import torch.nn.functional as F
@@ -6,23 +6,23 @@ from torch import Tensor
 
 
 def td_target(rewards: Tensor, terminated: Tensor, next_values: Tensor, gamma: float | Tensor) -> Tensor:
-    """r + gamma * V(s'), without the second term after a true termination. All (batch,).
+    """Return r + gamma * V(s'), without the second term after a true termination. All (batch,).
 
-    A time limit is no termination: there the value of the final observation still counts. After n steps, `rewards` is
-    their discounted sum and `gamma` the discount of what follows, one per row.
+    A time limit is no termination: the target bootstraps from the value of the final observation. For n-step returns,
+    `rewards` is the discounted sum and `gamma`, one per row, the discount of the bootstrap.
     """
     return rewards + gamma * (~terminated) * next_values
 
 
 def td_loss(values: Tensor, targets: Tensor, kind: str) -> Tensor:
-    """Error of each row, not reduced: half the squared error within 1 ("huber", delta 1), or the squared error."""
+    """Return the error of each row: Huber with delta 1 ("huber", half the squared error within 1) or squared error."""
     if kind == "huber":
         return F.huber_loss(values, targets, reduction="none", delta=1.0)
     return F.mse_loss(values, targets, reduction="none")
 
 
 def quantile_huber(values: Tensor, targets: Tensor, taus: Tensor, kappa: float) -> Tensor:
-    """Quantile regression loss of each row: (batch, n), (batch, m), taus (batch, n) or (n,) -> (batch,).
+    """Return the quantile regression loss of each row: (batch, n), (batch, m), taus (batch, n) or (n,) -> (batch,).
 
     |tau_i - 1{u < 0}| * Huber_kappa(u) / kappa with u = target_j - value_i; kappa = 0: |tau_i - 1{u < 0}| * |u|. Mean
     over targets, sum over values: each value's gradient then depends on neither count. Dabney et al. 2018, equation 10.
@@ -37,9 +37,9 @@ def quantile_huber(values: Tensor, targets: Tensor, taus: Tensor, kappa: float) 
 
 
 def project(probabilities: Tensor, positions: Tensor, atoms: Tensor) -> Tensor:
-    """Move probability mass from any positions to evenly spaced atoms: (batch, n), (batch, n), (m,) -> (batch, m).
+    """Project probability mass from any positions to evenly spaced atoms: (batch, n), (batch, n), (m,) -> (batch, m).
 
-    Mass between two atoms is split by nearness, so that it keeps its mean; beyond the ends it goes to the end.
+    Mass between two atoms is split so that its mean stays; mass beyond an end goes to that end.
     Bellemare et al. 2017, equation 7.
     """
     last = len(atoms) - 1
@@ -55,10 +55,10 @@ def project(probabilities: Tensor, positions: Tensor, atoms: Tensor) -> Tensor:
 
 
 def discounted_sum(values: Tensor, decay: Tensor) -> Tensor:
-    """y[t] = values[t] + decay[t] * y[t + 1], from the end of the first axis, (steps, ...).
+    """Return y[t] = values[t] + decay[t] * y[t + 1], from the end of the first axis, (steps, ...).
 
-    In log2(steps) rounds instead of a loop: after each, y[t] holds the sum over twice as many steps, and decay[t] the
-    product of their decays.
+    It takes log2(steps) rounds instead of a loop: after each round y[t] holds the sum over twice as many steps, and
+    decay[t] the product of their decays.
     """
     total, reach = values, 1
     while reach < len(values):
@@ -69,10 +69,11 @@ def discounted_sum(values: Tensor, decay: Tensor) -> Tensor:
 
 
 def lambda_return(rewards: Tensor, discounts: Tensor, values: Tensor, trace: float | Tensor) -> Tensor:
-    """R[t] = rewards[t] + discounts[t] ((1 - trace[t]) values[t] + trace[t] R[t + 1]), and values[-1] after the last.
+    """Return R[t] = rewards[t] + discounts[t] ((1 - trace[t]) values[t] + trace[t] R[t + 1]); R[steps] is values[-1].
 
-    All (steps, ...) and of the successor: the reward that led to it, its discount (0 where an episode terminates), its
-    value. `trace` is lambda, or 0 where what follows belongs to another episode. Hafner et al. 2020, equation 6.
+    All (steps, ...). Entry t describes the successor of step t: the reward that led to it, its discount (0 where an
+    episode terminates) and its value. `trace` is lambda, or 0 where the next step belongs to another episode.
+    Hafner et al. 2020, equation 6.
     """
     stepwise = rewards + discounts * (1.0 - trace) * values
     last = rewards[-1:] + discounts[-1:] * values[-1:]
@@ -89,10 +90,10 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> Tensor:
-    """Generalised advantage estimates: TD errors summed with the discount gamma * lambda, up to the episode's end.
+    """Return generalised advantage estimates: TD errors summed with the discount gamma * lambda up to an episode's end.
 
-    All (steps, envs). `next_values` are those of the true successors: at a time limit of the final observation, not of
-    the next episode's first. Schulman et al. 2016, High-dimensional continuous control using GAE.
+    All (steps, envs). `next_values` are those of the true successors: at a time limit, of the final observation, not of
+    the first one of the next episode. Schulman et al. 2016, High-dimensional continuous control using GAE.
     """
     td_errors = td_target(rewards, terminated, next_values, gamma) - values
     return discounted_sum(td_errors, gamma * gae_lambda * ~(terminated | truncated))
