@@ -1,14 +1,13 @@
-"""What is learnt from datasets and how: small ones of our own agents, recorded and learnt from for real."""
+"""Datasets and the rows that learn from them: small ones of our own agents, recorded and learned from for real."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import datasets
 from benchmarks.datasets import (
     EPISODE,
     KINDS,
@@ -24,14 +23,17 @@ from benchmarks.datasets import (
     normalised,
     spread_out,
 )
-from benchmarks.launch import Contender
-from benchmarks.scores import ROWS, FreeCores, RowRuns, rows_named, run_scores
+from benchmarks.engine import RowRuns, run_scores
+from benchmarks.launch import SCRIPTS, Contender, ContenderError, FreeCores
+from benchmarks.results import read_lines
+from benchmarks.rows import ROWS
+from benchmarks.summaries import summarize_scores
 
 import test_cli
+from benchmarks import datasets
 from rl_training.data.dataset_files import read_transitions
 from rl_training.data.offline_dataset import TransitionDataset
 
-CONTENDERS = Path(__file__).parent.parent / "benchmarks" / "contenders"
 TINY = Recipe(
     config="sac/pendulum.yaml",
     interval=100,
@@ -81,7 +83,7 @@ def called(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalledHere]:
         patch.setattr(datasets, "call", called)
         patch.setitem(RECIPES, "pendulum", TINY)
         patch.setitem(RECIPES, "cartpole", TINY_EXPERT)
-        patch.syspath_prepend(str(CONTENDERS))  # the scripts find each other by the folder they lie in
+        patch.syspath_prepend(str(SCRIPTS))  # the scripts import each other from their own folder
         make_datasets(all_kinds(["pendulum"]), device="cpu", jobs=1)
         yield called
 
@@ -198,20 +200,12 @@ def test_scores_are_normalised_between_random_and_expert() -> None:
 # --- Rows ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_name_stands_for_its_rows() -> None:
-    assert rows_named("C1") == ["C1"]
-    assert len(rows_named("C23")) == len(rows_named("M16")) == 6
-    assert rows_named("C24") == ["C24_pendulum_medium_replay", "C24_pendulum_medium"]
-    assert rows_named("C23_pendulum_medium") == ["C23_pendulum_medium"]  # though another begins with it
-    assert rows_named("C") == []
-
-
 @pytest.mark.parametrize("name", BESIDE_D3RLPY)
 def test_d3rlpy_gets_the_values_of_our_config(name: str) -> None:
     from rl_training import load_config
 
     row = ROWS[name]
-    ours = load_config(row.ours["ours"]).hparams.model_dump(mode="json")
+    ours = load_config(row.config).hparams.model_dump(mode="json")
     (peer,) = row.peers
     assert peer.hparams == {key: ours[key] for key in peer.hparams}
     assert ours.keys() - peer.hparams.keys() == {*(key for key in ours if key.startswith("dataset_")), "held_out"}
@@ -235,61 +229,75 @@ class RunHere(FreeCores):
 def settings(called: CalledHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     settings: list[dict[str, Any]] = []
     monkeypatch.setattr(RunHere, "settings", settings, raising=False)
-    monkeypatch.setattr("benchmarks.scores.FreeCores", RunHere)
-    monkeypatch.setattr("benchmarks.scores.KEPT_RUNS", tmp_path / "kept")
-    for name in ("C23_pendulum_medium", "C23_pendulum_medium_replay", "C25"):
-        monkeypatch.setitem(ROWS, name, replace(ROWS[name], eval_episodes=2))
+    monkeypatch.setattr("benchmarks.engine.FreeCores", RunHere)
+    monkeypatch.setattr("benchmarks.engine.KEPT_RUNS", tmp_path / "kept")
     return settings
 
 
+def runs_of(name: str, out: Path, *, steps: int = 1, contenders: Sequence[str] = ("ours",)) -> RowRuns:
+    row = replace(ROWS[name], eval_episodes=2)
+    return RowRuns(name=name, row=row, contenders=contenders, seeds=[0], steps=steps, out=out)
+
+
 def test_rows_share_a_command_and_each_has_its_results(settings: list[dict[str, Any]], tmp_path: Path) -> None:
-    names = ("C23_pendulum_medium", "C23_pendulum_medium_replay")
-    wanted = [
-        RowRuns(name=name, contenders=["ours", "ours-bc"], seeds=[0], steps=20, out=tmp_path / f"{name}.json")
-        for name in names
-    ]
+    names = [f"{algo}-pendulum-{kind}" for algo in ("iql", "bc") for kind in ("medium", "medium-replay")]
+    wanted = [runs_of(name, tmp_path, steps=20) for name in names]
     assert run_scores(wanted, jobs=1)
     assert run_scores(wanted, jobs=1)  # all kept
     assert len(settings) == 4
-    for name, row in zip(names, wanted, strict=True):
-        result = json.loads(row.out.read_text())
-        facts = dataset_facts(ROWS[name].dataset or "")
-        assert result["dataset"] == facts
+    for runs in wanted:
+        (line,) = read_lines(tmp_path / "scores" / f"{runs.name}.jsonl")
+        facts = dataset_facts(runs.row.dataset or "")
+        assert line["dataset"] == {name: value for name, value in facts.items() if name != "path"}
         assert {setting["dataset_sha256"] for setting in settings} >= {facts["sha256"]}
-        assert list(result["contenders"]) == ["ours", "ours-bc"]
-        for contender in result["contenders"].values():
-            (seed,) = contender["per_seed"]
-            assert (seed["updates"], len(seed["returns"])) == (20, 2)
-            assert np.isfinite(seed["returns"]).all()
-            assert contender["normalised_mean"] == pytest.approx(normalised(contender["mean"], facts))
-            trained = contender["hparams"]["algo_kwargs"]
-            assert (trained["dataset_kind"], trained["held_out"], trained["dataset_size"]) == ("npz", 0.0, None)
+        assert (line["row"], line["seed"], line["updates"], len(line["returns"])) == (runs.name, 0, 20, 2)
+        assert np.isfinite(line["returns"]).all()
+        (summary,) = summarize_scores([line], runs.row)
+        assert summary["normalised_mean"] == pytest.approx(normalised(summary["mean"], facts))
+        trained = line["hparams"]["algo_kwargs"]
+        assert (trained["dataset_kind"], trained["held_out"], trained["dataset_size"]) == ("npz", 0.0, None)
+        assert trained["dataset_path"] == facts["path"]
 
 
 def test_an_episode_is_imitated_beside_a_control(settings: list[dict[str, Any]], tmp_path: Path) -> None:
-    contenders = ["ours", "ours-shuffled"]
-    row = RowRuns(name="C25", contenders=contenders, seeds=[0], steps=100, out=tmp_path / "C25.json")
-    assert run_scores([row], jobs=1)
-    result, facts = json.loads(row.out.read_text()), dataset_facts(f"cartpole/{EPISODE}")
-    assert result["expert"] == facts
+    runs = runs_of("gail-cartpole", tmp_path, steps=100, contenders=["ours", "ours-shuffled"])
+    assert run_scores([runs], jobs=1)
+    lines, facts = read_lines(runs.file), dataset_facts(f"cartpole/{EPISODE}")
+    assert [line["contender"] for line in lines] == ["ours", "ours-shuffled"]
+    assert {line["expert"]["sha256"] for line in lines} == {facts["sha256"]}
     assert {setting["dataset_sha256"] for setting in settings} == {facts["sha256"]}
-    ours, control = (result["contenders"][name]["hparams"]["algo_kwargs"] for name in contenders)
+    ours, control = (line["hparams"]["algo_kwargs"] for line in lines)
     assert (ours["expert_dataset_kind"], Path(ours["expert_dataset_path"]).name) == ("npz", f"{EPISODE}.npz")
     assert control == {**ours, "expert_shuffle": "labels"}
     assert ours["expert_shuffle"] == "none"
 
 
-def test_only_those_who_can_choose_learn_on_the_device(called: CalledHere) -> None:
-    offline = RowRuns(name="C23_pendulum_medium", contenders=[], seeds=[], steps=1, out=Path())
-    online = replace(offline, name="C17")
-    assert offline.setting("ours-bc", 0, "cuda")["device"] == offline.setting("d3rlpy", 0, "cuda")["device"] == "cuda"
-    assert online.setting("ours-sac", 0, "cuda")["device"] == "cuda"
-    assert "device" not in online.setting("sb3-sac", 0, "cuda")
+def test_a_failed_run_leaves_a_line_and_does_not_stop_the_others(
+    called: CalledHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(contender: Contender, setting: Any, *, cores: Any) -> dict[str, Any]:
+        raise ContenderError("sb3 ended with exit code 1")
+
+    monkeypatch.setattr("benchmarks.launch.run_contender", fail)
+    monkeypatch.setattr("benchmarks.engine.KEPT_RUNS", tmp_path / "kept")
+    runs = replace(runs_of("dqn-cartpole", tmp_path), contenders=["sb3"], seeds=[0, 1])
+    assert not run_scores([runs], jobs=1)
+    assert [(line["seed"], line["failed"]) for line in read_lines(runs.file)] == [
+        (0, "sb3 ended with exit code 1"),
+        (1, "sb3 ended with exit code 1"),
+    ]
+
+
+def test_only_contenders_that_can_choose_train_on_the_device(called: CalledHere, tmp_path: Path) -> None:
+    offline, online = runs_of("iql-pendulum-medium", tmp_path), runs_of("sac-pendulum", tmp_path)
+    assert offline.setting("ours", 0, "cuda")["device"] == offline.setting("d3rlpy", 0, "cuda")["device"] == "cuda"
+    assert online.setting("ours", 0, "cuda")["device"] == "cuda"
+    assert "device" not in online.setting("sb3", 0, "cuda")
     assert "device" not in offline.setting("ours", 0, "cpu")
 
 
-def test_only_ours_multiplies_in_the_precision_asked_for(called: CalledHere) -> None:
-    row = RowRuns(name="C23_pendulum_medium", contenders=[], seeds=[], steps=1, out=Path(), matmul_precision="medium")
-    assert row.setting("ours", 0, "cpu")["matmul_precision"] == "medium"
-    assert "matmul_precision" not in row.setting("d3rlpy", 0, "cpu")
-    assert "matmul_precision" not in replace(row, matmul_precision=None).setting("ours", 0, "cpu")  # the config's
+def test_only_ours_multiplies_in_the_requested_precision(called: CalledHere, tmp_path: Path) -> None:
+    runs = replace(runs_of("iql-pendulum-medium", tmp_path), matmul_precision="medium")
+    assert runs.setting("ours", 0, "cpu")["matmul_precision"] == "medium"
+    assert "matmul_precision" not in runs.setting("d3rlpy", 0, "cpu")
+    assert "matmul_precision" not in replace(runs, matmul_precision=None).setting("ours", 0, "cpu")  # the config's

@@ -1,0 +1,126 @@
+"""Result files, the statistics over them, the command line, and the committed summary."""
+
+import argparse
+import random
+from pathlib import Path
+
+import pytest
+from benchmarks.__main__ import COMMANDS, main
+from benchmarks.command_line import UsageError, check_names, parse_seeds
+from benchmarks.results import Session, append_line, read_lines
+from benchmarks.score_statistics import describe_scores, spread
+from benchmarks.summarize import round_floats
+
+from rl_training.experiment.manager import summarize as summarize_seeds
+
+# --- Statistics ------------------------------------------------------------------------------------------------------
+
+
+def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end() -> None:
+    # Of eight scores the two lowest and the two highest go: (3 + 4 + 5 + 6) / 4.
+    assert describe_scores([100.0, 1.0, 6.0, 3.0, 5.0, 4.0, 2.0, 90.0]).iqm == pytest.approx(4.5)
+    # Of five, one at each end: (2 + 3 + 4) / 3.
+    assert describe_scores([1.0, 2.0, 3.0, 4.0, 100.0]).iqm == pytest.approx(3.0)
+
+
+def test_mean_and_deviation_are_those_of_the_sample() -> None:
+    scores = describe_scores([2.0, 4.0, 9.0])
+    assert scores.mean == pytest.approx(5.0)
+    assert scores.std == pytest.approx(13.0**0.5)  # (9 + 1 + 16) / 2 = 13
+    assert describe_scores([7.0]).std == 0.0
+
+
+def test_the_interval_of_two_scores_is_their_range() -> None:
+    # Both seeds of a resample are the lower one in a quarter of the resamples, and the upper one in another quarter:
+    # more than the 2.5 % that are cut off at each end.
+    assert describe_scores([1.0, 3.0]).interval == (1.0, 3.0)
+    assert describe_scores([5.0, 5.0, 5.0]).interval == (5.0, 5.0)
+
+
+def test_a_bootstrap_over_tasks_resamples_each_task_by_itself() -> None:
+    # Every stratified resample holds two zeros and two tens, so the middle half is always (0 + 10) / 2. A bootstrap
+    # over the pooled scores would also draw resamples of zeros alone.
+    tasks = ([0.0, 0.0], [10.0, 10.0])
+    assert describe_scores(*tasks).interval == (5.0, 5.0)
+    assert describe_scores([0.0, 0.0, 10.0, 10.0]).interval == (0.0, 10.0)
+
+
+def test_one_task_is_summarised_as_the_library_summarises_seeds() -> None:
+    scores = [random.Random(1).gauss(0.0, 1.0) for _ in range(7)]
+    ours, library = describe_scores(scores), summarize_seeds(scores)
+    assert (ours.mean, ours.std, ours.iqm, ours.interval) == (library.mean, library.std, library.iqm, library.interval)
+
+
+def test_no_scores_cannot_be_summarised() -> None:
+    with pytest.raises(ValueError, match="no scores"):
+        describe_scores([])
+
+
+def test_a_spread_is_the_median_with_the_range() -> None:
+    assert f"{spread([3.0, 1.0, 2.5]):.1f}" == "2.5 (1.0..3.0)"
+
+
+# --- Files -----------------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_read_as_they_were_appended(tmp_path: Path) -> None:
+    file = tmp_path / "scores" / "row.jsonl"
+    assert read_lines(file) == []
+    append_line(file, {"seed": 0, "note": "± 1"})
+    append_line(file, {"seed": 1})
+    assert read_lines(file) == [{"seed": 0, "note": "± 1"}, {"seed": 1}]
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_a_session_replaces_the_lines_of_the_one_before(tmp_path: Path) -> None:
+    for machine in ("first", "second"):
+        session = Session(tmp_path / "replay.jsonl", {"machine": machine, "date": "start"})
+        session.add({"repeat": 0})
+        session.add({"repeat": 1, "date": "later"})
+    assert read_lines(session.path) == [
+        {"repeat": 0, "machine": "second", "date": "start"},
+        {"repeat": 1, "date": "later", "machine": "second"},
+    ]
+
+
+def test_floats_are_rounded_to_six_digits() -> None:
+    assert round_floats({"a": [1.23456789, (123456789.0, 3)], "b": None}) == {
+        "a": [1.23457, [123457000.0, 3]],
+        "b": None,
+    }
+
+
+# --- The command line ------------------------------------------------------------------------------------------------
+
+
+def test_seeds_are_ranges_and_lists() -> None:
+    assert parse_seeds("0-2,5") == [0, 1, 2, 5]
+    with pytest.raises(argparse.ArgumentTypeError, match="0-4 or 0,2,5"):
+        parse_seeds("a-b")
+
+
+def test_no_names_are_all_names_and_unknown_ones_are_refused() -> None:
+    assert check_names(None, ["sb3", "ours"], "contender") == ["sb3", "ours"]
+    with pytest.raises(UsageError, match="unknown contender 'our'; did you mean 'ours'"):
+        check_names(["our"], ["sb3", "ours"], "contender")
+    with pytest.raises(UsageError, match="unknown contender 'xyz'; known: sb3, ours"):
+        check_names(["xyz"], ["sb3", "ours"], "contender")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_its_arguments(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"python -m benchmarks {command}" in capsys.readouterr().out
+
+
+def test_scores_lists_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scores", "--list"]) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("sac-pendulum "))
+    assert row.split(maxsplit=3) == ["sac-pendulum", "10,000", "5", ">= -160 by 5k, >= -150 at 10k"]
+
+
+def test_an_unknown_command_is_refused_with_the_closest_name() -> None:
+    with pytest.raises(UsageError, match="unknown command 'score'; did you mean 'scores'"):
+        main(["score"])
