@@ -1,15 +1,16 @@
 """Result files, the statistics over them, the command line, and the committed summary."""
 
 import argparse
+import json
 import random
 from pathlib import Path
 
 import pytest
 from benchmarks.__main__ import COMMANDS, main
 from benchmarks.command_line import UsageError, check_names, parse_seeds
-from benchmarks.results import Session, append_line, read_lines
+from benchmarks.results import RESULTS, Session, append_line, read_lines
 from benchmarks.score_statistics import describe_scores, spread
-from benchmarks.summarize import round_floats
+from benchmarks.summarize import round_floats, summarize, to_text
 
 from rl_training.experiment.manager import summarize as summarize_seeds
 
@@ -81,6 +82,39 @@ def test_a_session_replaces_the_lines_of_the_one_before(tmp_path: Path) -> None:
         {"repeat": 0, "machine": "second", "date": "start"},
         {"repeat": 1, "date": "later", "machine": "second"},
     ]
+
+
+# --- The committed results -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def summary() -> dict[str, object]:
+    return summarize(RESULTS)
+
+
+def test_the_committed_summary_is_what_the_lines_give(summary: dict[str, object]) -> None:
+    text = (RESULTS / "summary.json").read_text(encoding="utf-8")
+    assert text == to_text(summary)
+    assert json.loads(text) == summary
+
+
+def test_every_result_file_is_summarised(summary: dict[str, dict[str, object]]) -> None:
+    for file in RESULTS.rglob("*.jsonl"):
+        kind = file.parent.name
+        if kind not in ("results", "tuning"):
+            assert file.stem in summary[kind], file
+        assert kind != "results" or file.stem in summary, file
+
+
+@pytest.mark.parametrize("file", sorted((RESULTS / "scores").glob("*.jsonl")), ids=lambda file: file.stem)
+def test_a_score_is_the_mean_return_of_the_final_policy(file: Path) -> None:
+    for line in read_lines(file):
+        assert file.stem.removesuffix("-bfloat16") == line["row"]
+        if "failed" not in line:
+            assert line["score"] == pytest.approx(sum(line["returns"]) / len(line["returns"]))
+            assert len(line["curve"]["steps"]) == len(line["curve"]["returns"])
+            assert line["versions"]
+            assert line["machine"]
 
 
 def test_floats_are_rounded_to_six_digits() -> None:
