@@ -31,9 +31,10 @@ from benchmarks.launch import KEPT_RUNS
 from benchmarks.machine import describe_run
 from benchmarks.results import Line, read_lines, to_line, write_text
 from benchmarks.rows.atari import ATARI_ROWS, AtariRow
-from rl_training import Callback, TrainConfig, load_config
+from rl_training import TrainConfig, load_config
 from rl_training.envs.envpool_envs import available_cores
 from rl_training.experiment.metrics import read_json_lines
+from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 
 FINAL_EPISODES = 30

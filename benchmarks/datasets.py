@@ -65,7 +65,8 @@ class Recipe:
 
     @property
     def env_id(self) -> str:
-        return load_config(self.config).env_id
+        env_id: str = load_config(self.config).env_id
+        return env_id
 
     def settings(self) -> list[str]:
         """Return the changes to the config, including those of the recipe itself."""

@@ -107,7 +107,7 @@ class PlainMember(nn.Module):
 
     def loss(self, inputs: Tensor, targets: Tensor, decays: list[float]) -> Tensor:
         mean, log_variance = self(inputs)
-        loss = ((mean - targets).square() * (-log_variance).exp() + log_variance).mean()
+        loss: Tensor = ((mean - targets).square() * (-log_variance).exp() + log_variance).mean()
         loss = loss + 0.01 * (self.max_log_variance.sum() - self.min_log_variance.sum())
         linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
         for decay, layer in zip(decays, linears, strict=True):
@@ -138,7 +138,7 @@ def build_loop(device: torch.device) -> Fit:
             for start in range(0, len(x_train), size):
                 for member, optimizer, rows in zip(members, optimizers, orders[:, start : start + size], strict=True):
                     optimizer.zero_grad()
-                    member.loss(x_train[rows], y_train[rows], decays).backward()
+                    member.loss(x_train[rows], y_train[rows], decays).backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
             with torch.no_grad():
                 errors = [float((member(x_test)[0] - y_test).square().mean()) for member in members]

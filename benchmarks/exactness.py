@@ -151,11 +151,13 @@ class Wandering(gym.Env[np.ndarray, np.int64]):
         self._numbers = np.random.default_rng(0)
         self._place, self._num_steps = 0.0, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         self._place, self._num_steps = 0.0, 0
         return self._observe(), {}
 
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self._place += (2 * int(action) - 1) * self._numbers.random()
         self._num_steps += 1
         return self._observe(), -abs(self._place), abs(self._place) > 3, self._num_steps >= 40, {}
@@ -172,8 +174,8 @@ class Wandering(gym.Env[np.ndarray, np.int64]):
     def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
         halves = state["generator"].reshape(2, 4)
         words = [sum(int(word) << (32 * i) for i, word in enumerate(half)) for half in halves]
-        whole = self._numbers.bit_generator.state
-        self._numbers.bit_generator.state = whole | {"state": {"state": words[0], "inc": words[1]}}
+        words_of_state = {"state": {"state": words[0], "inc": words[1]}}
+        self._numbers.bit_generator.state = {**self._numbers.bit_generator.state, **words_of_state}
         self._place, self._num_steps = float(state["place"]), int(state["num_steps"])
         return self._observe()
 

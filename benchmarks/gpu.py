@@ -73,8 +73,7 @@ def measure_case(
     for repeat in range(repeats):
         for who, seconds in timers.items():
             rate = counts[who] / seconds(counts[who])
-            found = {"contender": who, "repeat": repeat, "updates_per_s": rate}
-            session.add({"measurement": "rate", **head, **found})
+            session.add({"measurement": "rate", **head, "contender": who, "repeat": repeat, "updates_per_s": rate})
 
 
 def measure(

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -119,7 +118,8 @@ def build_updater(case: Case, mode: str, device: str) -> tuple[Seconds, Callable
     spec = find_spec(case.algo)
     offline = spec.loop == "offline"
     setup = replace(setup, dataset=random_dataset(case.spaces)) if offline else setup
-    algorithm, memory = spec.build_algorithm(setup), spec.build_memory(setup)
+    algorithm = spec.build_algorithm(setup)
+    memory: Any = spec.build_memory(setup)
     if not offline:
         memory.add(random_transitions(case.spaces))
     sample = memory.sampler(case.hparams.batch_size * case.at_once)
@@ -146,12 +146,14 @@ def sb3_sac(case: Case, device: str) -> Seconds:
 
 def plain_sac(case: Case, device: str) -> Seconds:
     """Return the timer of SAC as a plain eager loop on the same transitions."""
-    from harness import Setting
+    from harness import CountedSteps, Setting, TrainingEnvs
     from plain_sac import PlainLearner
 
     hparams = case.hparams.model_dump(mode="json")
     setting = Setting(mode="speed", env_id="HalfCheetah-v5", steps=0, hparams=hparams, device=device)
-    learner = PlainLearner(setting, SimpleNamespace(envs=[OnlySpaces()]))
+    training = TrainingEnvs(setting)
+    training.envs = [CountedSteps(OnlySpaces(), training.counter)]
+    learner = PlainLearner(setting, training)
     rows = random_transitions(case.spaces)
     for obs, next_obs, action, reward, terminated in zip(*rows.values(), strict=True):
         learner.buffer.add(obs, action, reward, next_obs, terminated)
