@@ -104,7 +104,7 @@ def shares_of(cores: Sequence[int], parts: int) -> list[Sequence[int]]:
 
 def run_atari(setting: AtariSetting, out: Path) -> int:
     if setting.device.startswith("cuda") and not torch.cuda.is_available():
-        print("error: this benchmark needs a CUDA device, and PyTorch sees none", file=sys.stderr)
+        print("error: this benchmark needs a CUDA device, and PyTorch finds none", file=sys.stderr)
         return 2
     started = time.perf_counter()
     agent, folder = open_agent(setting)

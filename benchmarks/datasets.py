@@ -6,8 +6,9 @@
 The kinds are those of D4RL, but smaller: `random` actions; a `medium` policy, part of the way from random to the final
 one; `medium-replay`, policies from the start up to medium; `expert`, the final policy; `medium-expert`, both. All
 policies act with exploration, as in training. For imitation there is `expert-episode`: a single episode, played
-greedily, by our PPO on CartPole and our DQN on MountainCar. The same command continues an interrupted one, and datasets
-are used again as long as their recipe is unchanged: `facts.json` holds the recipe and the results.
+greedily, by our PPO on CartPole and our DQN on MountainCar; its reset seed follows from the list of kinds. The same
+command continues an interrupted one, and datasets are used again as long as their recipe is unchanged: `facts.json`
+holds the recipe and the results.
 """
 
 import argparse

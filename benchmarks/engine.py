@@ -35,7 +35,7 @@ class Peer:
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """Another contender of ours in a row, to compare with. `hparams`: what differs from its config."""
+    """Another of our contenders in a row, to compare with. `hparams`: changes to its config."""
 
     config: str
     hparams: Mapping[str, Any] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class RowRuns:
     seeds: Sequence[int]
     steps: int
     out: Path
-    matmul_precision: str | None = None  # of ours; None: the config's
+    matmul_precision: str | None = None  # of our contenders; None: the config's
 
     @property
     def file(self) -> Path:

@@ -32,7 +32,7 @@ Seconds = Callable[[int], float]  # returns the time of that many updates
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """An algorithm of ours that learns from random transitions.
+    """One of our algorithms, which learns from random transitions.
 
     `at_once`: updates per call. `others`: other implementations by name: from the case and the device to a timer.
     """

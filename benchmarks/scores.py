@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--matmul-precision",
         choices=tuple(PRECISIONS),
-        help="of ours; medium means bfloat16 products (default: the config's)",
+        help="of our contenders; medium means bfloat16 products (default: the config's)",
     )
     command_line.add_quick(parser)
     command_line.add_out(parser)

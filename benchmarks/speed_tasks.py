@@ -64,7 +64,7 @@ Q_LEARNING = {
     "epsilon_start": 1.0,
     "epsilon_end": 0.05,
     "exploration_fraction": 0.5,
-    # Defaults of ours that the peers do not have.
+    # Our defaults differ here from the peers'.
     "layer_norm": False,
     "learning_rate_schedule": "constant",
 }
@@ -151,6 +151,8 @@ TASKS = {
         reference="sb3",
         floor=True,
     ),
+    # For all contenders: actor and critic are separate tanh networks, Adam's epsilon is 1e-5, the value loss is
+    # `vf_coef` times the mean squared error, advantages are normalised per minibatch, and values are not clipped.
     "ppo": SpeedTask(
         algo="ppo",
         env_id="CartPole-v1",
@@ -178,12 +180,14 @@ TASKS = {
     # The peers' default number of quantiles; their updates take 40 to 90 ms.
     "qr_dqn-200": head_task("qr_dqn", {"num_quantiles": 200}, QR_DQN_CONTENDERS, steps=3_000, reference="sb3_contrib"),
     "c51_dqn": head_task("c51_dqn", {**CARTPOLE_ATOMS, "double_q": True}, HEAD_CONTENDERS, reference="tianshou"),
+    # Our embedding counts its cosines from 0, Tianshou's from 1.
     "iqn": head_task(
         "iqn",
         {"num_quantiles": 32, "num_tau_samples": 8, "embedding_dim": 64, "double_q": True},
         IQN_CONTENDERS,
         reference="tianshou",
     ),
+    # No contender clips the gradient of the fractions.
     "fqf": head_task(
         "fqf",
         {
@@ -196,6 +200,7 @@ TASKS = {
         HEAD_CONTENDERS,
         reference="tianshou",
     ),
+    # All layers are noisy; in Tianshou's own example only the last ones are.
     "rainbow_dqn": head_task(
         "rainbow_dqn",
         {
@@ -227,6 +232,7 @@ TASKS = {
         target_noise=0.2,
         target_noise_clip=0.5,
     ),
+    # Tianshou averages the losses of the critics, ours sums them.
     "redq": replace(
         actor_critic_task(
             "redq",

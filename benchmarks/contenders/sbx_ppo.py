@@ -1,4 +1,7 @@
-"""PPO of sbx-rl (stable-baselines3 in JAX). Actor and critic each have an optimizer, with Adam's epsilon at 1e-5."""
+"""PPO of sbx-rl (stable-baselines3 in JAX). Actor and critic each have an optimizer, with Adam's epsilon at 1e-5.
+
+Each of them clips its own gradient norm. Only the output layer of the actor is orthogonal.
+"""
 
 from harness import Setting, TrainingEnvs, main
 from sb3_interface import OnPolicyModelLearner, ppo_arguments

@@ -25,7 +25,7 @@ ROWS = {
         "cartpole",
         "CartPole-v1",
         150_000,
-        "500; the control is shown beside it",
+        "500; the control is shown as well",
         threshold=475.0,
         goal=500.0,
         track_every=5_000,

@@ -3,6 +3,7 @@
 import argparse
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,18 @@ def test_a_score_is_the_mean_return_of_the_final_policy(file: Path) -> None:
             assert len(line["curve"]["steps"]) == len(line["curve"]["returns"])
             assert line["versions"]
             assert line["machine"]
+
+
+def test_result_files_named_in_configs_and_documents_exist() -> None:
+    root = RESULTS.parent.parent
+    pages = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "configs").resolve().rglob("*.yaml")]
+    cited = {
+        (page.name, file)
+        for page in pages
+        for file in re.findall(r"benchmarks/results/[\w/*-]+\.\w+", page.read_text(encoding="utf-8"))
+    }
+    assert len(cited) > 50
+    assert [(page, file) for page, file in sorted(cited) if not any(root.glob(file))] == []
 
 
 def test_floats_are_rounded_to_six_digits() -> None:
