@@ -1,13 +1,14 @@
-"""H1, H3 to H6: learn an Atari game from pixels on a GPU, through the library's own API, in several sittings.
+"""Train on an Atari game from pixels on a GPU, through the library's own API, in several sittings.
 
-    python -m benchmarks gpu pong --seconds 500 --run FOLDER
-    python -m benchmarks gpu pong --algos dqn,rainbow_dqn,qr_dqn,iqn --seconds 540 --run FOLDER
+    python -m benchmarks atari ppo-pong --seconds 500 --run FOLDER
+    python -m benchmarks atari dqn-pong rainbow_dqn-pong --seconds 540 --run FOLDER
 
-The same command continues the runs in FOLDER where the last sitting stopped: with EnvPool at an episode boundary. The
-result file is written anew after each sitting, and once more with the final evaluation when all steps are taken.
-Several algorithms are processes side by side, each on its share of the cores, with its output in FOLDER/<algo>/log.txt.
+The same command continues the runs in FOLDER where the last sitting stopped; with EnvPool, at an episode boundary. The
+line of a run is replaced after each sitting, and again after the final evaluation, once all steps are taken. Several
+rows run in parallel processes, each with its share of the cores and its output in FOLDER/<row>/log.txt.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -25,27 +26,29 @@ from typing import Any
 import torch
 
 import rl_training
+from benchmarks import command_line
+from benchmarks.launch import KEPT_RUNS
 from benchmarks.machine import describe_run
-from benchmarks.speed import write_json
-from rl_training import Callback, TrainConfig, load_config
+from benchmarks.results import Line, read_lines, to_line, write_text
+from benchmarks.rows.atari import ATARI_ROWS, AtariRow
+from rl_training import TrainConfig, load_config
 from rl_training.envs.envpool_envs import available_cores
 from rl_training.experiment.json_lines import read_json_lines
+from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 
 FINAL_EPISODES = 30
-FINAL_S = 120.0  # what the final evaluation may take; with less left of a sitting, it is the next one's
-TARGETS = {"pong": (18.0, 20.9)}  # H1: ">= 20.9; >= 18 by 2.5M"
+FINAL_S = 120.0  # the final evaluation may take this long; with less time left, the next sitting plays it
 WINDOW = 1_000_000  # frames whose training episodes are averaged: an iteration of Dopamine's curves
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtariSetting:
-    """What a first sitting fixes; a later one only takes `seconds`."""
+    """What the first sitting fixes; a later one takes only `seconds`."""
 
+    name: str
     run: Path
     seconds: float
-    algo: str = "ppo"
-    game: str = "pong"  # of the config: <algo>/<game>_atari.yaml
     steps: int | None = None
     eval_interval: int = 500_000
     eval_episodes: int = 5
@@ -53,12 +56,12 @@ class AtariSetting:
     overrides: Sequence[str] = ()  # "key=value", as for `rl-training train --set`
 
     @property
-    def result_name(self) -> str:
-        return f"gpu_{self.game}.json" if self.algo == "ppo" else f"gpu_{self.game}_{self.algo}.json"
+    def row(self) -> AtariRow:
+        return ATARI_ROWS[self.name]
 
 
 class StopAfter(Callback):
-    """Interrupts the run once its time is up; on-policy between two rollouts: then no half rollout has to be kept."""
+    """Interrupt the run when its time is up; on-policy runs between two rollouts, so that no partial one is stored."""
 
     def __init__(self, seconds: float) -> None:
         self.until = time.perf_counter() + seconds
@@ -70,30 +73,30 @@ class StopAfter(Callback):
             run.stop_reason, run.interrupted = "the sitting's time is up", True
 
 
-def run_side_by_side(algos: Sequence[str], arguments: Sequence[str], folder: Path) -> int:
-    """Start one process per algorithm with these arguments, wait for all, and show the end of what each said."""
+def run_side_by_side(names: Sequence[str], options: Sequence[str], folder: Path) -> int:
+    """Start one process per row with these options, wait for all, and print the end of each log."""
     processes = {}
-    shares = shares_of(sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [], len(algos))
-    for algo, cores in zip(algos, shares, strict=True):
-        log = folder / algo / "log.txt"
+    shares = shares_of(sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [], len(names))
+    for name, cores in zip(names, shares, strict=True):
+        log = folder / name / "log.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
         pin = ["taskset", "-c", ",".join(map(str, cores))] if cores and shutil.which("taskset") else []
-        command = [*pin, sys.executable, "-m", "benchmarks", "gpu", *arguments, "--algos", algo]
+        command = [*pin, sys.executable, "-m", "benchmarks", "atari", name, *options]
         with log.open("ab") as output:
             environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
             process = subprocess.Popen(command, stdout=output, stderr=output, env=environ)
-        processes[algo] = (process, log)
-        print(f"{algo}: process {process.pid}, {len(cores) or available_cores()} cores, {log}", flush=True)
+        processes[name] = (process, log)
+        print(f"{name}: process {process.pid}, {len(cores) or available_cores()} cores, {log}", flush=True)
     codes = {}
-    for algo, (process, log) in processes.items():
-        codes[algo] = process.wait()
+    for name, (process, log) in processes.items():
+        codes[name] = process.wait()
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
-        print(f"--- {algo}: exit code {codes[algo]}\n{tail}", flush=True)
+        print(f"--- {name}: exit code {codes[name]}\n{tail}", flush=True)
     return max(codes.values())
 
 
 def shares_of(cores: Sequence[int], parts: int) -> list[Sequence[int]]:
-    """Deal the cores out evenly, neighbours together; with fewer cores than parts nobody is kept to any."""
+    """Split the cores evenly, neighbours together; with fewer cores than parts, no part is pinned."""
     if len(cores) < parts:
         return [()] * parts
     return [cores[len(cores) * part // parts : len(cores) * (part + 1) // parts] for part in range(parts)]
@@ -101,7 +104,7 @@ def shares_of(cores: Sequence[int], parts: int) -> list[Sequence[int]]:
 
 def run_atari(setting: AtariSetting, out: Path) -> int:
     if setting.device.startswith("cuda") and not torch.cuda.is_available():
-        print("error: this benchmark needs a CUDA device, and PyTorch sees none", file=sys.stderr)
+        print("error: this benchmark needs a CUDA device, and PyTorch finds none", file=sys.stderr)
         return 2
     started = time.perf_counter()
     agent, folder = open_agent(setting)
@@ -110,35 +113,49 @@ def run_atari(setting: AtariSetting, out: Path) -> int:
         result = agent.learn()
         folder, finished = result.run_dir, not result.interrupted
     assert folder is not None
-    results = {**describe_run(), **collect(folder, setting), "finished": finished, "final": None}
+    results = {**collect(folder, setting), "finished": finished, "final": None, **describe_run()}
     results["sitting_s"] = time.perf_counter() - started
-    write_json(out, results)
+    write_run(out, results)
     if finished and setting.seconds - results["sitting_s"] > FINAL_S:
-        # Seeds of their own: the run's own evaluations have played on its first ones.
+        # Other seeds than those of the evaluations during training.
         episodes = agent.evaluate(seeds=range(1_000_000, 1_000_000 + FINAL_EPISODES))
         returns = [episode.ret for episode in episodes]
         results["final"] = {"mean_return": fmean(returns), "returns": returns}
-        write_json(out, results)
+        write_run(out, results)
     print_curve(results)
     print(f"written: {out}")
     return 0
 
 
+def write_run(out: Path, results: Line) -> None:
+    """Replace the line of this run, which is identified by its first sitting; keep those of other runs."""
+    line = {**results, "training_curve": columns(results["training_curve"]), "curve": columns(results["curve"])}
+    others = [other for other in read_lines(out) if other["sittings"][0] != line["sittings"][0]]
+    write_text(out, "".join(to_line(each) + "\n" for each in [*others, line]))
+
+
+def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Turn records with the same keys into one list per key."""
+    return {key: [record[key] for record in records] for key in (records[0] if records else ())}
+
+
 def open_agent(setting: AtariSetting) -> tuple[Any, Path | None]:
-    """Take up the run below `setting.run`, or set a new one up there."""
+    """Continue the run in `setting.run`, or set up a new one there."""
     callbacks = [StopAfter(setting.seconds)]
     runs = sorted(path.parent.parent for path in setting.run.glob("*/checkpoints/latest"))
     if runs:
         config = load_config(runs[-1] / "config.yaml")
         return agent_class(config).load(runs[-1], callbacks=callbacks), runs[-1]
-    config = load_config(f"{setting.algo}/{setting.game}_atari.yaml", setting.overrides)
+    config = load_config(setting.row.config, setting.overrides)
     on_policy = config.spec.loop == "on_policy"
     config = config.updated(
         device=setting.device,
         execution_backend="envpool",
         eval_interval=setting.eval_interval,
         eval_episodes=setting.eval_episodes,
-        checkpoint_interval=setting.eval_interval if on_policy else 0,  # a replay memory is gigabytes: once a sitting
+        checkpoint_interval=setting.eval_interval
+        if on_policy
+        else 0,  # a replay memory takes gigabytes: once per sitting
         keep_checkpoints=1,
         tensorboard=False,
         output_dir=setting.run,
@@ -153,7 +170,7 @@ def agent_class(config: TrainConfig) -> Any:
 
 
 def collect(folder: Path, setting: AtariSetting) -> dict[str, Any]:
-    """Put together what the run's own logs say."""
+    """Collect the results from the logs of the run."""
     metadata = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
     metrics = list(read_json_lines(folder / "metrics.jsonl"))
     evaluations = list(read_json_lines(folder / "eval.jsonl"))
@@ -167,7 +184,10 @@ def collect(folder: Path, setting: AtariSetting) -> dict[str, Any]:
     ]
     last = metrics[-1] if metrics else {"step": 0, "gradient_step": 0, "wall_s": 0.0}
     return {
-        "benchmark": f"gpu {setting.game}",
+        "row": setting.name,
+        "contender": "ours",
+        "seed": config.seed,
+        "steps": config.total_timesteps,
         "gpu": torch.cuda.get_device_name() if setting.device.startswith("cuda") else None,
         "versions": {
             **metadata["starts"][-1]["versions"],
@@ -177,16 +197,16 @@ def collect(folder: Path, setting: AtariSetting) -> dict[str, Any]:
         "config": config.model_dump(mode="json", exclude={"output_dir"}),
         "step": last["step"],
         "gradient_step": last["gradient_step"],
-        "wall_s": last["wall_s"],  # of training and evaluating, over all sittings; starting up is not in it
+        "wall_s": last["wall_s"],  # training and evaluation over all sittings, without start-up
         "steps_per_s": last["step"] / last["wall_s"] if metrics else None,
-        # The median leaves the intervals out in which an evaluation was played.
+        # The median is not affected by the intervals with an evaluation.
         "training_steps_per_s": median(record["steps_per_s"] for record in metrics) if metrics else None,
         "updates_per_s": last["gradient_step"] / last["wall_s"] if metrics else None,
         "training_updates_per_s": median_rate(metrics, "gradient_step"),
         "training_curve": training_curve(
             read_json_lines(folder / "episodes.jsonl"), metrics, config.env_kwargs.get("frame_skip", 4)
         ),
-        "first_evaluation_at": {f"{target:g}": first_at(curve, target) for target in TARGETS.get(setting.game, ())},
+        "first_evaluation_at": {f"{target:g}": first_at(curve, target) for target in setting.row.evaluations},
         "curve": curve,
         "sittings": [{"started": start["started"], "from_step": start["step"]} for start in metadata["starts"]],
         "resumes": metadata["starts"][-1]["resume"],
@@ -216,7 +236,7 @@ def training_curve(
 
 
 def median_rate(metrics: Sequence[dict[str, Any]], name: str) -> float | None:
-    """Give the median per second over the log's intervals, most of which hold no evaluation."""
+    """Return the median rate per second over the log intervals, most of which contain no evaluation."""
     rates = [
         (after[name] - before[name]) / (after["wall_s"] - before["wall_s"])
         for before, after in pairwise(metrics)
@@ -226,7 +246,7 @@ def median_rate(metrics: Sequence[dict[str, Any]], name: str) -> float | None:
 
 
 def wall_at(metrics: Iterable[dict[str, Any]], step: int) -> float | None:
-    """Give the seconds at the last record up to `step`."""
+    """Return the wall time of the last record up to `step`."""
     return max((record["wall_s"] for record in metrics if record["step"] <= step), default=None)
 
 
@@ -239,7 +259,7 @@ def first_at(curve: Iterable[dict[str, Any]], target: float) -> dict[str, Any] |
 
 def print_curve(results: dict[str, Any]) -> None:
     for point in results["training_curve"]:
-        frames = f"{point['frames'] / 1e6:g}M frames{'' if point['complete'] else ' (not yet)'}"
+        frames = f"{point['frames'] / 1e6:g}M frames{'' if point['complete'] else ' (incomplete)'}"
         print(f"{frames:>24} {point['episodes']:6} training episodes {point['mean_return']:8.1f}")
     for point in results["curve"]:
         print(f"{point['step']:12,} steps {point['wall_s'] or 0:8.0f} s {point['mean_return']:8.1f}")
@@ -248,5 +268,44 @@ def print_curve(results: dict[str, Any]) -> None:
     if results["final"]:
         print(f"final, {len(results['final']['returns'])} episodes: {results['final']['mean_return']:.2f}")
     else:
-        left = "the final evaluation is left" if results["finished"] else "not at its end"
-        print(f"{left}: give the same command again")
+        left = "the final evaluation is missing" if results["finished"] else "unfinished"
+        print(f"{left}: run the same command again")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="ROW",
+        help=f"of {', '.join(ATARI_ROWS)}; several run in parallel (default: ppo-pong)",
+    )
+    parser.add_argument(
+        "--run", type=Path, help="folder of the runs, which are continued (default: runs/benchmarks/atari)"
+    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop and save after this time")
+    parser.add_argument("--steps", type=int, help="environment steps of the whole run, instead of the config's")
+    parser.add_argument("--eval-interval", type=int, default=500_000, help="environment steps (default: %(default)s)")
+    parser.add_argument("--eval-episodes", type=int, default=5, help="per evaluation (default: %(default)s)")
+    parser.add_argument("--device", default="cuda", help="(default: %(default)s)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the config; can be repeated"
+    )
+    command_line.add_out(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    names = command_line.check_names(args.names or ["ppo-pong"], list(ATARI_ROWS), "row")
+    folder = args.run or KEPT_RUNS / "atari"
+    if len(names) > 1:
+        return run_side_by_side(names, [part for part in sys.argv[2:] if part not in names], folder)
+    setting = AtariSetting(
+        name=names[0],
+        run=folder / names[0],
+        seconds=args.seconds,
+        steps=args.steps,
+        eval_interval=args.eval_interval,
+        eval_episodes=args.eval_episodes,
+        device=args.device,
+        overrides=args.set,
+    )
+    return run_atari(setting, command_line.result_folder(args) / "atari" / f"{names[0]}.jsonl")

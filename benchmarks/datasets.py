@@ -1,15 +1,17 @@
-"""Datasets to learn from offline: our own SAC, trained with its shipped config, and recorded along the way.
+"""Datasets for offline learning: our own SAC, trained with its shipped config, and recorded along the way.
 
     python -m benchmarks datasets pendulum halfcheetah hopper --device cuda --jobs 8
     python -m benchmarks datasets cartpole mountaincar
 
-As in D4RL, but smaller: `random` actions; a `medium` policy, part of the way from random to the final one;
-`medium-replay`, policies from the start up to medium; `expert`, the final policy; `medium-expert`, both. All policies
-act as in training, with their exploration. To be imitated there is `expert-episode`: a single one, played greedily, by
-our PPO on CartPole and our DQN on MountainCar. An interrupted command goes on, and what is there already is used again
-as long as its recipe stays as it is: `facts.json` says what it was, and what came of it.
+The kinds are those of D4RL, but smaller: `random` actions; a `medium` policy, part of the way from random to the final
+one; `medium-replay`, policies from the start up to medium; `expert`, the final policy; `medium-expert`, both. All
+policies act with exploration, as in training. For imitation there is `expert-episode`: a single episode, played
+greedily, by our PPO on CartPole and our DQN on MountainCar; its reset seed follows from the list of kinds. The same
+command continues an interrupted one, and datasets are used again as long as their recipe is unchanged: `facts.json`
+holds the recipe and the results.
 """
 
+import argparse
 import hashlib
 import json
 import os
@@ -20,37 +22,36 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks.launch import KEPT_RUNS
-from benchmarks.machine import describe_machine, describe_source
+from benchmarks.machine import describe_machine, describe_source, now
 from benchmarks.peers import ROOT
-from benchmarks.speed import write_json
+from benchmarks.results import write_json
 from rl_training import load_config
 
 DATASETS = KEPT_RUNS / "datasets"
 KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
 EPISODE = "expert-episode"
-# Numbers of policies in medium-replay, of which the largest is taken for which there are checkpoints: each has its even
-# part of the rows, and no part of an episode where all episodes are equally long.
+# Possible numbers of policies in medium-replay; the largest for which there are checkpoints is taken. Each policy
+# records an equal number of rows, and only whole episodes where all episodes have the same length.
 MIXES = (10, 5, 4, 2, 1)
 
 
 class DatasetError(RuntimeError):
-    """A dataset could not be made."""
+    """A dataset could not be recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How the datasets of an environment are made.
+    """How the datasets of an environment are recorded.
 
-    `interval`: env steps between checkpoints, each of which plays `eval_episodes`. `medium`: how far from the random
-    policy's return to the final one's the medium policy should be. `expert_episodes`: of the final policy, played
-    greedily; their mean is what counts as 100. `rows`: of each dataset. `changes`: "key=value" texts for the config.
-    `kinds`: those that are of use, the random one among them.
+    `interval`: environment steps between checkpoints, each evaluated over `eval_episodes`. `medium`: the position of
+    the medium policy between the random return (0) and the final one (1). `expert_episodes`: greedy episodes of the
+    final policy, whose mean return is the normalised score 100. `rows`: transitions per dataset. `changes`: "key=value"
+    strings for the config. `kinds`: the datasets to record; always includes random.
     """
 
     config: str
@@ -65,10 +66,11 @@ class Recipe:
 
     @property
     def env_id(self) -> str:
-        return load_config(self.config).env_id
+        env_id: str = load_config(self.config).env_id
+        return env_id
 
     def settings(self) -> list[str]:
-        """Give the changes of the config, those that the recipe itself makes included."""
+        """Return the changes to the config, including those of the recipe itself."""
         watched = {
             "eval_interval": self.interval,
             "checkpoint_interval": self.interval,
@@ -79,11 +81,11 @@ class Recipe:
         return [*(f"{name}={value}" for name, value in watched.items()), *self.changes]
 
     def identity(self) -> dict[str, Any]:
-        """Give all that determines the datasets, but for the library's code, its defaults and the machine."""
+        """Return what determines the datasets, except for the library's code, its defaults and the machine."""
         config = load_config(self.config, self.settings())
         trained = config.model_dump(mode="json", include={"algo", "env_id", "total_timesteps", "algo_kwargs"})
         identity: dict[str, Any] = json.loads(json.dumps({**asdict(self), "config": trained}))
-        del identity["kinds"]  # which there are says nothing about any of them
+        del identity["kinds"]  # which kinds there are does not change any of them
         return identity
 
 
@@ -112,7 +114,7 @@ RECIPES = {
 
 @dataclass(frozen=True)
 class Policy:
-    """A checkpoint of the training run, and the mean return of its evaluation, greedily."""
+    """A checkpoint of the training run, and the mean return of its greedy evaluation."""
 
     step: int
     mean_return: float
@@ -120,54 +122,54 @@ class Policy:
 
 
 def nearest_to_share(policies: Sequence[Policy], random_return: float, final_return: float, share: float) -> Policy:
-    """Give the first of the policies nearest to `share` of the way from the random policy's return to the final's."""
+    """Return the first policy nearest to `share` of the way from the random return to the final one."""
     wanted = random_return + share * (final_return - random_return)
     return min(policies, key=lambda policy: abs(policy.mean_return - wanted))
 
 
 def spread_out(policies: Sequence[Policy]) -> list[Policy]:
-    """Give as many policies as one of MIXES says, evenly from first to last, the last one included."""
+    """Return as many policies as one of MIXES allows, evenly spaced, including the last one."""
     count = next(count for count in MIXES if count <= len(policies))
     return [policies[round((place + 1) * len(policies) / count) - 1] for place in range(count)]
 
 
 class DatasetFolder:
-    """The datasets of one environment, their facts, and the training run behind them, in a folder of their own."""
+    """The folder of one environment: its datasets, their facts, and the training run behind them."""
 
     def __init__(self, name: str) -> None:
         self.name, self.recipe, self.path = name, RECIPES[name], DATASETS / name
-        self._lock = threading.Lock()  # of the facts
+        self._lock = threading.Lock()  # protects facts.json
 
     def file(self, kind: str) -> Path:
         return self.path / f"{kind}.npz"
 
     def facts(self) -> dict[str, Any]:
-        """Give what is known; nothing, if it was made by another recipe."""
+        """Return the recorded facts; an empty dict if they belong to another recipe."""
         file = self.path / "facts.json"
         facts: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
         return facts if facts.get("recipe") == self.recipe.identity() else {}
 
     def missing(self, kinds: Sequence[str] | None = None) -> list[str]:
-        """Give those of the kinds that are not there; of all that the recipe has, if none are named."""
+        """Return the kinds that are not recorded yet, of the given ones or of all in the recipe."""
         facts = self.facts()
         kinds = self.recipe.kinds if kinds is None else kinds
         return [kind for kind in kinds if kind not in facts.get("datasets", {}) or not self.file(kind).is_file()]
 
     def start(self) -> None:
-        """Begin with nothing, unless what is there was begun by the same recipe."""
+        """Start with an empty folder, unless the folder belongs to the same recipe."""
         if not self.facts():
             shutil.rmtree(self.path, ignore_errors=True)
             write_json(self.path / "facts.json", {"recipe": self.recipe.identity(), "datasets": {}})
 
     def note(self, **facts: Any) -> None:
-        """Add facts; those of `datasets` to those of other datasets."""
+        """Add facts. Those in `datasets` are merged with the facts of other datasets."""
         with self._lock:
             known = self.facts()
             datasets = {**known["datasets"], **facts.pop("datasets", {})}
             write_json(self.path / "facts.json", {**known, **facts, "datasets": datasets})
 
     def train(self, device: str) -> None:
-        """Train the policies, or go on with it, and record random actions; note how good each of them is."""
+        """Train the policies, or continue to, and record random actions; note the return of each policy."""
         recipe, facts = self.recipe, self.facts()
         if "random" in self.missing():
             self.record("random", [])
@@ -207,7 +209,7 @@ class DatasetFolder:
         )
 
     def players(self, kind: str) -> list[Policy]:
-        """Give the policies that make a dataset, each an even part of it, in their order."""
+        """Return the policies that record a dataset, each an equal part of it, in order."""
         training = self.facts()["training"]
         policies = [Policy(**policy) for policy in training["policies"]]
         (medium,) = (policy for policy in policies if policy.step == training["medium_step"])
@@ -220,16 +222,16 @@ class DatasetFolder:
         }[kind]
 
     def record(self, kind: str, players: Sequence[Policy]) -> None:
-        """Record a dataset, with the players or random actions, and note what it holds."""
+        """Record a dataset with the given policies, or with random actions, and note its contents."""
         file, seed = self.file(kind), 1 + self.recipe.seed + (*KINDS, EPISODE).index(kind)
-        file.unlink(missing_ok=True)  # of a command that was killed before it noted the facts
+        file.unlink(missing_ok=True)  # left by a command that was killed before it noted the facts
         who = [part for policy in players for part in ("--run", str(self.path / policy.path))]
         if not players:
             who += ["--random", "--env", self.recipe.env_id]
         elif kind != EPISODE:
             who += ["--explore"]
         size = ("--episodes", "1") if kind == EPISODE else ("--steps", str(self.recipe.rows))
-        # Small networks, one observation at a time: a CPU's work.
+        # Small networks, one observation at a time: faster on a CPU.
         call("record", *who, *size, "--seed", str(seed), "--out", str(file), "--quiet", on_cpu=True)
         facts = {
             "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
@@ -244,7 +246,7 @@ class DatasetFolder:
 
 
 def evaluated_checkpoints(run: Path) -> list[Policy]:
-    """Give the checkpoints of a run that were evaluated, in their order; paths are relative to its folder's folder."""
+    """Return the evaluated checkpoints of a run in order; paths are relative to the folder of the environment."""
     returns: dict[int, list[float]] = {}
     for line in (run / "eval.jsonl").read_text().splitlines():
         played = json.loads(line)
@@ -257,7 +259,7 @@ def evaluated_checkpoints(run: Path) -> list[Policy]:
 
 
 def describe_episodes(file: Path) -> dict[str, Any]:
-    """Say what a dataset holds; its last episode, and the last of each who made it, may be cut short."""
+    """Describe the episodes of a dataset. The last episode of each policy may be cut short."""
     from rl_training.datasets.files import read_transitions  # imports torch, which other benchmarks do not need
     from rl_training.datasets.transition_dataset import TransitionDataset
 
@@ -280,12 +282,8 @@ def all_kinds(names: Sequence[str]) -> list[str]:
     return [f"{name}/{kind}" for name in names for kind in RECIPES[name].kinds]
 
 
-def now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
 def call(*arguments: str, on_cpu: bool = False) -> str:
-    """Run `rl-training` with the arguments in a process of its own; give what it printed."""
+    """Run `rl-training` with the arguments in its own process; return its output."""
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""} if on_cpu else None
     command = [sys.executable, "-m", "rl_training", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, cwd=ROOT)
@@ -295,7 +293,7 @@ def call(*arguments: str, on_cpu: bool = False) -> str:
 
 
 def make_datasets(datasets: Sequence[str], *, device: str, jobs: int) -> None:
-    """Make what is missing of some, such as pendulum/medium: training runs side by side, then what is recorded of each.
+    """Record the missing datasets of a list such as ["pendulum/medium"]; training runs and recordings run in parallel.
 
     `jobs`: processes at a time.
     """
@@ -324,7 +322,7 @@ def make_datasets(datasets: Sequence[str], *, device: str, jobs: int) -> None:
 
 
 def dataset_facts(name: str) -> dict[str, Any]:
-    """Give what a result says about a dataset, such as pendulum/medium-replay, and where the file lies."""
+    """Return the facts of a dataset, such as pendulum/medium-replay, and the path of its file."""
     folder_name, _, kind = name.partition("/")
     folder = DatasetFolder(folder_name)
     facts = folder.facts()
@@ -338,6 +336,20 @@ def dataset_facts(name: str) -> dict[str, Any]:
 
 
 def normalised(mean_return: float, facts: Mapping[str, Any]) -> float:
-    """Give a return as a score: 0 is the random policy's, 100 the expert's."""
+    """Normalise a return: 0 is the mean return of random actions, 100 that of the expert."""
     span = facts["expert_return"] - facts["random_return"]
     return float(100.0 * (mean_return - facts["random_return"]) / span)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="ENV", help=f"of {', '.join(RECIPES)} (default: all)")
+    parser.add_argument("--device", default="cpu", help="where the policies train (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    unknown = [name for name in args.names if name not in RECIPES]
+    if unknown:
+        raise DatasetError(f"unknown environment {unknown[0]!r}; known: {', '.join(RECIPES)}")
+    make_datasets(all_kinds(args.names or list(RECIPES)), device=args.device, jobs=args.jobs)
+    return 0

@@ -1,17 +1,16 @@
-"""Fitting a dynamics ensemble: ours beside a plain loop over its members, and what a run of MBPO spends its time on.
+"""Fitting a dynamics ensemble: ours against a plain loop over its members, and how a run of MBPO spends its time.
 
-    python -m benchmarks dynamics        (on a CUDA device, if PyTorch sees one, and on one core of the CPU)
+    python -m benchmarks dynamics        (on one core of the CPU, and on a CUDA device if PyTorch finds one)
 
 All contenders fit the same 5,000 random transitions of HalfCheetah-v5 for the same number of epochs, from new weights,
-bootstraps and hold-out included. Contenders alternate. On the CPU, times are CPU times of this process, so that a
-neighbour on the machine counts little; wall times lie beside them in the result file.
+including bootstraps and held-out set. Contenders alternate. On the CPU, times are CPU times of this process, so that
+other load on the machine counts little; wall times are in the result file as well.
 """
 
+import argparse
 import os
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,9 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks import command_line
 from benchmarks.machine import describe_run
-from benchmarks.speed import write_json
-from benchmarks.spread import Spread, spread
+from benchmarks.measurements import summarize_dynamics
+from benchmarks.results import Session
+from benchmarks.spread import Spread
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces
@@ -41,7 +42,7 @@ EPOCHS = 5
 HPARAMS = MBPOHParams(model_max_epochs=EPOCHS, model_patience=EPOCHS)
 RUN_STEPS = 60  # after learning_starts
 
-Fit = Callable[[dict[str, np.ndarray]], float]  # gives the error on held-out transitions
+Fit = Callable[[dict[str, np.ndarray]], float]  # returns the error on held-out transitions
 
 
 def random_transitions(count: int = TRANSITIONS) -> tuple[Spaces, dict[str, np.ndarray]]:
@@ -87,7 +88,7 @@ def build_ours(spaces: Spaces, device: torch.device, mode: str) -> Fit:
 
 
 class PlainMember(nn.Module):
-    """One probabilistic network, as a tutorial would write it."""
+    """One probabilistic network, written as in a tutorial."""
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class PlainMember(nn.Module):
 
     def loss(self, inputs: Tensor, targets: Tensor, decays: list[float]) -> Tensor:
         mean, log_variance = self(inputs)
-        loss = ((mean - targets).square() * (-log_variance).exp() + log_variance).mean()
+        loss: Tensor = ((mean - targets).square() * (-log_variance).exp() + log_variance).mean()
         loss = loss + 0.01 * (self.max_log_variance.sum() - self.min_log_variance.sum())
         linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
         for decay, layer in zip(decays, linears, strict=True):
@@ -115,7 +116,7 @@ class PlainMember(nn.Module):
 
 
 def build_loop(device: torch.device) -> Fit:
-    """Seven networks and optimizers of PyTorch's, one after the other."""
+    """Build a fit of seven separate PyTorch networks and optimizers, one after the other."""
 
     def fit(transitions: dict[str, np.ndarray]) -> float:
         inputs = np.concatenate([transitions["obs"], transitions["actions"]], 1)
@@ -137,7 +138,7 @@ def build_loop(device: torch.device) -> Fit:
             for start in range(0, len(x_train), size):
                 for member, optimizer, rows in zip(members, optimizers, orders[:, start : start + size], strict=True):
                     optimizer.zero_grad()
-                    member.loss(x_train[rows], y_train[rows], decays).backward()
+                    member.loss(x_train[rows], y_train[rows], decays).backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
             with torch.no_grad():
                 errors = [float((member(x_test)[0] - y_test).square().mean()) for member in members]
@@ -149,32 +150,24 @@ def build_loop(device: torch.device) -> Fit:
 # --- Measurements ----------------------------------------------------------------------------------------------------
 
 
-def measure_fits(device: torch.device, repeats: int) -> dict[str, Any]:
+def measure_fits(device: torch.device, repeats: int, session: Session) -> None:
     spaces, transitions = random_transitions()
     modes = ["eager", "compile", "cuda_graph"] if device.type == "cuda" else ["eager", "compile"]
     contenders: dict[str, Fit] = {f"ours-{mode}": build_ours(spaces, device, mode) for mode in modes}
     contenders["loop"] = build_loop(device)
     for fit in contenders.values():
-        fit(transitions)  # compiling, capturing and warming up
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
-    errors: dict[str, float] = {}
-    for _ in range(repeats):
+        fit(transitions)  # compilation, capture and warm-up
+    for repeat in range(repeats):
         for name, fit in contenders.items():
             wall, cpu = time.perf_counter(), time.process_time()
-            errors[name] = fit(transitions)
-            times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
-    which = 0 if device.type == "cuda" else 1  # a GPU's work is no CPU time
-    seconds = {name: spread([pair[which] for pair in pairs]) for name, pairs in times.items()}
-    return {
-        "seconds_per_fit": {name: asdict(figures) for name, figures in seconds.items()},
-        "wall_and_cpu_s": times,
-        "loop_over_ours": {name: seconds["loop"].median / figures.median for name, figures in seconds.items()},
-        "holdout_mse": errors,
-    }
+            error = fit(transitions)
+            seconds = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+            head = {"measurement": "fit", "device": device.type, "contender": name, "repeat": repeat}
+            session.add({**head, **seconds, "holdout_mse": error})
 
 
 class Stopwatch(Callback):
-    """Adds up what a run spends in each part of the algorithm, and counts its calls, from the first fit on."""
+    """Add up the time and the calls of each part of the algorithm, from the first fit on."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -187,7 +180,7 @@ class Stopwatch(Callback):
             setattr(run.algorithm, method, self._timed(getattr(run.algorithm, method), part))
 
     def on_step(self, run: Run) -> None:
-        if self._start is not None:  # the step's own calls of the env and of the models lie before
+        if self._start is not None:  # the calls of the environment and of the models come before this
             self.seconds["all"] = self.clock() - self._start
             self.calls["all"] += 1
 
@@ -206,9 +199,9 @@ class Stopwatch(Callback):
 
 
 def measure_run(device: torch.device) -> dict[str, Any]:
-    """Train MBPO on HalfCheetah for a while, and say what share each part has of a whole interval between fits.
+    """Train MBPO on HalfCheetah for a short while and return the share of each part in an interval between fits.
 
-    The rest is acting, stepping the env and writing. A run before compiles.
+    The rest is acting, stepping the environment and logging. A first run compiles.
     """
     config = load_config("configs/mbpo/halfcheetah.yaml")
     settings = {**config.algo_kwargs, "model_max_epochs": EPOCHS}
@@ -241,39 +234,39 @@ def measure_run(device: torch.device) -> dict[str, Any]:
     }
 
 
-def run_dynamics(*, repeats: int, core: int | None, out: Path, cpu: bool = True) -> int:
-    """Measure on the CPU and on a GPU if there is one; print, and write `out`."""
+def run_dynamics(*, repeats: int, core: int | None, out: Path) -> None:
+    """Measure on the CPU, and on a GPU if there is one; print, and write `out`."""
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     torch.set_num_threads(1)
-    devices = ["cpu"] * cpu + ["cuda"] * torch.cuda.is_available()
-    results: dict[str, Any] = {
-        "benchmark": "dynamics",
+    facts = {
         **describe_run(),
         "versions": {"torch": torch.__version__, "numpy": np.__version__, "gymnasium": gym.__version__},
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "setting": {"env_id": ENV_ID, "transitions": TRANSITIONS, "epochs": EPOCHS, **HPARAMS.model_dump(mode="json")},
         "core": core,
-        "repeats": repeats,
-        "devices": {},
     }
-    for name in devices:
+    session = Session(out, facts)
+    for name in ["cpu"] + ["cuda"] * torch.cuda.is_available():
         device = torch.device(name)
-        figures = results["devices"][name] = {"fits": measure_fits(device, repeats)}
-        write_json(out, results)
-        for contender, seconds in figures["fits"]["seconds_per_fit"].items():
-            ratio = figures["fits"]["loop_over_ours"][contender]
-            print(
-                f"{name:5} {contender:16} {Spread(**seconds):.2f} s per fit, loop takes {ratio:.2f} times", flush=True
-            )
-        figures["run"] = measure_run(device)
-        write_json(out, results)
-        parts = figures["run"]["shares"], figures["run"]["seconds"]
-        print(f"{name:5} {figures['run']['env_steps']} env steps of a run: ", end="")
-        print(", ".join(f"{part} {parts[1][part]:.1f} s ({share:.0%})" for part, share in parts[0].items()), flush=True)
+        measure_fits(device, repeats, session)
+        session.add({"measurement": "run", "device": name, **measure_run(device)})
+        figures = summarize_dynamics(session.lines)[name]
+        run = figures.pop("run")
+        for contender, fit in figures.items():
+            seconds = Spread(fit["median"], fit["min"], fit["max"])
+            print(f"{name:5} {contender:16} {seconds:.2f} s per fit, loop takes {fit['loop_over_this']:.2f} times")
+        parts = ", ".join(f"{part} {run['seconds'][part]:.1f} s ({share:.0%})" for part, share in run["shares"].items())
+        print(f"{name:5} {run['env_steps']} environment steps of a run: {parts}", flush=True)
     print(f"written: {out}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repeats", type=int, default=5, help="rounds over all contenders (default: %(default)s)")
+    command_line.add_core(parser)
+    command_line.add_out(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    run_dynamics(repeats=args.repeats, core=args.core, out=command_line.result_folder(args) / "dynamics.jsonl")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_dynamics(repeats=3, core=None, out=Path(sys.argv[1])))

@@ -1,9 +1,9 @@
-"""Exact resume: stop runs at chosen and random steps, resume them, and compare everything with the unbroken run.
+"""Exact resume: stop runs at chosen and random steps, resume them, and compare everything with an uninterrupted run.
 
 `tests/test_exact_resume.py` uses the same functions for a few stops; `python -m benchmarks exactness` makes many.
 """
 
-import json
+import argparse
 import os
 import random
 import signal
@@ -20,7 +20,10 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 
+from benchmarks import command_line
 from benchmarks.machine import describe_run
+from benchmarks.measurements import summarize_exactness
+from benchmarks.results import Session
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, read_pointer
 from rl_training.experiment.config import TrainConfig
@@ -33,11 +36,11 @@ from rl_training.runtime.run import Run
 from rl_training.runtime.setup import resolve
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
 
-# What the clock decides; metrics.jsonl is as long as its wall times are in digits.
+# These depend on the clock; the length of metrics.jsonl depends on the digits of its wall times.
 WALL_TIMES = ("wall_s", "steps_per_s")
 WALL_VALUES = {"log_positions|metrics"}
 
-# The intervals do not divide each other nor the stops; the ring of 400 rows goes round.
+# The intervals divide neither each other nor the stops; the ring buffer of 400 rows wraps around.
 SETTINGS: dict[str, Any] = {
     "algo": "dqn",
     "env_id": "CartPole-v1",
@@ -70,7 +73,7 @@ ALGO_KWARGS: dict[str, dict[str, Any]] = {
         **SMALL_ACTOR_CRITIC,
         "num_critics": 4,
         "gradient_updates_per_step": 3,
-        "policy_delay": 5,  # the actor's steps fall into different places of the calls
+        "policy_delay": 5,  # so the actor's updates fall on different positions within a call
         "prioritized": True,
     },
     "mbpo": {
@@ -124,7 +127,7 @@ ALGO_KWARGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One kind of run whose exactness is asked for."""
+    """One kind of run whose exactness is checked."""
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -141,18 +144,20 @@ class Case:
 
 
 class Wandering(gym.Env[np.ndarray, np.int64]):
-    """Draws its steps from a generator that no reset seeds: only its own state, which it offers, brings it back."""
+    """An environment whose generator no reset seeds: only its own state, which it exposes, restores it."""
 
     def __init__(self) -> None:
         self.observation_space, self.action_space = Box(-np.inf, np.inf, (2,), np.float32), Discrete(2)
         self._numbers = np.random.default_rng(0)
         self._place, self._num_steps = 0.0, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         self._place, self._num_steps = 0.0, 0
         return self._observe(), {}
 
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self._place += (2 * int(action) - 1) * self._numbers.random()
         self._num_steps += 1
         return self._observe(), -abs(self._place), abs(self._place) > 3, self._num_steps >= 40, {}
@@ -169,8 +174,8 @@ class Wandering(gym.Env[np.ndarray, np.int64]):
     def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
         halves = state["generator"].reshape(2, 4)
         words = [sum(int(word) << (32 * i) for i, word in enumerate(half)) for half in halves]
-        whole = self._numbers.bit_generator.state
-        self._numbers.bit_generator.state = whole | {"state": {"state": words[0], "inc": words[1]}}
+        words_of_state = {"state": {"state": words[0], "inc": words[1]}}
+        self._numbers.bit_generator.state = {**self._numbers.bit_generator.state, **words_of_state}
         self._place, self._num_steps = float(state["place"]), int(state["num_steps"])
         return self._observe()
 
@@ -250,7 +255,7 @@ OFFLINE = [
             "algo": algo,
             "env_id": "Pendulum-v1",
             "total_timesteps": 400,
-            "log_interval": 67,  # calls of updates end at the intervals: none of them is a multiple of the usual ten
+            "log_interval": 67,  # update calls end at the intervals: none is a multiple of the usual ten
             "eval_interval": 153,
             "checkpoint_interval": 89,
         },
@@ -268,7 +273,7 @@ VARIANTS = [*DQN_VARIANTS, *PPO_VARIANTS, *ACTOR_CRITICS, *OFFLINE, GAIL, DREAME
 
 
 class StopAt(Callback):
-    """End the run once `step` env steps are taken: by its own stop, or by a signal as the system would send it."""
+    """End the run after `step` environment steps: by its own stop, or by a signal to the process."""
 
     def __init__(self, step: int, signal_number: int | None = None) -> None:
         self._step, self._signal = step, signal_number
@@ -300,12 +305,12 @@ def run_broken(case: Case, folder: Path, stops: Sequence[int], signal_number: in
 
 
 def steps_at_once(config: TrainConfig) -> int:
-    """Give the most steps between two at which a run can stop."""
+    """Return the largest number of steps between two possible stops."""
     return OFFLINE_UPDATES_AT_ONCE if config.spec.loop == "offline" else config.num_envs
 
 
 def telling_stops(case: Case, unbroken: Path) -> list[int]:
-    """The steps at which something could go wrong: around learning, episodes, intervals and the end."""
+    """Return the steps where errors are most likely: around the start of learning, episodes, intervals and the end."""
     config = resolve(case.config(unbroken.parent))
     if config.spec.loop == "offline":
         intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval)
@@ -323,7 +328,7 @@ def telling_stops(case: Case, unbroken: Path) -> list[int]:
 
 
 def random_stops(case: Case, unbroken: Path, count: int, seed: int) -> list[int]:
-    """`telling_stops` and as many others as make `count`."""
+    """Return `telling_stops` plus random steps, `count` in total."""
     config = case.config(unbroken.parent)
     stops = telling_stops(case, unbroken)[:count]
     possible = range(config.num_envs, config.total_timesteps - steps_at_once(config))
@@ -332,7 +337,7 @@ def random_stops(case: Case, unbroken: Path, count: int, seed: int) -> list[int]
 
 
 def differences(run: Path, unbroken: Path) -> list[str]:
-    """Name everything in which two finished runs differ, wall times aside: checkpoint, pointers, logs, result."""
+    """List all differences between two finished runs, except wall times: checkpoint, pointers, logs, result."""
     return [*_checkpoint_differences(run, unbroken), *_log_differences(run, unbroken)]
 
 
@@ -349,14 +354,14 @@ def _checkpoint_differences(run: Path, unbroken: Path) -> Iterator[str]:
     for part in (POLICY, TRAINING, MEMORY):
         mine, others = dict(leaves(ours.load(part))), dict(leaves(theirs.load(part)))
         if mine.keys() != others.keys():
-            yield f"{part}: entries {sorted(mine.keys() ^ others.keys())} are in one of them only"
+            yield f"{part}: entries {sorted(mine.keys() ^ others.keys())} are in only one of them"
         for name in mine.keys() & others.keys():
             if name not in WALL_VALUES and not same(mine[name], others[name]):
                 yield f"{part}: {name} differs"
 
 
 def leaves(state: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Give every array and value of a nested state with its place."""
+    """Yield every array and value of a nested state with its path."""
     for name, value in state.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{name}|")
@@ -365,7 +370,7 @@ def leaves(state: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compare bits of arrays, so that a NaN equals itself; numbers and texts as they are."""
+    """Compare arrays bit by bit, so that NaN equals itself; compare numbers and strings by value."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         alike = one.dtype == other.dtype and one.shape == other.shape
         return alike and one.numpy().tobytes() == other.numpy().tobytes()
@@ -377,7 +382,7 @@ def _log_differences(run: Path, unbroken: Path) -> Iterator[str]:
         ours, theirs = (timeless(read_json_lines(path / f"{log}.jsonl")) for path in (run, unbroken))
         if ours != theirs:
             first = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), "the end")
-            yield f"{log}.jsonl: {len(ours)} records, unbroken {len(theirs)}; they part at {first}"
+            yield f"{log}.jsonl: {len(ours)} records, unbroken {len(theirs)}; first difference at {first}"
     results = [read_result(path) or {} for path in (run, unbroken)]
     if timeless(results[:1]) != timeless(results[1:]):
         yield f"result.json: {results[0]}, unbroken {results[1]}"
@@ -391,56 +396,55 @@ def timeless(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def run_exactness(*, stops: int, seed: int, out: Path) -> bool:
-    """Break every kind of run at `stops` steps, one by one and all in one run; write what was found to `out`."""
+    """Interrupt every kind of run at `stops` steps, one by one and all in one run. Return whether all were exact."""
     torch.set_num_threads(1)
-    start = time.perf_counter()
+    versions = {name: metadata.version(name) for name in ("rl-training", "torch", "gymnasium", "numpy")}
+    session = Session(out, {**describe_run(), "versions": versions, "seed": seed})
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("RL_TRAINING_CACHE", f"{folder}/cache")
-        cases = [_examine(case, Path(folder), stops, seed) for case in [*COMBINATIONS, *VARIANTS]]
-        cases.append(_examine_evaluation(Path(folder)))
-        cases.append(_examine_signals(Path(folder), seed))
-    found = [difference for case in cases for difference in case["differences"]]
-    record = {
-        **describe_run(),
-        "versions": {name: metadata.version(name) for name in ("rl-training", "torch", "gymnasium", "numpy")},
-        "seed": seed,
-        "seconds": round(time.perf_counter() - start, 1),
-        "resumes": sum(case["resumes"] for case in cases),
-        "differences": len(found),
-        "cases": cases,
-    }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"{record['resumes']} resumes, {len(found)} differences; {out}")
-    return not found
+        for case in [*COMBINATIONS, *VARIANTS]:
+            _add(session, _examine(case, Path(folder), stops, seed))
+        _add(session, _examine_evaluation(Path(folder)))
+        _add(session, _examine_signals(Path(folder), seed))
+    summary = summarize_exactness(session.lines)
+    print(f"{summary['resumes']} resumes, {summary['differences']} differences; {out}")
+    return bool(summary["differences"] == 0)
+
+
+def _add(session: Session, report: dict[str, Any]) -> None:
+    session.add(report)
+    found = report["differences"]
+    print(f"{report['case']}: {report['resumes']} resumes, {len(found)} differences", *found, sep="\n  ", flush=True)
 
 
 def _examine(case: Case, folder: Path, count: int, seed: int) -> dict[str, Any]:
+    start = time.perf_counter()
     unbroken = run_unbroken(case, folder)
     stops = random_stops(case, unbroken, count, seed)
     found = []
     for chosen in [*([stop] for stop in stops), stops]:
         broken = run_broken(case, folder, chosen)
         found += [f"stops {chosen}: {difference}" for difference in differences(broken, unbroken)]
-    return _report(case.name, stops, 2 * len(stops), found)
+    return _report(case.name, stops, 2 * len(stops), found, start)
 
 
 def _examine_evaluation(folder: Path) -> dict[str, Any]:
-    """Evaluating more often must leave training as it is."""
-    case = COMBINATIONS[0]
+    """Check that more frequent evaluation does not change training."""
+    start, case = time.perf_counter(), COMBINATIONS[0]
     seldom = run_unbroken(case, folder / "seldom", eval_interval=0)
     often = run_unbroken(case, folder / "often", eval_interval=23)
-    return _report("evaluated more often", [], 0, training_differences(often, seldom))
+    return _report("evaluated more often", [], 0, training_differences(often, seldom), start)
 
 
 def training_differences(run: Path, other: Path) -> list[str]:
-    """What differs between two runs apart from what evaluations leave behind."""
+    """List the differences between two runs, except those that evaluations cause."""
     of_evaluation = ("best", "latest", "counter best_step", "training: best_return", "training: log_positions|eval")
     return [text for text in differences(run, other) if not text.startswith((*of_evaluation, "eval.jsonl"))]
 
 
 def _examine_signals(folder: Path, seed: int) -> dict[str, Any]:
-    """SIGTERM and SIGINT as stops, sent by the system's own means."""
+    """Stop runs with real SIGTERM and SIGINT signals."""
+    start = time.perf_counter()
     found, stops = [], []
     for case in COMBINATIONS[::3]:
         unbroken = folder / f"{case.name}_unbroken"
@@ -449,9 +453,20 @@ def _examine_signals(folder: Path, seed: int) -> dict[str, Any]:
             broken = run_broken(case, folder / number.name, some, number)
             found += [f"{number.name} at {some}: {difference}" for difference in differences(broken, unbroken)]
             stops += some
-    return _report("signals", stops, len(stops), found)
+    return _report("signals", stops, len(stops), found, start)
 
 
-def _report(name: str, stops: list[int], resumes: int, found: list[str]) -> dict[str, Any]:
-    print(f"{name}: {resumes} resumes, {len(found)} differences", *found, sep="\n  ", flush=True)
-    return {"name": name, "stops": stops, "resumes": resumes, "differences": found}
+def _report(name: str, stops: list[int], resumes: int, found: list[str], start: float) -> dict[str, Any]:
+    seconds = round(time.perf_counter() - start, 1)
+    return {"case": name, "stops": stops, "resumes": resumes, "differences": found, "seconds": seconds}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--stops", type=int, default=12, help="per kind of run (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random stops (default: %(default)s)")
+    command_line.add_out(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = command_line.result_folder(args) / "exactness.jsonl"
+    return 0 if run_exactness(stops=args.stops, seed=args.seed, out=out) else 1

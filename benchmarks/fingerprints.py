@@ -10,16 +10,19 @@ last checkpoint and its logs; times and paths are left out.
 import argparse
 import hashlib
 import json
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from safetensors.numpy import load_file
 
+from benchmarks.command_line import check_names
 from rl_training import ManagedAlgorithm, TrainConfig
 from rl_training.api.algorithms import managed_class
+from rl_training.experiment.registry import registry
+
+Fingerprints: TypeAlias = dict[str, dict[str, str]]  # of each run, by tensor and log
 
 MODES = ("eager", "compile")
 TIMES = ("wall_s", "steps_per_s")
@@ -132,28 +135,30 @@ def fingerprint(algo: str, changes: dict[str, Any], mode: str, folder: Path) -> 
     return tensors_of(result.checkpoint) | logs_of(result.run_dir)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks fingerprints", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="write the fingerprints to this file")
     parser.add_argument("--against", type=Path, help="compare with the fingerprints in this file")
     parser.add_argument("--only", nargs="*", help="the runs to make; all if not given")
-    parser.add_argument("--modes", nargs="*", default=list(MODES))
-    options = parser.parse_args(arguments)
-    from rl_training.experiment.registry import registry
+    parser.add_argument("--modes", nargs="*", default=list(MODES), choices=MODES)
 
-    runs = {algo: (algo, {}) for algo in registry()} | MORE
+
+def run(args: argparse.Namespace) -> int:
+    runs: dict[str, tuple[str, dict[str, Any]]] = {algo: (algo, {}) for algo in registry()}
+    runs |= MORE
     found: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, (algo, changes) in runs.items():
-            for mode in options.modes:
-                if not options.only or name in options.only:
-                    found[f"{name} {mode}"] = fingerprint(algo, changes, mode, Path(folder))
-                    print(f"{name} {mode}: {digest(found[f'{name} {mode}'])}", flush=True)
-                    if options.out:
-                        options.out.write_text(json.dumps(found, indent=1))
-    if not options.against:
-        return 0
-    before = json.loads(options.against.read_text())
+        for name in check_names(args.only, list(runs), "run"):
+            for mode in args.modes:
+                key = f"{name} {mode}"
+                found[key] = fingerprint(*runs[name], mode, Path(folder))
+                print(f"{key}: {digest(found[key])}", flush=True)
+                if args.out:
+                    args.out.write_text(json.dumps(found, indent=1))
+    return compare(found, json.loads(args.against.read_text())) if args.against else 0
+
+
+def compare(found: Fingerprints, before: Fingerprints) -> int:
+    """Print which runs differ and where; return 1 if any does."""
     different = 0
     for name, hashes in found.items():
         wrong = sorted(key for key in hashes.keys() | before[name].keys() if hashes.get(key) != before[name].get(key))
@@ -162,7 +167,3 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{name} differs: {', '.join(wrong[:8])}{' ...' if len(wrong) > 8 else ''}")
     print(f"{len(found)} runs compared, {different} differ")
     return 1 if different else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,173 +1,132 @@
-"""Updates per second on a GPU: the DQN update eager, compiled, and captured in a CUDA graph.
+"""Updates per second on a GPU: ours in each mode, other libraries where they can be imported, and the bare products.
 
-    python -m benchmarks gpu        (or `python benchmarks/gpu.py OUT.json` where only the library is installed)
+    python -m benchmarks gpu dqn
+    python -m benchmarks gpu sac iql --modes eager,cuda_graph
 
-Each mode gets the same replay memory and the same number of updates; sampling and the transfer of the batch are part
-of the time. Modes alternate; the median and the spread over the repeats are reported.
+Sampling and the transfer of the batch are part of the time. All contenders of a case learn from the same number of
+random transitions and take turns. `benchmarks/gpu_cases.py` holds the cases.
 """
 
-import json
-import statistics
+import argparse
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
-from gymnasium.spaces import Discrete
 
-from rl_training.core.seeding import Streams
-from rl_training.core.setup import Setup
-from rl_training.core.spaces import Spaces
-from rl_training.datasets.transition_dataset import TransitionDataset
-from rl_training.experiment.registry import find_spec
-from rl_training.hparams.dqn import DQNHParams
+from benchmarks import command_line
+from benchmarks.gpu_cases import CASES, MODES, TRANSITIONS, Case, Seconds, build_updater
+from benchmarks.launch import SCRIPTS
+from benchmarks.machine import describe_run
+from benchmarks.measurements import summarize_gpu
+from benchmarks.results import Session
 
-MODES = ("eager", "compile", "cuda_graph")
-HPARAMS = DQNHParams(
-    batch_size=128,
-    hidden_sizes=(120, 84),
-    target_update_interval=500,
-    learning_rate=2.5e-4,
-    learning_rate_schedule="constant",
-    layer_norm=False,
-)
-TRANSITIONS = 10_000
-Seconds = Callable[[int], float]  # gives the time of so many updates
+WARM_UP = 100  # updates: compilation and capture
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """An algorithm of ours that learns from random transitions.
-
-    `at_once`: updates per call. `others`: who does the same, by name: from the case and the device to a timer.
-    """
-
-    algo: str
-    spaces: Spaces
-    hparams: Any  # the algorithm's, with a batch_size
-    at_once: int = 1
-    others: Mapping[str, "Callable[[Case, str], Seconds]"] = field(default_factory=dict)
-
-
-def random_transitions(spaces: Spaces) -> dict[str, np.ndarray]:
-    rng, shape = np.random.default_rng(0), (TRANSITIONS, *(spaces.observation.shape or ()))
-    return {
-        "obs": rng.normal(size=shape),
-        "next_obs": rng.normal(size=shape),
-        "actions": rng.integers(int(spaces.action.n), size=TRANSITIONS)
-        if isinstance(spaces.action, Discrete)
-        else rng.uniform(-1.0, 1.0, (TRANSITIONS, *(spaces.action.shape or ()))),
-        "rewards": np.ones(TRANSITIONS),
-        "terminated": rng.random(TRANSITIONS) < 0.05,
-    }
-
-
-def random_dataset(spaces: Spaces) -> TransitionDataset:
-    """Give the random transitions as an offline algorithm learns from them."""
-    rows = random_transitions(spaces)
-    single = {name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in rows.items()}
-    truncated = np.zeros(TRANSITIONS, np.bool_)
-    return TransitionDataset(**single, truncated=truncated, spaces=spaces, env_id="", source="random transitions")
-
-
-def timed(call: Callable[[], object], device: str, at_once: int = 1) -> Seconds:
-    """Give a function that times `call`, which makes `at_once` updates."""
-
-    def seconds(updates: int) -> float:
-        start = time.perf_counter()
-        for _ in range(updates // at_once):
-            call()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    return seconds
-
-
-def build_updater(case: Case, mode: str, device: str) -> tuple[Seconds, Callable[[], torch.Tensor]]:
-    """Give a function that times n updates of one mode, and one that shows the parameters reached."""
-    setup: Setup[Any] = Setup(
-        spaces=case.spaces,
-        hparams=case.hparams,
-        total_timesteps=50_000,
-        streams=Streams(0),
-        device=torch.device(device),
-        acceleration=mode,
-    )
-    spec = find_spec(case.algo)
-    offline = spec.loop == "offline"
-    setup = replace(setup, dataset=random_dataset(case.spaces)) if offline else setup
-    algorithm, memory = spec.build_algorithm(setup), spec.build_memory(setup)
-    if not offline:
-        memory.add(random_transitions(case.spaces))
-    sample = memory.sampler(case.hparams.batch_size * case.at_once)
-    seconds = timed(lambda: algorithm.update(sample()), device, case.at_once)
-    return seconds, lambda: torch.cat([value.flatten() for value in algorithm.policy_state_dict().values()]).cpu()
-
-
-def describe_device(device: str = "cuda") -> dict[str, Any]:
+def describe_device(device: str) -> dict[str, Any]:
     return {
         "device": "cpu" if device == "cpu" else torch.cuda.get_device_name(),
         "versions": {"torch": torch.__version__, "python": sys.version.split()[0], "gymnasium": gym.__version__},
     }
 
 
-def figures(rates: Sequence[float]) -> dict[str, Any]:
-    return {"median": statistics.median(rates), "min": min(rates), "max": max(rates), "all": list(rates)}
-
-
-def ratios(rates: Mapping[str, Sequence[float]], to: str) -> dict[str, float]:
-    return {name: statistics.median(values) / statistics.median(rates[to]) for name, values in rates.items()}
-
-
 def differences(reached: Mapping[str, torch.Tensor]) -> dict[str, float]:
     return {mode: float((values - reached["eager"]).abs().max()) for mode, values in reached.items()}
 
 
-def measure(updates: int = 2_000, repeats: int = 5, device: str = "cuda") -> dict[str, Any]:
-    env = gym.make("CartPole-v1")
-    case = Case(algo="dqn", spaces=Spaces(env.observation_space, env.action_space), hparams=HPARAMS)
-    updaters = {mode: build_updater(case, mode, device) for mode in MODES}
-    for seconds, _ in updaters.values():
-        seconds(100)  # compiling, capturing and warming up
-    rates: dict[str, list[float]] = {mode: [] for mode in MODES}
-    for _ in range(repeats):
-        for mode, (seconds, _) in updaters.items():
-            rates[mode].append(updates / seconds(updates))
-    reached = {mode: parameters() for mode, (_, parameters) in updaters.items()}
-    return {
-        **describe_device(device),
-        "setting": {"updates": updates, "repeats": repeats, **HPARAMS.model_dump(mode="json")},
-        "updates_per_s": {mode: figures(values) for mode, values in rates.items()},
-        "ratio_to_eager": ratios(rates, "eager"),
-        # The modes draw the same batches. Captured equals compiled; against eager, rounding has grown over all updates.
-        "largest_difference_to_eager": differences(reached),
-    }
+def floor_us(case: Case) -> float:
+    """Return the time of an update's matrix products, one after another in a CUDA graph."""
+    from floor import layers_of_updates, seconds_of_graph, updates_of
+
+    values = case.hparams.model_dump(mode="json")
+    layers = layers_of_updates(case.algo, values, case.obs_size, case.action_size)
+    seconds: float = seconds_of_graph([(layer, name) for layer in layers for name in layer.products])
+    return 1e6 * seconds / float(updates_of(values))
 
 
-def print_rates(updates_per_s: Mapping[str, Mapping[str, Any]]) -> None:
-    for name, row in updates_per_s.items():
-        print(f"{name:20s} {row['median']:10,.0f} updates/s  ({row['min']:,.0f} to {row['max']:,.0f})")
+def measure_case(
+    name: str, case: Case, session: Session, *, target_s: float, repeats: int, device: str, modes: Sequence[str]
+) -> None:
+    """Add the updates/s of each repeat, and how far each mode's parameters are from eager's after the same updates."""
+    head = {"case": name, "algo": case.algo, "hparams": case.hparams.model_dump(mode="json")}
+    ours = {mode: build_updater(case, mode, device) for mode in modes}
+    timers: dict[str, Seconds] = {mode: seconds for mode, (seconds, _) in ours.items()}
+    for seconds in timers.values():
+        seconds(WARM_UP)
+    for other, build in case.others.items():
+        try:
+            seconds = build(case, device)
+            seconds(WARM_UP)
+        except Exception as error:  # not installed, or not working here: other libraries may raise anything
+            print(f"{name}: without {other} ({error})", flush=True)
+        else:
+            timers[other] = seconds
+    reached = {mode: parameters() for mode, (_, parameters) in ours.items()}
+    # Rounding differences between eager and compiled grow with the updates. Captured equals compiled.
+    for mode, difference in differences(reached).items() if "eager" in reached else ():
+        found = {"largest_difference_to_eager": difference, "after_updates": WARM_UP}
+        session.add({"measurement": "difference", **head, "contender": mode, **found})
+    counts = {who: max(1, round(target_s / seconds(20))) * 20 for who, seconds in timers.items()}  # whole calls
+    for repeat in range(repeats):
+        for who, seconds in timers.items():
+            rate = counts[who] / seconds(counts[who])
+            session.add({"measurement": "rate", **head, "contender": who, "repeat": repeat, "updates_per_s": rate})
 
 
-def run_gpu(out: Path, measure: Callable[[], Iterable[dict[str, Any]]] = lambda: [measure()]) -> int:
-    """Measure on the GPU and write `out`, anew after each part; the `updates_per_s` of all are printed at the end."""
-    if not torch.cuda.is_available():
-        print("error: this benchmark needs a CUDA device, and PyTorch sees none", file=sys.stderr)
-        return 2
-    results: dict[str, Any] = {"updates_per_s": {}}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    for results in measure():
-        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print_rates(results["updates_per_s"])
+def measure(
+    cases: Mapping[str, Case],
+    session: Session,
+    *,
+    target_s: float = 0.5,
+    repeats: int = 5,
+    device: str = "cuda",
+    modes: Sequence[str] = MODES,
+) -> None:
+    """Measure all cases. `target_s`: about how long a single timing takes."""
+    if str(SCRIPTS) not in sys.path:  # the scripts import each other from their own folder
+        sys.path.insert(0, str(SCRIPTS))
+    floors: set[str] = set()
+    for name, case in cases.items():
+        if case.algo not in floors and device != "cpu":
+            session.add({"measurement": "floor", "algo": case.algo, "us_per_update": floor_us(case)})
+            floors.add(case.algo)
+        measure_case(name, case, session, target_s=target_s, repeats=repeats, device=device, modes=modes)
+        rates = summarize_gpu(session.lines)[name]
+        medians = ", ".join(f"{who} {rate['median']:,.0f}" for who, rate in rates.items())
+        print(f"{name}: {medians}", flush=True)
+
+
+def run_gpu(family: str, out: Path, modes: Sequence[str]) -> None:
+    facts = {**describe_device("cuda"), "transitions": TRANSITIONS, "modes": list(modes), **describe_run()}
+    session = Session(out, {"task": family, **facts})
+    measure(CASES[family], session, modes=modes)
+    for case, rates in summarize_gpu(session.lines).items():
+        for who, rate in rates.items():
+            span = f"({rate['min']:,.0f} to {rate['max']:,.0f})"
+            print(f"{case + ' ' + who:20s} {rate['median']:10,.0f} updates/s  {span}")
     print(f"written: {out}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="FAMILY", help=f"of {', '.join(CASES)} (default: dqn)")
+    parser.add_argument(
+        "--modes",
+        type=command_line.parse_names,
+        metavar="A,B",
+        help="only these of eager, compile and cuda_graph; compile takes the longest to build",
+    )
+    command_line.add_out(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    names = command_line.check_names(args.names or ["dqn"], list(CASES), "family")
+    modes = command_line.check_names(args.modes, MODES, "mode")
+    if not torch.cuda.is_available():
+        print("error: this benchmark needs a CUDA device, and PyTorch finds none", file=sys.stderr)
+        return 2
+    for name in names:
+        run_gpu(name, command_line.result_folder(args) / "gpu" / f"{name}.jsonl", modes)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_gpu(Path(sys.argv[1])))

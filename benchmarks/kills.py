@@ -1,10 +1,11 @@
-"""Crash safety: training processes ended by SIGKILL at random moments, most of them while they save.
+"""Crash safety: training processes are ended by SIGKILL at random moments, most of them during a save.
 
-After each death every visible checkpoint must be whole, and the run must go on; the run that was killed over and over
-must end as the unbroken one. `tests/test_checkpoint_workflows.py` makes a few kills, `python -m benchmarks kills` many.
+After each kill every visible checkpoint must be complete and the run must continue; a run that was killed many times
+must end exactly as an uninterrupted one. `tests/test_checkpoint_workflows.py` makes a few kills, `python -m benchmarks
+kills` many.
 """
 
-import json
+import argparse
 import multiprocessing
 import os
 import random
@@ -18,19 +19,21 @@ from dataclasses import replace
 from importlib import metadata
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
+from benchmarks import command_line
 from benchmarks.exactness import Case, differences, run_unbroken
 from benchmarks.machine import describe_run
+from benchmarks.measurements import summarize_kills
+from benchmarks.results import Session
 from rl_training.experiment.checkpointing import checkpoint_names, is_whole
 from rl_training.experiment.run_dir import create_run_dir, read_result
 from rl_training.runtime.setup import resolve
 from rl_training.runtime.trainer import RunOptions, resume
 
 EXIT_INTERRUPTED = 75
-LONGEST_WAIT = 60.0  # seconds until something must have happened, on the busiest machine
+LONGEST_WAIT = 60.0  # seconds until something must have happened, even on a busy machine
 
-# Rows of 8 KiB make a save last as long as the steps between two saves.
+# With rows of 8 KiB a save takes about as long as the steps between two saves.
 CASE = Case(
     name="killed",
     settings={
@@ -48,16 +51,16 @@ CASE = Case(
 
 
 class LostRunError(RuntimeError):
-    """A killed run could not be brought to its end."""
+    """A killed run could not be finished."""
 
 
 def continue_run(run_dir: Path) -> None:
-    """What the child process does: bring the run to its end, from wherever it stands."""
+    """Continue the run to its end; this is what the child process does."""
     sys.exit(EXIT_INTERRUPTED if resume(run_dir, RunOptions(show_progress=False)).interrupted else 0)
 
 
 def start_child(run_dir: Path) -> BaseProcess:
-    """Start a process that continues the run; it comes from a server that has imported everything already."""
+    """Start a process that continues the run, from a fork server that has already imported everything."""
     os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.kills"])
@@ -67,12 +70,12 @@ def start_child(run_dir: Path) -> BaseProcess:
 
 
 def prepare_run(case: Case, folder: Path) -> Path:
-    """Make a run's folder as `train` would, without training in it yet."""
+    """Create the folder of a run as `train` does, without training yet."""
     return create_run_dir(resolve(case.config(folder)), folder / case.name)
 
 
 def wait_until(condition: Callable[[], bool], child: BaseProcess) -> bool:
-    """Poll until `condition` holds; False if the child ended first."""
+    """Poll until `condition` holds; return False if the child ended first."""
     deadline = time.monotonic() + LONGEST_WAIT
     while not condition():
         if not child.is_alive():
@@ -88,7 +91,7 @@ def is_saving(run_dir: Path) -> bool:
 
 
 def kill_once(run_dir: Path, *, during_save: bool, rng: random.Random) -> str:
-    """Continue the run in a child and kill it; say where it was found, or "finished" if it was too quick for us."""
+    """Continue the run in a child and kill it; return where it was, or "finished" if it ended before the kill."""
     child = start_child(run_dir)
     try:
         if not _wait_for_the_moment(run_dir, child, during_save, rng):
@@ -110,7 +113,7 @@ def _ended(child: BaseProcess) -> str:
 
 
 def _wait_for_the_moment(run_dir: Path, child: BaseProcess, during_save: bool, rng: random.Random) -> bool:
-    """Wait for some checkpoint after the one it started from, so that a run killed again and again comes forward."""
+    """Wait for zero to two new checkpoints, so that a run that is killed repeatedly makes progress."""
     folder = run_dir / "checkpoints"
     before = set(checkpoint_names(folder))
     saves = rng.choice([0, 1, 1, 2])
@@ -135,7 +138,7 @@ def place_of_death(run_dir: Path) -> str:
 
 
 def damage(run_dir: Path) -> list[str]:
-    """Name the visible checkpoints that are not whole, and a `latest` that does not name one of them."""
+    """List the visible checkpoints that are incomplete, and a `latest` that does not name a complete one."""
     folder = run_dir / "checkpoints"
     found = [f"{name} is not whole" for name in checkpoint_names(folder) if not is_whole(folder / name)]
     latest = folder / "latest"
@@ -147,7 +150,7 @@ def damage(run_dir: Path) -> list[str]:
 def run_killed(
     case: Case, folder: Path, *, kills: int, share_during_save: float, seed: int
 ) -> tuple[Path, Counter[str], list[str]]:
-    """Kill a run up to `kills` times and bring it to its end; give its folder, the places of death, and all damage."""
+    """Kill a run up to `kills` times, then finish it; return its folder, where it was killed, and all damage."""
     rng = random.Random(seed)
     run_dir = prepare_run(case, folder)
     places: Counter[str] = Counter()
@@ -169,46 +172,41 @@ def run_killed(
 
 
 def run_kills(*, kills: int, seed: int, out: Path) -> bool:
-    """Kill runs, one after the other, until there were `kills` deaths; write what was found to `out`."""
-    start = time.perf_counter()
-    places: Counter[str] = Counter()
-    damaged: list[str] = []
-    runs: list[dict[str, Any]] = []
-    lost: list[str] = []
+    """Kill runs, one after the other, `kills` times in total. Return whether nothing was lost."""
+    versions = {name: metadata.version(name) for name in ("rl-training", "torch", "gymnasium", "numpy")}
+    session = Session(out, {**describe_run(), "versions": versions, "seed": seed})
     with tempfile.TemporaryDirectory() as name:
         unbroken = run_unbroken(CASE, Path(name))
-        while sum(places.values()) < kills:
-            left = kills - sum(places.values())
-            folder = Path(name) / str(len(runs))
-            backend = ("local_sync", "local_async")[len(runs) % 2]  # the unbroken run is the same for both
+        while (done := summarize_kills(session.lines)["kills"]) < kills:
+            number = len(session.lines)
+            backend = ("local_sync", "local_async")[number % 2]  # the uninterrupted run is the same for both
             case = replace(CASE, settings={**CASE.settings, "execution_backend": backend})
+            folder, head, start = Path(name) / str(number), {"run": number, "backend": backend}, time.perf_counter()
             try:
-                run_dir, deaths, found = run_killed(
-                    case, folder, kills=left, share_during_save=0.75, seed=seed + len(runs)
+                run_dir, places, damaged = run_killed(
+                    case, folder, kills=kills - done, share_during_save=0.75, seed=seed + number
                 )
             except LostRunError as error:
-                lost.append(str(error))
+                session.add({**head, "failed": str(error)})
                 break
-            places += deaths
-            damaged += found
-            runs.append({"backend": backend, "kills": dict(deaths), "differences": differences(run_dir, unbroken)})
-            print(f"run {len(runs)}: {runs[-1]}", flush=True)
-    different = [difference for run in runs for difference in run["differences"]]
-    enough = places["during a save"] * 2 >= kills
-    record = {
-        **describe_run(),
-        "versions": {name: metadata.version(name) for name in ("rl-training", "torch", "gymnasium", "numpy")},
-        "seed": seed,
-        "seconds": round(time.perf_counter() - start, 1),
-        "kills": sum(places.values()),
-        "places": dict(places),
-        "checkpoints_not_whole": damaged,
-        "runs_lost": lost,
-        "runs_that_differ": sum(bool(run["differences"]) for run in runs),
-        "runs": runs,
-    }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"{record['kills']} kills: {dict(places)}")
-    print(f"{len(damaged)} checkpoints not whole, {len(lost)} runs lost, {len(different)} differences; {out}")
-    return enough and not damaged and not different and not lost
+            found = {"kills": dict(places), "differences": differences(run_dir, unbroken)}
+            seconds = round(time.perf_counter() - start, 1)
+            session.add({**head, **found, "checkpoints_not_whole": damaged, "seconds": seconds})
+            print(f"run {number}: {found}", flush=True)
+    summary = summarize_kills(session.lines)
+    print(f"{summary}; {out}")
+    enough = summary["places"].get("during a save", 0) * 2 >= kills
+    return enough and not any(summary[name] for name in ("checkpoints_not_whole", "runs_lost", "runs_that_differ"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kills", type=int, default=40, help="in total, at least half during a save (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments (default: %(default)s)")
+    command_line.add_out(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = command_line.result_folder(args) / "kills.jsonl"
+    return 0 if run_kills(kills=args.kills, seed=args.seed, out=out) else 1

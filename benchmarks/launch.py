@@ -1,17 +1,18 @@
-"""Contenders, and how one of them is run: a process of its own, in its own environment, on as many threads as asked."""
+"""Contenders, and how to run one: in its own process, its own environment, and with the requested number of threads."""
 
 import json
 import os
+import queue
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import now
 from benchmarks.peers import ROOT, peer_python
 
 SCRIPTS = Path(__file__).resolve().parent / "contenders"
@@ -24,10 +25,10 @@ class ContenderError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A script, and the environment it runs in: a peer's, or (None) the one this benchmark runs in.
+    """A script and the virtual environment it runs in: a peer's, or (None) the one of this process.
 
-    `setting`: what it changes in the benchmark's setting; `hparams`: in the hyperparameters there. `any_device`: it
-    learns where it is told to; else on the CPU.
+    `setting`: changes to the benchmark's setting; `hparams`: changes to its hyperparameters. `any_device`: it can train
+    on the requested device; the others stay on the CPU.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Contender:
     hparams: Mapping[str, Any] = field(default_factory=dict)
 
     def apply(self, setting: Mapping[str, Any]) -> dict[str, Any]:
-        """Give the benchmark's setting as this contender runs it."""
+        """Return the benchmark's setting as this contender runs it."""
         changed = {**setting, **self.setting}
         return {**changed, "hparams": {**changed["hparams"], **self.hparams}} if self.hparams else changed
 
@@ -55,7 +56,7 @@ TWO_THREADS = "-2t"
 
 
 def _with_two_threads(*contenders: Contender) -> dict[str, Contender]:
-    """Give each contender, and each again with two threads, named `<name>-2t`."""
+    """Return each contender, and a second version of each with two threads, named `<name>-2t`."""
     twice = [replace(each, name=each.name + TWO_THREADS, setting={**each.setting, "threads": 2}) for each in contenders]
     return _by_name(*contenders, *twice)
 
@@ -63,16 +64,16 @@ def _with_two_threads(*contenders: Contender) -> dict[str, Contender]:
 # "ours" starts with a warm cache of compiled steps, "ours-cold" with an empty one.
 _OURS_COLD = Contender(name="ours-cold", script="ours.py")
 OURS = Contender(name="ours", script="ours.py", any_device=True)
-# Matrix products of numbers rounded to bfloat16, where the processor has them.
+# Matrix products in bfloat16, where the processor supports them.
 _OURS_BFLOAT16 = Contender(name="ours-bfloat16", script="ours.py", setting={"matmul_precision": "medium"})
 _OURS_ENVPOOL = Contender(name="ours-envpool", script="ours.py", setting={"execution_backend": "envpool"})
 _ON_CPU = {"JAX_PLATFORMS": "cpu"}
 SB3_CONTRIB = Contender(name="sb3_contrib", script="sb3_qr_dqn.py", peer="sb3")
-TIANSHOU = Contender(name="tianshou", script="tianshou_dqn.py", peer="tianshou")  # any head: the setting's `algo`
+TIANSHOU = Contender(name="tianshou", script="tianshou_dqn.py", peer="tianshou")  # the setting's `algo` names the head
 SB3_ACTOR_CRITIC = Contender(name="sb3", script="sb3_actor_critic.py", peer="sb3")  # SAC and TD3
 TIANSHOU_ACTOR_CRITIC = Contender(name="tianshou", script="tianshou_actor_critic.py", peer="tianshou")  # and REDQ
 D3RLPY_IQL = Contender(name="d3rlpy", script="d3rlpy_iql.py", peer="d3rlpy", any_device=True)
-FLOOR = Contender(name="floor", script="floor.py")  # no learner: the time of an update's matrix products alone
+FLOOR = Contender(name="floor", script="floor.py")  # no learner: times only the matrix products of an update
 
 DQN_CONTENDERS = _by_name(
     _OURS_COLD,
@@ -82,12 +83,12 @@ DQN_CONTENDERS = _by_name(
     TIANSHOU,
     Contender(name="plain", script="plain_dqn.py"),
 )
-# Tianshou's heads always select by the online network; so does "ours", where the task says double_q.
+# Tianshou's heads always select with the online network; "ours" does so where the task sets double_q.
 HEAD_CONTENDERS = _by_name(_OURS_COLD, OURS, TIANSHOU)
 IQN_CONTENDERS = _by_name(
     _OURS_COLD,
     OURS,
-    # Tianshou takes 8 fractions to select in the update and 32 to act; ours has one number for both.
+    # Tianshou selects with 8 fractions in the update and acts with 32; ours has one setting for both.
     Contender(name="ours-select8", script="ours.py", hparams={"num_quantiles": 8}),
     TIANSHOU,
 )
@@ -111,7 +112,7 @@ PPO_CONTENDERS = {
 _SBX_ACTOR_CRITIC = Contender(name="sbx", script="sbx_actor_critic.py", peer="sbx", environ=_ON_CPU)
 TD3_CONTENDERS = _with_two_threads(OURS, _OURS_BFLOAT16, SB3_ACTOR_CRITIC, _SBX_ACTOR_CRITIC, TIANSHOU_ACTOR_CRITIC)
 SAC_CONTENDERS = {**TD3_CONTENDERS, **_by_name(Contender(name="plain", script="plain_sac.py"))}
-# sbx has no REDQ: its SAC with as many critics takes the least value of all of them.
+# sbx has no REDQ: its SAC with the same number of critics uses the minimum of all of them.
 _SBX_SAC = replace(_SBX_ACTOR_CRITIC, name="sbx-sac")
 REDQ_CONTENDERS = _with_two_threads(OURS, _OURS_BFLOAT16, TIANSHOU_ACTOR_CRITIC, _SBX_SAC)
 IQL_CONTENDERS = _by_name(_OURS_COLD, OURS, _OURS_BFLOAT16, D3RLPY_IQL, Contender(name="plain", script="plain_iql.py"))
@@ -124,7 +125,7 @@ def run_contender(
     cores: Sequence[int] = (),
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Run a contender to its end and give what it printed; `cores` pins it to them (where `taskset` exists)."""
+    """Run a contender and return the result it printed. `cores`: pins it to them, where `taskset` exists."""
     setting = contender.apply(setting)
     threads = setting["threads"]
     pin = ["taskset", "-c", ",".join(map(str, cores))] if cores and shutil.which("taskset") else []
@@ -132,7 +133,7 @@ def run_contender(
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     limits["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'false' if threads == 1 else 'true'}"
     load_average = os.getloadavg()[0]
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    date = now()
     start = time.perf_counter()
     done = subprocess.run(
         command,
@@ -147,3 +148,20 @@ def run_contender(
         raise ContenderError(f"{contender.name} ended with exit code {done.returncode}:\n{done.stderr[-3000:]}")
     result: dict[str, Any] = json.loads(lines[-1])
     return {**result, "date": date, "process_s": process_s, "load_average_before": round(load_average, 2)}
+
+
+class FreeCores:
+    """The cores this process may use, one per run as long as there are enough."""
+
+    def __init__(self, jobs: int) -> None:
+        allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self._free: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
+        for job in range(jobs):
+            self._free.put((allowed[job % len(allowed)],) if allowed else ())
+
+    def run(self, contender: Contender, setting: Mapping[str, Any]) -> dict[str, Any]:
+        cores = self._free.get()
+        try:
+            return run_contender(contender, setting, cores=cores)
+        finally:
+            self._free.put(cores)

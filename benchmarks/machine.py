@@ -1,4 +1,4 @@
-"""What a result file says about where it came from: machine, versions, command, date."""
+"""Facts about where a result came from: machine, source, command and date."""
 
 import hashlib
 import os
@@ -13,9 +13,13 @@ from typing import Any
 from benchmarks.peers import ROOT
 
 
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
 def describe_run() -> dict[str, Any]:
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": now(),
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "machine": describe_machine(),
         "source": describe_source(),
@@ -43,7 +47,7 @@ def _cpu_model() -> str:
 
 
 def describe_source() -> dict[str, Any]:
-    """Name the library's code: the commit, and a digest of the files as they are, committed or not."""
+    """Identify the library's code: the commit, and a digest of the files as they are, committed or not."""
     command = ["git", "rev-parse", "--verify", "HEAD"]
     try:
         commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()

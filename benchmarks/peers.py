@@ -1,8 +1,10 @@
-"""One virtual environment per peer library, under `.peers/<name>/`, made when it is first needed.
+"""Create the virtual environments of the peers now, instead of when they are first needed.
 
-The exact versions lie in `benchmarks/requirements/<name>.txt`. An environment is made anew when its file changes.
+Each peer library has its own under `.peers/<name>/`, with the exact versions of `benchmarks/requirements/<name>.txt`.
+When that file changes, the environment is created again.
 """
 
+import argparse
 import hashlib
 import shutil
 import subprocess
@@ -13,13 +15,13 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
 PEERS = ROOT / ".peers"
 
-# Installed before the rest. torch by exact pin, so that a CPU build given to pip (PIP_FIND_LINKS, PIP_INDEX_URL) is
-# taken and satisfies the libraries' ranges; swig because Box2D is built from source with it.
+# Installed before the rest: torch with its exact pin, so that pip takes a CPU build it was given (PIP_FIND_LINKS,
+# PIP_INDEX_URL), which satisfies the libraries' ranges; swig because Box2D is built from source with it.
 FIRST = ("torch", "swig")
 
 
 class PeerError(RuntimeError):
-    """A peer's environment could not be made."""
+    """A peer's environment could not be created."""
 
 
 def peer_names() -> list[str]:
@@ -27,7 +29,7 @@ def peer_names() -> list[str]:
 
 
 def peer_python(name: str) -> Path:
-    """Give the interpreter of the peer's environment; make the environment if it is missing or out of date."""
+    """Return the interpreter of the peer's environment; create the environment if it is missing or out of date."""
     requirements = REQUIREMENTS / f"{name}.txt"
     if not requirements.is_file():
         raise PeerError(f"unknown peer {name!r}; known: {', '.join(peer_names())}")
@@ -36,7 +38,7 @@ def peer_python(name: str) -> Path:
     made_from = folder / "made_from.sha256"
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
     if not (made_from.is_file() and made_from.read_text() == digest and python.exists()):
-        print(f"Making the environment of {name} in {folder} (a minute or two)", flush=True)
+        print(f"Creating the environment of {name} in {folder} (a minute or two)", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         _call([sys.executable, "-m", "venv", str(folder)])
         pins = requirements.read_text().splitlines()
@@ -53,3 +55,13 @@ def _call(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise PeerError(f"{' '.join(command)} failed:\n{(done.stderr or done.stdout)[-2000:]}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="PEER", help=f"of {', '.join(peer_names())} (default: all)")
+
+
+def run(args: argparse.Namespace) -> int:
+    for name in args.names or peer_names():
+        print(f"{name}: {peer_python(name)}")
+    return 0

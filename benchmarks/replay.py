@@ -1,18 +1,20 @@
-"""Replay memory alone: adding a transition and drawing a batch of 256, contenders in turn on one core.
+"""Replay memory alone: add a transition and sample a batch of 256, contenders in turn on one core.
 
-Times are CPU times of the contender's process, so that a neighbour on the machine counts little; wall times lie beside
-them in the result file.
+Times are CPU times of the contender's process, so that other load on the machine counts little; wall times are in the
+result file as well.
 """
 
+import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks import command_line
 from benchmarks.launch import Contender, ContenderError, run_contender
 from benchmarks.machine import describe_run
-from benchmarks.speed import write_json
-from benchmarks.spread import Spread, spread
+from benchmarks.measurements import summarize_replay
+from benchmarks.results import Session
+from benchmarks.spread import Spread
 
 CASES: dict[str, dict[str, Any]] = {
     "floats": {"kind": "floats", "prioritized": False, "capacity": 100_000},
@@ -22,91 +24,50 @@ CASES: dict[str, dict[str, Any]] = {
 }
 EVERY = tuple(CASES)
 IMAGES = ("images", "images-prioritized")
-OURS = "ours"
 
 
-def _contender(name: str, library: str, peer: str | None, variant: str = "") -> Contender:
-    return Contender(name=name, script=f"replay_{library}.py", peer=peer, setting={"variant": variant})
+def _contender(name: str, peer: str | None = None, variant: str = "") -> Contender:
+    return Contender(name=name, script=f"replay_{peer or 'ours'}.py", peer=peer, setting={"variant": variant})
 
 
-# With the cases that each has. "compact": frames, or successors, stored once.
+# Each with the cases it supports. "compact": frames, or successors, are stored once.
 CONTENDERS: dict[str, tuple[Contender, tuple[str, ...]]] = {
-    OURS: (_contender(OURS, "ours", None), EVERY),
-    "ours-fresh": (_contender("ours-fresh", "ours", None, "fresh"), EVERY),
-    "sb3": (_contender("sb3", "sb3", "sb3"), ("floats", "images")),
-    "sb3-compact": (_contender("sb3-compact", "sb3", "sb3", "compact"), ("floats", "images")),
-    "tianshou": (_contender("tianshou", "tianshou", "tianshou"), EVERY),
-    "tianshou-compact": (_contender("tianshou-compact", "tianshou", "tianshou", "compact"), IMAGES),
-    "torchrl": (_contender("torchrl", "torchrl", "torchrl"), EVERY),
-    "cpprb": (_contender("cpprb", "cpprb", "cpprb"), EVERY),
-    "cpprb-compact": (_contender("cpprb-compact", "cpprb", "cpprb", "compact"), EVERY),
+    "ours": (_contender("ours"), EVERY),
+    "ours-fresh": (_contender("ours-fresh", variant="fresh"), EVERY),
+    "sb3": (_contender("sb3", "sb3"), ("floats", "images")),
+    "sb3-compact": (_contender("sb3-compact", "sb3", "compact"), ("floats", "images")),
+    "tianshou": (_contender("tianshou", "tianshou"), EVERY),
+    "tianshou-compact": (_contender("tianshou-compact", "tianshou", "compact"), IMAGES),
+    "torchrl": (_contender("torchrl", "torchrl"), EVERY),
+    "cpprb": (_contender("cpprb", "cpprb"), EVERY),
+    "cpprb-compact": (_contender("cpprb-compact", "cpprb", "compact"), EVERY),
 }
 
 
 def run_replay(*, contenders: Sequence[str], repeats: int, core: int | None, out: Path) -> bool:
-    """Measure, print, and write `out`, anew after every measurement. Give whether every contender ran."""
-    results: dict[str, Any] = {
-        "benchmark": "replay",
-        **describe_run(),
-        "cases": CASES,
-        "batch_size": 256,
-        "core": core,
-        "repeats": repeats,
-        "summary": {},
-        "failures": {},
-        "measurements": [],
-    }
+    """Measure, print, and write `out` after every measurement. Return whether every contender ran."""
+    session, failed = Session(out, {**describe_run(), "core": core}), set[tuple[str, str]]()
     for repeat in range(repeats):
         for case, setting in CASES.items():
             for name in contenders:
                 contender, cases = CONTENDERS[name]
-                if case not in cases or f"{name} {case}" in results["failures"]:
+                if case not in cases or (name, case) in failed:
                     continue
+                head = {"contender": name, "case_name": case, "repeat": repeat}
                 try:
                     cores = [] if core is None else [core]
                     result = run_contender(contender, {**setting, "threads": 1}, cores=cores)
                 except ContenderError as error:
-                    results["failures"][f"{name} {case}"] = str(error)
+                    failed.add((name, case))
+                    session.add({**head, "failed": str(error)})
                     print(f"  {case:19} {name:17} FAILED: {error}", flush=True)
                     continue
-                results["measurements"].append({"contender": name, "case_name": case, "repeat": repeat, **result})
-                results["summary"] = summarize(results["measurements"])
-                write_json(out, results)
+                session.add({**head, **result})
                 figures = ", ".join(f"{key} {times['cpu_us']:.1f} us" for key, times in result["times"].items())
                 print(f"  {case:19} {name:17} {figures}", flush=True)
-    write_json(out, results)
-    print_table(results["summary"])
+    print_table(summarize_replay(session.lines))
     print(f"written: {out}")
-    return not results["failures"]
-
-
-def summarize(measurements: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Per case, operation and contender: spread of the CPU time, and of its ratio to ours of the same repeat."""
-    summary: dict[str, Any] = {}
-    ours = {(row["case_name"], row["repeat"]): row for row in measurements if row["contender"] == OURS}
-    for row in measurements:
-        for operation in row["times"]:
-            figures = summary.setdefault(row["case_name"], {}).setdefault(operation, {})
-            if row["contender"] in figures:
-                continue
-            rows = [
-                other
-                for other in measurements
-                if (other["contender"], other["case_name"]) == (row["contender"], row["case_name"])
-            ]
-            pairs = [(other, ours.get((other["case_name"], other["repeat"]))) for other in rows]
-            ratios = [
-                other["times"][operation]["cpu_us"] / mine["times"][operation]["cpu_us"]
-                for other, mine in pairs
-                if mine is not None
-            ]
-            figures[row["contender"]] = {
-                "cpu_us": asdict(spread([other["times"][operation]["cpu_us"] for other in rows])),
-                "wall_us": asdict(spread([other["times"][operation]["wall_us"] for other in rows])),
-                "over_ours": asdict(spread(ratios)) if ratios else None,
-                "versions": row["versions"],
-            }
-    return summary
+    return not failed
 
 
 def print_table(summary: dict[str, Any]) -> None:
@@ -116,3 +77,16 @@ def print_table(summary: dict[str, Any]) -> None:
             for name, figure in sorted(figures.items(), key=lambda item: item[1]["cpu_us"]["median"]):
                 ratio = format(Spread(**figure["over_ours"]), ".2f") if figure["over_ours"] else "-"
                 print(f"  {name:17} {format(Spread(**figure['cpu_us']), '.1f'):>26} {ratio:>22}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--contenders", type=command_line.parse_names, metavar="A,B", help="only these contenders")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds over all contenders (default: %(default)s)")
+    command_line.add_core(parser)
+    command_line.add_out(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    names = command_line.check_names(args.contenders, list(CONTENDERS), "contender")
+    out = command_line.result_folder(args) / "replay.jsonl"
+    return 0 if run_replay(contenders=names, repeats=args.repeats, core=args.core, out=out) else 1

@@ -1,4 +1,4 @@
-"""Spreads over repeats."""
+"""The median of repeats with their range. Statistics over seeds are those of the library: runtime/seed_runs.py."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,8 @@ from statistics import median
 
 @dataclass(frozen=True)
 class Spread:
+    """Median and range over repeats."""
+
     median: float
     min: float
     max: float

@@ -1,8 +1,8 @@
 """IQL of d3rlpy, from a dataset file.
 
-What our settings say is done by its own means: rewards, observations and actions go through its scalers, terminations
-and time limits are kept apart in its `MDPDataset`. It drops the last row of an episode that was cut, whose successor it
-does not look up; its weights begin as PyTorch's layers do.
+Our settings are translated to its own means: rewards, observations and actions go through its scalers, and its
+`MDPDataset` separates terminations from time limits. It drops the last row of a truncated episode, because it does not
+look up its successor. Its weights are initialised as PyTorch's layers are.
 """
 
 import math
@@ -24,9 +24,9 @@ from d3rlpy.preprocessing import (
     RewardScaler,
     StandardObservationScaler,
 )
-from harness import Learner, Setting, TrainingEnvs, main, make_env
+from harness import Learner, Setting, TrainingEnvs, box, main, make_env
 
-EPOCH = 1_000  # updates, over which d3rlpy averages its losses; it does so anew at every tenth
+EPOCH = 1_000  # updates over which d3rlpy averages its losses; it repeats the average at every tenth
 
 
 def reward_scaler(hparams: dict[str, Any]) -> RewardScaler | None:
@@ -42,7 +42,7 @@ def iql_config(setting: Setting) -> IQLConfig:
     hparams = setting.hparams
     if hparams["network"] != "mlp":
         raise ValueError(f"d3rlpy has no network {hparams['network']!r}")
-    space = make_env(setting.env_id).action_space
+    space = box(make_env(setting.env_id).action_space)
     cosine = CosineAnnealingLRFactory(T_max=setting.steps) if hparams["learning_rate_schedule"] == "cosine" else None
     adam = {"eps": hparams["adam_eps"], "clip_grad_norm": hparams["max_grad_norm"]}
     hidden = list(hparams["hidden_sizes"])
@@ -76,7 +76,7 @@ def mdp_dataset(setting: Setting) -> MDPDataset:
             actions=columns["actions"].astype(np.float32),
             rewards=columns["rewards"].astype(np.float32),
             terminals=terminals,
-            timeouts=timeouts * (1.0 - terminals),  # a row is one of both, for d3rlpy
+            timeouts=timeouts * (1.0 - terminals),  # for d3rlpy a row is at most one of both
         )
 
 
@@ -92,21 +92,22 @@ class D3RLPyLearner(Learner):
         self.model.fit(
             self.dataset,
             n_steps=self.setting.steps,
-            n_steps_per_epoch=math.gcd(self.setting.steps, EPOCH),  # it makes whole epochs only
+            n_steps_per_epoch=math.gcd(self.setting.steps, EPOCH),  # it only makes whole epochs
             logger_adapter=NoopAdapterFactory(),
             show_progress=False,
             callback=self._count_update,
         )
 
     def update(self) -> None:
-        """Make one update, as `fit` does, for those who time it alone."""
+        """Make one update as `fit` does, to time it alone."""
         if self.model.impl is None:
             self.model.build_with_dataset(self.dataset)
         self.model.update(self.dataset.sample_transition_batch(self.setting.hparams["batch_size"]))
         self.updates += 1
 
     def act(self, obs: np.ndarray) -> np.ndarray:
-        return self.model.predict(obs.astype(np.float32))
+        actions: np.ndarray = self.model.predict(obs.astype(np.float32))
+        return actions
 
     def num_updates(self) -> int:
         return self.updates

@@ -1,9 +1,9 @@
-"""The floor of an update: the time of its matrix products alone, one after another, each into a tensor that is there.
+"""The floor of an update: the time of its matrix products alone, one after another, each into a preallocated tensor.
 
-No library can be faster than this with the same products; what lies above it is activations, losses, the optimizer,
-drawing and the library itself. Nothing is shared between products that a clever program could share: the online
-network's passes over a state and over its successor are two. On a GPU all of them are one CUDA graph, so that no time
-goes into launching them.
+No library can be faster than this with the same products. The rest of an update is activations, losses, the optimizer,
+sampling and the library itself. Products that a clever program could merge are counted separately: the online network's
+passes over a state and over its successor are two. On a GPU all products are one CUDA graph, so that launching them
+takes no time.
 """
 
 import statistics
@@ -21,18 +21,18 @@ from harness import Build, Setting, Stopwatch, main
 from torch import Tensor
 
 REPEATS = 9
-SECONDS = 0.02  # of one repeat, about
-REPLAYS = 20  # of a CUDA graph, between two waits for it
+SECONDS = 0.02  # of one repeat, approximately
+REPLAYS = 20  # of a CUDA graph, between two synchronizations
 
 
 @dataclass(frozen=True)
 class Layer:
-    """x (rows, inputs) times the weight's transpose, (inputs, outputs); in each of `members` networks."""
+    """x (rows, inputs) times the transposed weight (inputs, outputs), in each of `members` networks."""
 
     rows: int
     inputs: int
     outputs: int
-    trained: bool = False  # then the gradient of the weight is another product,
+    trained: bool = False  # then the gradient of the weight is a second product,
     passes_on: bool = False  # and the gradient of x a third
     members: int = 1
 
@@ -46,7 +46,7 @@ class Layer:
 
 
 def dense(rows: int, sizes: Sequence[int], *, trained: bool, passes_on: bool = False) -> list[Layer]:
-    """Give layers one after another; `passes_on`: whether the first one's input has a gradient, too."""
+    """Return consecutive layers. `passes_on`: whether the input of the first one also has a gradient."""
     return [
         Layer(rows, inputs, outputs, trained, trained and (passes_on or place > 0))
         for place, (inputs, outputs) in enumerate(pairwise(sizes))
@@ -54,13 +54,13 @@ def dense(rows: int, sizes: Sequence[int], *, trained: bool, passes_on: bool = F
 
 
 def ensemble(rows: int, sizes: Sequence[int], members: int, *, trained: bool = False) -> list[Layer]:
-    """Give the layers of networks with one input: the first layers are one, as wide as all of them together."""
+    """Return the layers of networks with the same input: their first layers are merged into one wide layer."""
     first, *rest = dense(rows, sizes, trained=trained)
     return [replace(first, outputs=members * first.outputs), *(replace(layer, members=members) for layer in rest)]
 
 
 class Network:
-    """The layers that a pass through one of our networks takes, for observations that are vectors."""
+    """The layers of a pass through one of our networks, for vector observations."""
 
     def __init__(self, algo: str, hparams: dict[str, Any], obs_size: int, num_actions: int) -> None:
         self.rows, self.hparams = hparams["batch_size"], hparams
@@ -70,7 +70,7 @@ class Network:
         self.per_action = hparams[per_action] if per_action else 1
 
     def values(self, *, trained: bool = False) -> list[Layer]:
-        """From observations to the numbers of each action; noisy weights are made before, element by element."""
+        """From observations to the outputs of each action; noisy weights are computed before, element by element."""
         outputs = self.num_actions * self.per_action
         if not self.hparams.get("dueling", False):
             return dense(self.rows, [*self.sizes, outputs], trained=trained)
@@ -83,7 +83,7 @@ class Network:
         return dense(self.rows, self.sizes, trained=trained)
 
     def at_fractions(self, count: int, *, trained: bool = False, same: bool = False) -> list[Layer]:
-        """From cosines of fractions and from features to values; `same`: all rows have the same fractions."""
+        """From cosines of fractions and from features to values. `same`: all rows have the same fractions."""
         size = self.sizes[-1]
         return [
             *dense(count if same else self.rows * count, [self.hparams["embedding_dim"], size], trained=trained),
@@ -95,7 +95,7 @@ class Network:
 
 
 def layers_of_actor_critic(algo: str, hparams: dict[str, Any], obs_size: int, action_size: int) -> list[Layer]:
-    """Give every layer that is passed in `policy_delay` updates of the critics, the last one of the actor, too."""
+    """Return all layers of `policy_delay` critic updates, the last of which also updates the actor."""
     rows, hidden, delay = hparams["batch_size"], hparams["hidden_sizes"], hparams["policy_delay"]
     actor = [obs_size, *hidden, action_size * (1 if algo == "td3" else 2)]
     critic = [obs_size + action_size, *hidden, 1]
@@ -106,7 +106,7 @@ def layers_of_actor_critic(algo: str, hparams: dict[str, Any], obs_size: int, ac
         *ensemble(rows, critic, in_target),
         *ensemble(rows, critic, all_critics, trained=True),
     ]
-    # The critics' weights rest; the gradient passes through them to the action.
+    # The critics' weights are fixed; the gradient passes through them to the action.
     judge = [replace(layer, passes_on=True) for layer in ensemble(rows, critic, for_actor)]
     return [*(learn_critics * delay), *dense(rows, actor, trained=True), *judge]
 
@@ -117,16 +117,16 @@ def layers_of_iql(hparams: dict[str, Any], obs_size: int, action_size: int) -> l
     return [
         *ensemble(rows, critic, 2),
         *dense(rows, value, trained=True),
-        *dense(2 * rows, value, trained=False),  # of states and of their successors, once V has learnt
+        *dense(2 * rows, value, trained=False),  # of states and of their successors, after the update of V
         *dense(rows, [obs_size, *hidden, action_size], trained=True),
         *ensemble(rows, critic, 2, trained=True),
     ]
 
 
 def layers_of_updates(algo: str, hparams: dict[str, Any], obs_size: int, num_actions: int) -> list[Layer]:
-    """Give every layer that `updates_of(hparams)` updates pass, as our losses ask for them.
+    """Return all layers of `updates_of(hparams)` updates, as our losses evaluate them.
 
-    `num_actions`: how many there are, or how many numbers one has.
+    `num_actions`: the number of discrete actions, or the size of a continuous one.
     """
     if algo in ("sac", "td3", "redq"):
         return layers_of_actor_critic(algo, hparams, obs_size, num_actions)
@@ -157,7 +157,7 @@ def updates_of(hparams: dict[str, Any]) -> int:
 
 
 def operands(layer: Layer, name: str, device: str = "cpu") -> tuple[Tensor, Tensor]:
-    """Give what is multiplied; weights lie as in `nn.Linear`, (outputs, inputs)."""
+    """Return the operands of a product; weights are laid out as in `nn.Linear`: (outputs, inputs)."""
     random = partial(torch.randn, *([layer.members] if layer.members > 1 else []), device=device)
     x, y = random(layer.rows, layer.inputs), random(layer.rows, layer.outputs)
     weight = random(layer.outputs, layer.inputs)
@@ -165,7 +165,7 @@ def operands(layer: Layer, name: str, device: str = "cpu") -> tuple[Tensor, Tens
 
 
 def ways_to_multiply(a: Tensor, b: Tensor) -> list[Callable[[], Any]]:
-    """Give a @ b and its transpose, and where there are members, both by one product after another, too."""
+    """Return a @ b and its transpose; with members, also as one product after another."""
     ways: list[Callable[[], Any]] = []
     for left, right in ((a, b), (b.mT, a.mT)):
         out = left.new_empty((*left.shape[:-1], right.shape[-1]))
@@ -181,12 +181,12 @@ def _one_by_one(members: list[tuple[Tensor, Tensor, Tensor]]) -> None:
 
 
 def seconds_of_product(a: Tensor, b: Tensor) -> float:
-    """Give the time of the fastest way: any will do for a layer."""
+    """Return the time of the fastest way; any of them computes the layer."""
     return min(seconds_of(multiply) for multiply in ways_to_multiply(a, b))
 
 
 def seconds_of(function: Callable[[], Any]) -> float:
-    """Give the time of one call: the smallest of some repeats, for a floor is what is never undercut."""
+    """Return the time of one call: the smallest of several repeats, since a floor is a lower bound."""
 
     def repeat(calls: int) -> float:
         start = time.perf_counter()
@@ -199,7 +199,7 @@ def seconds_of(function: Callable[[], Any]) -> float:
 
 
 def seconds_of_graph(products: Sequence[tuple[Layer, str]]) -> float:
-    """Give the time of all products in one CUDA graph."""
+    """Return the time of all products in one CUDA graph."""
     multiply = [ways_to_multiply(*operands(layer, name, "cuda"))[0] for layer, name in products]
 
     def all_of_them() -> None:
@@ -250,7 +250,7 @@ def run_floor(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any
 
 
 def no_learner(setting: Setting, training: Any) -> Any:
-    raise RuntimeError("the floor has nothing that learns")
+    raise RuntimeError("the floor has no learner")
 
 
 if __name__ == "__main__":

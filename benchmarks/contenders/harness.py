@@ -1,10 +1,10 @@
-"""What every contender shares: the setting comes in as JSON, one JSON line goes out.
+"""What all contenders share: they receive the setting as JSON and print one JSON line.
 
 A contender runs in its own virtual environment, where neither `benchmarks` nor `rl_training` is installed, so this file
-needs numpy and gymnasium alone. It measures every contender in the same way:
+needs only numpy and gymnasium. It measures every contender in the same way:
 
-* speed: `CountedSteps` wraps every training env; together they note the time at three step counts;
-* score: the final policy plays one episode per reset seed, all episodes side by side, greedily.
+* speed: `CountedSteps` wraps every training environment, and the time is noted at three step counts;
+* score: the final policy plays one greedy episode per reset seed, all episodes in parallel.
 """
 
 import json
@@ -14,13 +14,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -29,15 +30,15 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 class Setting:
     """One run. `hparams` are named as in `rl_training`; each contender translates those it knows.
 
-    `dataset`: a .npz file, relative to the repository, that is learnt from, mostly in place of an env: `steps` and all
-    that is counted in env steps are gradient steps then. Its digest is here to tell runs on different files apart.
+    `dataset`: a .npz file to learn from, relative to the repository, usually instead of an environment; `steps` and all
+    other counts of environment steps are then gradient steps. `dataset_sha256` distinguishes runs on different files.
     """
 
     mode: str  # "speed", "score", or (ours only) "profile"
     env_id: str
     steps: int
-    algo: str | None = None  # for ours without a config, and for scripts that hold several algorithms
-    num_envs: int = 1  # a config file has its own
+    algo: str | None = None  # for ours without a config, and for scripts with several algorithms
+    num_envs: int = 1  # a config file sets its own
     seed: int = 0
     threads: int = 1
     hparams: dict[str, Any] = field(default_factory=dict)
@@ -46,12 +47,17 @@ class Setting:
     matmul_precision: str | None = None  # ours only; None: the config's
     device: str = "cpu"  # ours and d3rlpy only
     execution_backend: str = "local_sync"  # ours only
-    warm_up: int = 500  # env steps with updates before the steady part of a speed run, where there are no rollouts
+    warm_up: int = 500  # environment steps with updates before the steady part of a speed run without rollouts
     eval_seeds: Sequence[int] = ()  # one reset seed per evaluation episode
-    track_every: int = 0  # env steps between evaluations during training; 0 = none
+    track_every: int = 0  # environment steps between evaluations during training; 0: none
     track_seeds: Sequence[int] = ()
     dataset: str | None = None
     dataset_sha256: str | None = None
+
+    @property
+    def algo_name(self) -> str:
+        assert self.algo is not None
+        return self.algo
 
     @property
     def dataset_path(self) -> Path:
@@ -64,12 +70,12 @@ class Setting:
 
     @property
     def rollout(self) -> int:
-        """Env steps between two updates of an on-policy algorithm; 0 for the others."""
+        """Environment steps between two updates of an on-policy algorithm; 0 for the others."""
         return int(self.hparams.get("num_steps", 0)) * self.num_envs
 
     @property
     def steady_from(self) -> int:
-        """First env step of the steady part: by then everything was traced, compiled and warmed up."""
+        """First environment step of the steady part: by then everything is compiled and warmed up."""
         return 4 * self.rollout or self.learning_starts + self.warm_up
 
 
@@ -81,28 +87,28 @@ class Learner(ABC):
 
     @abstractmethod
     def act(self, obs: np.ndarray) -> np.ndarray:
-        """Give greedy actions for `obs`: (batch, ...)."""
+        """Return greedy actions for `obs`: (batch, ...)."""
 
     @abstractmethod
     def num_updates(self) -> int: ...
 
     def begin_episodes(self) -> None:  # noqa: B027
-        """Forget what was seen: the next observations are the first of some episodes."""
+        """Reset any recurrent state: the next observations are the first of new episodes."""
 
     def keep(self, rows: Sequence[int]) -> None:  # noqa: B027
-        """Note that only the episodes of these rows of the last observations go on."""
+        """Keep the recurrent state of these rows of the last observations: only their episodes continue."""
 
     def make_env(self, env_id: str) -> gym.Env:
-        """Make an env to be evaluated in."""
+        """Make an environment for evaluation."""
         return make_env(env_id)
 
     def details(self) -> dict[str, Any]:
-        """What else the result should say."""
+        """Return what else belongs in the result."""
         return {}
 
 
 class StepCounter:
-    """Calls `at[n]` right after the n-th env step, counted over all episodes and all envs."""
+    """Calls `at[n]` right after the n-th environment step, counted over all episodes and environments."""
 
     def __init__(self) -> None:
         self.at: dict[int, Callable[[], None]] = {}
@@ -126,7 +132,7 @@ class CountedSteps(gym.Wrapper):
 
 
 class TrainingEnvs:
-    """The envs a peer trains in, made when they are asked for, and the count of their steps."""
+    """The environments a peer trains in, created on first use, and the count of their steps."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -137,8 +143,22 @@ class TrainingEnvs:
         return [CountedSteps(make_env(self.setting.env_id), self.counter) for _ in range(self.setting.num_envs)]
 
     def factories(self) -> list[Callable[[], gym.Env]]:
-        """Give the envs in the form that vector envs are made from."""
-        return [lambda env=env: env for env in self.envs]
+        """Return the environments in the form that vector environments are built from."""
+        return [partial(_same, env) for env in self.envs]
+
+
+def _same(env: gym.Env) -> gym.Env:
+    return env
+
+
+def box(space: gym.Space[Any]) -> Box:
+    assert isinstance(space, Box), space
+    return space
+
+
+def discrete(space: gym.Space[Any]) -> Discrete:
+    assert isinstance(space, Discrete), space
+    return space
 
 
 Build = Callable[[Setting, TrainingEnvs], Learner]
@@ -146,12 +166,12 @@ Mode = Callable[[Build, Setting, "Stopwatch"], dict[str, Any]]
 
 
 def make_env(env_id: str) -> gym.Env:
-    """Make the env without gymnasium's passive checker, for everyone: `rl_training` makes its own without it."""
+    """Make an environment without gymnasium's passive checker, since `rl_training` does not use it either."""
     return gym.make(env_id, disable_env_checker=True)
 
 
 def play(learner: Learner, env_id: str, seeds: Sequence[int]) -> list[float]:
-    """Play one episode per reset seed, side by side; give the returns in the order of the seeds."""
+    """Play one episode per reset seed, in parallel; return the returns in the order of the seeds."""
     envs = [learner.make_env(env_id) for _ in seeds]
     observations = [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds, strict=True)]
     returns = [0.0] * len(envs)
@@ -174,7 +194,7 @@ def play(learner: Learner, env_id: str, seeds: Sequence[int]) -> list[float]:
 
 @dataclass
 class Stopwatch:
-    """Wall and CPU time at named moments. CPU time beside wall time shows whether the core was shared."""
+    """Wall and CPU time at named moments. CPU time below wall time shows that the core was shared."""
 
     wall: dict[str, float] = field(default_factory=dict)
     cpu: dict[str, float] = field(default_factory=dict)
@@ -194,7 +214,7 @@ def speed_figures(watch: Stopwatch, setting: Setting, env_steps: int) -> dict[st
     """Turn the five moments of a timed run into figures.
 
     The steady rate leaves out the random phase and the first learning steps: `warm_up`, or 4 rollouts. `compile_s` is
-    what those cost beyond the steady rate: tracing, compiling, first-call warm-up.
+    the time those take beyond the steady rate: tracing, compilation, first-call warm-up.
     """
     steady_steps = setting.steps - setting.steady_from
     steady_rate = steady_steps / watch.between("steady", "last_step")
@@ -218,7 +238,7 @@ def run_speed(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any
         (setting.steady_from, "steady"),
         (setting.steps, "last_step"),
     ):
-        counter.at[step] = lambda name=name: watch.note(name)
+        counter.at[step] = partial(watch.note, name)
     learner = build(setting, training)
     watch.note("built")
     if setting.learning_starts == 0:
@@ -238,11 +258,13 @@ def run_score(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any
     training = TrainingEnvs(setting)
     tracked: list[dict[str, Any]] = []
     learner = build(setting, training)
+
+    def track(step: int) -> None:
+        tracked.append({"step": step, "returns": play(learner, setting.env_id, setting.track_seeds)})
+
     if setting.track_every:
         for step in range(setting.track_every, setting.steps + 1, setting.track_every):
-            training.counter.at[step] = lambda step=step: tracked.append(
-                {"step": step, "returns": play(learner, setting.env_id, setting.track_seeds)}
-            )
+            training.counter.at[step] = partial(track, step)
     watch.note("built")
     learner.learn()
     watch.note("learned")
@@ -257,7 +279,7 @@ def run_score(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any
 
 
 def version_of(package: str) -> str | None:
-    """Give a package's version; None if it runs from a folder and was never installed."""
+    """Return a package's version; None if it runs from a folder and was never installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -265,7 +287,7 @@ def version_of(package: str) -> str | None:
 
 
 def report(result: dict[str, Any], setting: Setting, packages: Sequence[str]) -> None:
-    """Print the one JSON line the benchmark reads."""
+    """Print the JSON line that the benchmark reads."""
     line = {
         **result,
         "setting": asdict(setting),
@@ -277,7 +299,7 @@ def report(result: dict[str, Any], setting: Setting, packages: Sequence[str]) ->
 
 
 def main(build: Build, packages: Sequence[str], modes: Mapping[str, Mode] | None = None) -> None:
-    """Run a contender: called at the end of each script, after its library was imported. `modes`: its own besides."""
+    """Run a contender; called at the end of each script, after its library was imported. `modes`: further modes."""
     watch = Stopwatch()
     watch.note("imported")
     setting = Setting(**json.loads(sys.argv[1]))

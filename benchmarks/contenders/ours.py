@@ -1,7 +1,7 @@
 """The algorithms of this library, through its public API.
 
-`profile` is a third mode beside `speed` and `score`: the same training with a stopwatch around env, act, update and so
-on. It is a run of its own, so that the timed runs carry no instruments.
+`profile` is a third mode next to `speed` and `score`: the same training with a stopwatch around environment, acting,
+update and so on. It is a separate run, so that the timed runs are not instrumented.
 """
 
 import importlib
@@ -16,14 +16,15 @@ import torch
 from harness import Build, Learner, Setting, StepCounter, Stopwatch, TrainingEnvs, main
 
 import rl_training
-from rl_training import Callback, TrainConfig, load_config
+from rl_training import TrainConfig, load_config
 from rl_training.core.spaces import observation_field, to_env_actions
 from rl_training.core.types import Carry, act_on
+from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.run import Run
 
-# Where the time of a step goes: a part, and the methods that are it; `name()` stands for the functions that the method
-# gives. Time inside a method that another one calls counts for the inner one's part.
+# The parts of a step, each with its methods; `name()` stands for the functions that the method returns. Time inside a
+# method that another one calls counts towards the inner one's part.
 ENVS = "rl_training.envs.vector:SyncEnvs"
 ENVPOOL_ENVS = "rl_training.envs.envpool_envs:EnvPoolEnvs"
 REPLAY = [
@@ -60,7 +61,7 @@ PARTS = {
 
 
 class CountSteps(Callback):
-    """Does for the library's own envs what `CountedSteps` does for the envs handed to a peer."""
+    """Counts the steps of the library's environments, as `CountedSteps` does for those of a peer."""
 
     def __init__(self, counter: StepCounter) -> None:
         self.counter = counter
@@ -68,13 +69,18 @@ class CountSteps(Callback):
 
     def on_start(self, run: Run) -> None:
         self.run = run
-        spaces = run.env_factory() if isinstance(run.collector, NoCollector) else run.collector.envs
+        spaces = make_env_of(run) if isinstance(run.collector, NoCollector) else run.collector.envs
         self.to_env_actions = to_env_actions(spaces.action_space)
         self.obs_dtype = observation_field(spaces.observation_space).dtype
 
     def on_step(self, run: Run) -> None:
         while self.counter.count < run.step:
             self.counter.advance()
+
+
+def make_env_of(run: Run) -> gym.Env:
+    assert run.env_factory is not None
+    return run.env_factory()
 
 
 class OurLearner(Learner):
@@ -93,22 +99,22 @@ class OurLearner(Learner):
         }
         if setting.matmul_precision:
             changes["matmul_precision"] = setting.matmul_precision
-        # All of the file, whatever the config takes.
+        # The whole file, even if the config takes a part of it.
         whole = {"dataset_kind": "npz", "dataset_size": None, "held_out": 0.0}
         source = {**whole, "dataset_path": str(setting.dataset_path)} if setting.dataset else {}
         if setting.config:
             config = load_config(setting.config)
-            if config.spec.loop != "offline":  # what it imitates in an env
+            if config.spec.loop != "offline":  # it imitates the file in an environment
                 source = {f"expert_{name}": value for name, value in source.items() if name != "held_out"}
             self.config = config.updated(**changes, algo_kwargs={**config.algo_kwargs, **setting.hparams, **source})
         else:
-            # The run's own evaluation at the end is no part of a timed run; one episode is the least it can be told.
+            # The run's own evaluation at the end is not part of a timed run; one episode is the minimum.
             self.config = TrainConfig(
                 algo=setting.algo,
                 num_envs=setting.num_envs,
                 algo_kwargs={**setting.hparams, **source},
                 eval_episodes=1,
-                tensorboard=False,  # nor do the peers write its files
+                tensorboard=False,  # the peers do not write its files either
                 **changes,
             )
         self.counter = CountSteps(training.counter)
@@ -121,7 +127,7 @@ class OurLearner(Learner):
 
     def make_env(self, env_id: str) -> gym.Env:
         assert self.counter.run is not None
-        return self.counter.run.env_factory()  # MinAtar's games are registered by the library
+        return make_env_of(self.counter.run)  # MinAtar's games are registered by the library
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         assert self.counter.run is not None
@@ -151,11 +157,11 @@ class OurLearner(Learner):
 
 
 class Profiler:
-    """Adds up the time spent inside named methods, from `start` to `stop`."""
+    """Adds up the time spent inside named methods between `start` and `stop`."""
 
     def __init__(self, parts: dict[str, list[str]]) -> None:
         self.seconds = dict.fromkeys(parts, 0.0)
-        self.inner = [0.0]  # per method that is running: the seconds of those it called
+        self.inner = [0.0]  # per running method: the seconds spent in the methods it called
         for part, methods in parts.items():
             for path in methods:
                 module, _, name = path.partition(":")
@@ -166,7 +172,7 @@ class Profiler:
                 setattr(owner, method, timed(part, getattr(owner, method)))
 
     def _giving_timed(self, part: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Let the functions that `method` gives be timed."""
+        """Time the functions that `method` returns."""
         return lambda *args, **kwargs: self._timed(part, method(*args, **kwargs))
 
     def _timed(self, part: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,7 +204,7 @@ class Profiler:
 def run_profile(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any]:
     assert setting.algo is not None
     envs = ENVPOOL_ENVS if setting.execution_backend == "envpool" else ENVS
-    # Before anything is built: a method may be looked up once and kept.
+    # Before anything is built, because a method may be looked up once and stored.
     profiler = Profiler({"env": [f"{envs}.step", f"{envs}.reset"], **PARTS[setting.algo]})
     training = TrainingEnvs(setting)
     training.counter.at = {setting.steady_from: profiler.start, setting.steps: profiler.stop}

@@ -1,6 +1,6 @@
-"""DQN as one plain eager PyTorch loop, in the manner of single-file implementations such as CleanRL's.
+"""DQN as one plain eager PyTorch loop, in the style of single-file implementations such as CleanRL's.
 
-No library around it: what remains is the cost of eager PyTorch, numpy and the env.
+Without a library, what remains is the cost of eager PyTorch, numpy and the environment.
 """
 
 import random
@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 import torch.nn.functional as F
-from harness import Learner, Setting, TrainingEnvs, main
+from harness import Learner, Setting, TrainingEnvs, box, discrete, main
 from torch import nn
 
 
@@ -58,8 +58,8 @@ class PlainLearner(Learner):
         torch.manual_seed(setting.seed)
         env.action_space.seed(setting.seed)
         self.setting, self.env, self.updates = setting, env, 0
-        obs_shape = env.observation_space.shape
-        sizes = [int(np.prod(obs_shape)), *setting.hparams["hidden_sizes"], int(env.action_space.n)]
+        obs_shape = box(env.observation_space).shape
+        sizes = [int(np.prod(obs_shape)), *setting.hparams["hidden_sizes"], int(discrete(env.action_space).n)]
         self.q_network, self.target_network = mlp(sizes), mlp(sizes)
         self.target_network.load_state_dict(self.q_network.state_dict())
         self.optimizer = torch.optim.Adam(self.q_network.parameters(), lr=setting.hparams["learning_rate"])
@@ -90,7 +90,7 @@ class PlainLearner(Learner):
             td_target = rewards + hparams["gamma"] * (1 - terminated) * next_values
         loss = F.smooth_l1_loss(self.q_network(obs).gather(1, actions).squeeze(1), td_target)
         self.optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.q_network.parameters(), hparams["max_grad_norm"])
         self.optimizer.step()
         self.updates += 1
@@ -99,7 +99,8 @@ class PlainLearner(Learner):
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            return self.q_network(torch.as_tensor(obs)).argmax(dim=1).numpy()
+            actions: np.ndarray = self.q_network(torch.as_tensor(obs)).argmax(dim=1).numpy()
+        return actions
 
     def num_updates(self) -> int:
         return self.updates

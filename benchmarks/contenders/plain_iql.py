@@ -1,6 +1,6 @@
-"""IQL as one plain eager PyTorch loop, in the manner of single-file implementations such as CORL's.
+"""IQL as one plain eager PyTorch loop, in the style of single-file implementations such as CORL's.
 
-No library around it: what remains is the cost of eager PyTorch and numpy.
+Without a library, what remains is the cost of eager PyTorch and numpy.
 """
 
 import copy
@@ -9,7 +9,7 @@ import math
 import numpy as np
 import torch
 import torch.nn.functional as F
-from harness import Learner, Setting, TrainingEnvs, main, make_env
+from harness import Learner, Setting, TrainingEnvs, box, main, make_env
 from plain_dqn import Buffer, mlp
 from torch import Tensor, nn
 
@@ -21,7 +21,7 @@ class PlainLearner(Learner):
         torch.manual_seed(setting.seed)
         self.setting, self.counter, self.updates = setting, training.counter, 0
         self.device, hparams = torch.device(setting.device), setting.hparams
-        space = make_env(setting.env_id).action_space
+        space = box(make_env(setting.env_id).action_space)
         self.low, self.scale = space.low, (space.high - space.low) / 2
         self.buffer = self._read_dataset()
         obs_size, action_size = self.buffer.obs.shape[1], self.buffer.actions.shape[1]
@@ -53,10 +53,10 @@ class PlainLearner(Learner):
     def _reward_scale(self, columns: dict[str, np.ndarray]) -> float:
         scale = self.setting.hparams["reward_scale"]
         if scale != "return":
-            return 1.0 if scale == "none" else scale
+            return 1.0 if scale == "none" else float(scale)
         ends = np.flatnonzero(columns["terminations"] | columns["truncations"]) + 1
         returns = [part.sum() for part in np.split(columns["rewards"], ends) if len(part)]
-        return 1_000.0 / (max(returns) - min(returns))
+        return float(1_000.0 / (max(returns) - min(returns)))
 
     def learn(self) -> None:
         for _ in range(self.setting.steps):
@@ -79,10 +79,12 @@ class PlainLearner(Learner):
             exponents = (hparams["beta"] * advantages).clamp(max=math.log(hparams["max_advantage_weight"]))
             td_target = rewards + hparams["gamma"] * (1 - terminated) * self.value(next_obs).squeeze(1)
         policy = torch.distributions.Normal(self.actor(obs).tanh(), self.log_std.clamp(-5.0, 2.0).exp())
-        self._descend("actor", -(exponents.exp() * policy.log_prob(actions).sum(1)).mean())
+        log_probs: Tensor = policy.log_prob(actions)  # type: ignore[no-untyped-call]
+        self._descend("actor", -(exponents.exp() * log_probs.sum(1)).mean())
         if hparams["learning_rate_schedule"] == "cosine":
             self.schedule.step()
-        self._descend("critics", sum(F.mse_loss(critic(inputs).squeeze(1), td_target) for critic in self.critics))
+        losses = [F.mse_loss(critic(inputs).squeeze(1), td_target) for critic in self.critics]
+        self._descend("critics", losses[0] + losses[1])
         with torch.no_grad():
             for target, value in zip(self.target_critics.parameters(), self.critics.parameters(), strict=True):
                 target.lerp_(value, hparams["tau"])
@@ -91,14 +93,15 @@ class PlainLearner(Learner):
     def act(self, obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             means = self.actor(torch.as_tensor(obs, dtype=torch.float32, device=self.device)).tanh()
-            return self.low + (means.cpu().numpy() + 1.0) * self.scale
+            actions: np.ndarray = self.low + (means.cpu().numpy() + 1.0) * self.scale
+        return actions
 
     def num_updates(self) -> int:
         return self.updates
 
     def _descend(self, name: str, loss: Tensor) -> None:
         self.optimizers[name].zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizers[name].step()
 
 

@@ -1,6 +1,6 @@
-"""SAC as one plain eager PyTorch loop, in the manner of single-file implementations such as CleanRL's.
+"""SAC as one plain eager PyTorch loop, in the style of single-file implementations such as CleanRL's.
 
-No library around it: what remains is the cost of eager PyTorch, numpy and the env.
+Without a library, what remains is the cost of eager PyTorch, numpy and the environment.
 """
 
 import copy
@@ -8,7 +8,7 @@ import copy
 import numpy as np
 import torch
 import torch.nn.functional as F
-from harness import Learner, Setting, TrainingEnvs, main
+from harness import Learner, Setting, TrainingEnvs, box, main
 from plain_dqn import Buffer, mlp
 from torch import Tensor, nn
 
@@ -21,8 +21,8 @@ class PlainLearner(Learner):
         torch.manual_seed(setting.seed)
         env.action_space.seed(setting.seed)
         self.setting, self.env, self.updates, self.device = setting, env, 0, torch.device(setting.device)
-        space, hparams = env.action_space, setting.hparams
-        obs_shape, action_shape = env.observation_space.shape, space.shape
+        space, hparams = box(env.action_space), setting.hparams
+        obs_shape, action_shape = box(env.observation_space).shape, space.shape
         obs_size, self.action_size, hidden = (
             int(np.prod(obs_shape)),
             int(np.prod(action_shape)),
@@ -54,12 +54,13 @@ class PlainLearner(Learner):
                     self.update()
 
     def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Give actions in [-1, 1] and their log-probabilities."""
+        """Return actions in [-1, 1] and their log-probabilities."""
         mean, log_std = self.actor(obs).chunk(2, dim=1)
         normal = torch.distributions.Normal(mean, log_std.clamp(-20.0, 2.0).exp())
         before = normal.rsample()
         actions = before.tanh()
-        return actions, (normal.log_prob(before) - (1.0 - actions.square() + 1e-6).log()).sum(1)
+        log_probs: Tensor = normal.log_prob(before)  # type: ignore[no-untyped-call]
+        return actions, (log_probs - (1.0 - actions.square() + 1e-6).log()).sum(1)
 
     def update(self) -> None:
         hparams = self.setting.hparams
@@ -72,7 +73,7 @@ class PlainLearner(Learner):
             next_values = self._values(self.target_critics, next_obs, next_actions).amin(0) - alpha * next_log_probs
             td_target = rewards + hparams["gamma"] * (1 - terminated) * next_values
         values = self._values(self.critics, obs, actions)
-        self._descend("critics", sum(F.mse_loss(value, td_target) for value in values))
+        self._descend("critics", F.mse_loss(values[0], td_target) + F.mse_loss(values[1], td_target))
         drawn, log_probs = self.draw(obs)
         self._descend("actor", (alpha * log_probs - self._values(self.critics, obs, drawn).amin(0)).mean())
         self._descend("alpha", -(self.log_alpha * (log_probs.detach() - self.action_size)).mean())
@@ -95,14 +96,15 @@ class PlainLearner(Learner):
 
     def _descend(self, name: str, loss: Tensor) -> None:
         self.optimizers[name].zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizers[name].step()
 
     def _tensor(self, obs: np.ndarray) -> Tensor:
         return torch.as_tensor(obs, dtype=torch.float32, device=self.device)
 
     def _to_env(self, actions: np.ndarray) -> np.ndarray:
-        return self.low + (actions + 1.0) * self.scale
+        scaled: np.ndarray = self.low + (actions + 1.0) * self.scale
+        return scaled
 
 
 if __name__ == "__main__":

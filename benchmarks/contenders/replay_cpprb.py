@@ -58,7 +58,7 @@ class CpprbReplay(ReplayContender):
         self.buffer.update_priorities(batch["indexes"], td_errors)
 
     def num_rows(self) -> int:
-        return self.buffer.get_stored_size()
+        return int(self.buffer.get_stored_size())
 
     def check(self, batch: Any) -> None:
         assert batch["obs"].shape == batch["next_obs"].shape

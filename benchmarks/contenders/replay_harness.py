@@ -1,7 +1,7 @@
-"""What the contenders of the replay benchmark share: the transitions, the clock, and one JSON line that goes out.
+"""What the contenders of the replay benchmark share: the transitions, the clock, and the JSON line they print.
 
-Every contender gets its transitions in the form its `add` takes, made beforehand, and gives a batch in whatever form
-its `sample` has: numpy arrays are not made tensors of.
+Every contender receives transitions in the form that its `add` takes, prepared in advance. A batch counts in the form
+that `sample` returns: numpy arrays are not converted to tensors.
 """
 
 import json
@@ -18,12 +18,12 @@ import numpy as np
 
 EPISODE = 1_000  # steps
 FRAMES = 4  # of a stack
-ROUNDS = 7  # of which the median counts
+ROUNDS = 7  # the median of them counts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is stored and how it is drawn."""
+    """What is stored and how it is sampled."""
 
     kind: str  # "floats": 17 of them; "images": stacks of 4 frames, 84x84 uint8
     prioritized: bool
@@ -34,7 +34,7 @@ class Case:
 
 
 class Transitions:
-    """A stretch of steps that follow on each other, over and over: step t + 1 begins where t ends."""
+    """Consecutive steps, repeated in a loop: step t + 1 begins where t ends."""
 
     def __init__(self, kind: str, length: int = 4 * EPISODE) -> None:
         rng = np.random.default_rng(0)
@@ -47,42 +47,42 @@ class Transitions:
         self.rewards = rng.normal(size=length).astype(np.float32)
 
     def obs(self, step: int) -> np.ndarray:
-        """Give (17,) floats or (4, 84, 84) bytes, contiguous and without a copy."""
+        """Return (17,) floats or (4, 84, 84) bytes, contiguous and without a copy."""
         return self._obs[step] if self.kind == "floats" else self._frames[step : step + FRAMES]
 
     def ends(self, step: int) -> bool:
-        """Whether a time limit ends an episode there; none terminates."""
+        """Return whether a time limit ends an episode there; none terminates."""
         return step % EPISODE == EPISODE - 1
 
 
 class ReplayContender(ABC):
-    """A replay buffer of some library, empty."""
+    """An empty replay buffer of a library."""
 
     @abstractmethod
     def prepare(self, transitions: Transitions, step: int) -> Any:
-        """Give a transition in the form that `add` takes."""
+        """Return a transition in the form that `add` takes."""
 
     @abstractmethod
     def add(self, prepared: Any) -> None: ...
 
     @abstractmethod
     def sample(self) -> Any:
-        """Draw a batch."""
+        """Sample a batch."""
 
     def update_priorities(self, batch: Any, td_errors: np.ndarray) -> None:
-        """Set the priorities of a batch, if this is a prioritized one."""
+        """Set the priorities of a batch, in a prioritized buffer."""
         raise NotImplementedError
 
     @abstractmethod
     def num_rows(self) -> int: ...
 
     def check(self, batch: Any) -> None:
-        """Raise an error if a batch is not what was asked for."""
+        """Raise an error if a batch is not as requested."""
         return
 
 
 def cpu_us(action: Callable[[], Any], calls: int) -> tuple[float, float]:
-    """Give the CPU and the wall time of one call, in microseconds."""
+    """Return the CPU and the wall time of one call, in microseconds."""
     cpu, wall = time.process_time(), time.perf_counter()
     for _ in range(calls):
         action()
@@ -93,7 +93,7 @@ def measure(contender: ReplayContender, case: Case) -> dict[str, dict[str, float
     """Fill the buffer, then time its operations in turn."""
     transitions = Transitions(case.kind)
     prepared = [contender.prepare(transitions, step) for step in range(transitions.length)]
-    for step in range(case.capacity + transitions.length):  # every place was written before: none is new to the system
+    for step in range(case.capacity + transitions.length):  # every row was written before, so its memory pages exist
         contender.add(prepared[step % transitions.length])
     if contender.num_rows() != case.capacity:
         raise RuntimeError(f"the buffer holds {contender.num_rows()} rows, expected {case.capacity}")
@@ -107,14 +107,14 @@ def measure(contender: ReplayContender, case: Case) -> dict[str, dict[str, float
     def sample_and_update() -> None:
         contender.update_priorities(contender.sample(), td_errors)
 
-    def step() -> None:  # what is put off until the next draw shows here
+    def add_sample_and_update() -> None:  # includes work that `add` defers to the next sample
         add()
         sample_and_update()
 
-    operations = {"add": (add, 2_000)}
+    operations: dict[str, tuple[Callable[[], Any], int]] = {"add": (add, 2_000)}
     if case.prioritized:
         operations["sample_and_update"] = (sample_and_update, 200)
-        operations["add_sample_and_update"] = (step, 200)
+        operations["add_sample_and_update"] = (add_sample_and_update, 200)
     else:
         operations["sample"] = (contender.sample, 200)
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in operations}

@@ -18,7 +18,9 @@ from rl_training.hparams.dqn import DQNHParams
 class OurReplay(ReplayContender):
     def __init__(self, case: Case) -> None:
         floats = Box(-np.inf, np.inf, (17,), np.float32)
-        observation = floats if case.kind == "floats" else FrameStackSpace(FRAMES, (FRAMES, 84, 84))
+        observation: Box | FrameStackSpace = (
+            floats if case.kind == "floats" else FrameStackSpace(FRAMES, (FRAMES, 84, 84))
+        )
         if case.variant == "rows":  # stacks stored whole
             observation = Box(0, 255, (FRAMES, 84, 84), np.uint8)
         hparams = DQNHParams(buffer_capacity=case.capacity, prioritized=case.prioritized, n_step=1)
@@ -27,7 +29,7 @@ class OurReplay(ReplayContender):
         )
         self.buffer = build_replay_buffer(setup)
         self.batch_size = case.batch_size
-        # A run draws into the same tensors again and again; `fresh`: new ones at every draw.
+        # A run samples into the same tensors every time; `fresh`: into new ones.
         self.draw = self.buffer.sampler(case.batch_size) if case.variant != "fresh" else self._fresh
 
     def _fresh(self) -> Any:

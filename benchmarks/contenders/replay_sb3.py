@@ -13,14 +13,14 @@ class SB3Replay(ReplayContender):
     def __init__(self, case: Case) -> None:
         torch.set_num_threads(case.threads)
         floats, images = Box(-np.inf, np.inf, (17,), np.float32), Box(0, 255, (FRAMES, 84, 84), np.uint8)
-        compact = case.variant == "compact"  # successors are not stored, but read from the next row
+        compact = case.variant == "compact"  # successors are read from the next row
         self.buffer = ReplayBuffer(
             case.capacity,
             floats if case.kind == "floats" else images,
             Discrete(6),
             device="cpu",
             optimize_memory_usage=compact,
-            handle_timeout_termination=not compact,  # it refuses to have both
+            handle_timeout_termination=not compact,  # both together are rejected
         )
         self.batch_size = case.batch_size
 
@@ -41,7 +41,7 @@ class SB3Replay(ReplayContender):
         return self.buffer.sample(self.batch_size)
 
     def num_rows(self) -> int:
-        return self.buffer.size()
+        return int(self.buffer.size())
 
     def check(self, batch: Any) -> None:
         assert len(batch.observations) == self.batch_size

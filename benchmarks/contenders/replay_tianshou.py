@@ -11,7 +11,7 @@ from tianshou.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 class TianshouReplay(ReplayContender):
     def __init__(self, case: Case) -> None:
         torch.set_num_threads(case.threads)
-        # As its Atari examples have it: of a stack only the newest frame is stored, and successors are not.
+        # As in its Atari examples: only the newest frame of a stack is stored, and no successors.
         compact = {"stack_num": FRAMES, "ignore_obs_next": True, "save_only_last_obs": True}
         options = compact if case.variant == "compact" else {}
         if case.prioritized:

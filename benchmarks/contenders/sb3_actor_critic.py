@@ -1,4 +1,4 @@
-"""SAC and TD3 of stable-baselines3; `Setting.algo` says which."""
+"""SAC and TD3 of stable-baselines3; `Setting.algo` names one."""
 
 from harness import Setting, TrainingEnvs, main
 from sb3_interface import ModelLearner, actor_critic_arguments
@@ -11,7 +11,7 @@ class SB3Learner(ModelLearner):
     def __init__(self, setting: Setting, training: TrainingEnvs) -> None:
         super().__init__(setting)
         env = training.envs[0]
-        self.model = ALGORITHMS[setting.algo](
+        self.model = ALGORITHMS[setting.algo_name](
             "MlpPolicy",
             env,
             policy_kwargs={"net_arch": list(setting.hparams["hidden_sizes"])},

@@ -1,4 +1,4 @@
-"""What the contenders with stable-baselines3's interface share: its own and those of sbx-rl."""
+"""What contenders with stable-baselines3's interface share: its own and those of sbx-rl."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,33 +6,34 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from harness import Learner, Setting
+from harness import Learner, Setting, box
 from stable_baselines3.common.noise import NormalActionNoise
 
 
 class ModelLearner(Learner):
-    """`model` is stable-baselines3's or sbx's, built by the script."""
+    """A learner whose `model`, of stable-baselines3 or sbx, is built by the script."""
 
     model: Any
 
     def __init__(self, setting: Setting) -> None:
-        torch.set_num_threads(setting.threads)  # sbx keeps its memory in stable-baselines3's buffers
+        torch.set_num_threads(setting.threads)  # sbx uses stable-baselines3's buffers
         self.setting = setting
 
     def learn(self) -> None:
         self.model.learn(self.setting.steps)
 
     def act(self, obs: np.ndarray) -> np.ndarray:
-        return self.model.predict(obs, deterministic=True)[0]
+        actions: np.ndarray = self.model.predict(obs, deterministic=True)[0]
+        return actions
 
     def num_updates(self) -> int:
-        return self.model._n_updates
+        return int(self.model._n_updates)
 
 
 class OnPolicyModelLearner(ModelLearner):
     def num_updates(self) -> int:
         # These models count passes over the rollout.
-        return self.model._n_updates * self.setting.rollout // self.setting.hparams["minibatch_size"]
+        return int(self.model._n_updates * self.setting.rollout // self.setting.hparams["minibatch_size"])
 
 
 def off_policy_arguments(setting: Setting) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def off_policy_arguments(setting: Setting) -> dict[str, Any]:
 
 
 def dqn_arguments(setting: Setting) -> dict[str, Any]:
-    """Translate the hyperparameters of DQN and QR-DQN but for those of the network and the clipping."""
+    """Translate the hyperparameters of DQN and QR-DQN, except for those of the network and the clipping."""
     hparams = setting.hparams
     return {
         **off_policy_arguments(setting),
@@ -63,8 +64,8 @@ def dqn_arguments(setting: Setting) -> dict[str, Any]:
     }
 
 
-def actor_critic_arguments(setting: Setting, action_space: gym.Space) -> dict[str, Any]:
-    """Translate the hyperparameters of SAC and TD3 but for those of the network."""
+def actor_critic_arguments(setting: Setting, action_space: gym.Space[Any]) -> dict[str, Any]:
+    """Translate the hyperparameters of SAC and TD3, except for those of the network."""
     hparams = setting.hparams
     return {
         **off_policy_arguments(setting),
@@ -74,8 +75,8 @@ def actor_critic_arguments(setting: Setting, action_space: gym.Space) -> dict[st
     }
 
 
-def td3_arguments(hparams: Mapping[str, Any], action_space: gym.Space) -> dict[str, Any]:
-    noise = np.full(action_space.shape, hparams["exploration_noise"])  # added to actions in [-1, 1], as ours is
+def td3_arguments(hparams: Mapping[str, Any], action_space: gym.Space[Any]) -> dict[str, Any]:
+    noise = np.full(box(action_space).shape, hparams["exploration_noise"])  # added to actions in [-1, 1], as ours is
     return {
         "policy_delay": hparams["policy_delay"],
         "target_policy_noise": hparams["target_noise"],
@@ -105,5 +106,5 @@ def ppo_arguments(setting: Setting) -> dict[str, Any]:
 
 
 def schedule(value: float, kind: str) -> float | Callable[[float], float]:
-    """Give a constant as it is, and `linear` as a function of the share of the run that is left."""
+    """Return a constant as it is, and `linear` as a function of the remaining share of the run."""
     return value if kind == "constant" else lambda remaining: remaining * value

@@ -1,4 +1,4 @@
-"""QR-DQN of sb3-contrib. One network picks and values the next action: it has no double selection."""
+"""QR-DQN of sb3-contrib. One network selects and evaluates the next action: it has no double Q-learning."""
 
 from typing import Any
 

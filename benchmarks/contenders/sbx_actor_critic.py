@@ -1,7 +1,7 @@
-"""SAC and TD3 of sbx-rl (stable-baselines3 in JAX); `Setting.algo` says which.
+"""SAC and TD3 of sbx-rl (stable-baselines3 in JAX); `Setting.algo` names one.
 
-It has no REDQ. In its place stands SAC with as many critics and updates, and an actor that learns as seldom; both the
-target and the actor then take the least value of all critics.
+It has no REDQ. SAC with the same number of critics, updates and actor updates takes its place; both the target and the
+actor then use the minimum of all critics.
 """
 
 from harness import Setting, TrainingEnvs, main
@@ -19,7 +19,7 @@ class SBXLearner(ModelLearner):
         arguments = actor_critic_arguments(setting, env.action_space)
         if setting.algo == "redq":
             arguments["policy_delay"] = hparams["policy_delay"]
-        self.model = ALGORITHMS[setting.algo]("MlpPolicy", env, policy_kwargs=network, **arguments)
+        self.model = ALGORITHMS[setting.algo_name]("MlpPolicy", env, policy_kwargs=network, **arguments)
 
 
 if __name__ == "__main__":

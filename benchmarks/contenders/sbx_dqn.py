@@ -10,14 +10,14 @@ from sbx.dqn import policies
 
 
 def q_network(hidden_sizes: tuple[int, ...]) -> type[nn.Module]:
-    """Give sbx's Q-network with layers of different widths: its own reads the first width only."""
+    """Return sbx's Q-network with layers of different widths: its own only reads the first width."""
 
-    class QNetwork(nn.Module):
+    class QNetwork(nn.Module):  # type: ignore[misc]
         n_actions: int
         n_units: int
         activation_fn: object
 
-        @nn.compact
+        @nn.compact  # type: ignore[untyped-decorator]
         def __call__(self, x: jnp.ndarray) -> jnp.ndarray:
             x = policies.Flatten()(x)
             for width in hidden_sizes:

@@ -1,4 +1,7 @@
-"""PPO of sbx-rl (stable-baselines3 in JAX). Actor and critic have an optimizer each, with Adam's epsilon at 1e-5."""
+"""PPO of sbx-rl (stable-baselines3 in JAX). Actor and critic each have an optimizer, with Adam's epsilon at 1e-5.
+
+Each of them clips its own gradient norm. Only the output layer of the actor is orthogonal.
+"""
 
 from harness import Setting, TrainingEnvs, main
 from sb3_interface import OnPolicyModelLearner, ppo_arguments
@@ -18,8 +21,8 @@ class SBXLearner(OnPolicyModelLearner):
         )
 
     def learn(self) -> None:
-        # The value of a single observation is needed at the first time limit, late in a run: its compiling belongs to
-        # the first steps like all the other.
+        # The value of a single observation is first needed at a time limit, late in a run. It is compiled here, so that
+        # its compilation is part of the first steps.
         policy = self.model.policy
         obs, _ = policy.prepare_obs(self.model.observation_space.sample())
         policy.vf.apply(policy.vf_state.params, obs).flatten()

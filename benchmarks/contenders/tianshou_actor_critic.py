@@ -1,10 +1,10 @@
-"""SAC, TD3 and REDQ of Tianshou; `Setting.algo` says which."""
+"""SAC, TD3 and REDQ of Tianshou; `Setting.algo` names one."""
 
 import math
 from functools import partial
 from typing import Any
 
-from harness import Setting, TrainingEnvs, main
+from harness import Setting, TrainingEnvs, box, main
 from tianshou.algorithm import REDQ, SAC, TD3, Algorithm
 from tianshou.algorithm.modelfree.ddpg import ContinuousDeterministicPolicy
 from tianshou.algorithm.modelfree.redq import REDQPolicy
@@ -26,7 +26,7 @@ class Family:
     def __init__(self, setting: Setting, training: TrainingEnvs) -> None:
         env, self.hparams = training.envs[0], setting.hparams
         self.spaces = {"action_space": env.action_space, "observation_space": env.observation_space}
-        self.obs_shape, self.action_shape = env.observation_space.shape, env.action_space.shape
+        self.obs_shape, self.action_shape = box(env.observation_space).shape, box(env.action_space).shape
         rate = self.hparams["learning_rate"]
         self.shared = {
             "policy_optim": AdamOptimizerFactory(lr=self.hparams.get("actor_learning_rate", rate)),
@@ -83,7 +83,7 @@ class Family:
     def _alpha(self) -> float | AutoAlpha:
         alpha = self.hparams.get("alpha", "auto")
         if alpha != "auto":
-            return alpha
+            return float(alpha)
         optimizer = AdamOptimizerFactory(lr=self.hparams["learning_rate"])
         return AutoAlpha(target_entropy=-float(math.prod(self.action_shape)), log_alpha=0.0, optim=optimizer)
 
@@ -92,13 +92,13 @@ class TianshouLearner(OffPolicyLearner):
     updates = 0
 
     def build(self, training: TrainingEnvs) -> Algorithm:
-        algorithm = getattr(Family(self.setting, training), self.setting.algo)()
+        algorithm = getattr(Family(self.setting, training), self.setting.algo_name)()
         algorithm.critic_optim._optim.register_step_post_hook(self._count_update)
         return algorithm
 
     @property
     def updates_per_step(self) -> float:
-        return self.setting.hparams["gradient_updates_per_step"]
+        return float(self.setting.hparams["gradient_updates_per_step"])
 
     def num_updates(self) -> int:
         return self.updates

@@ -1,14 +1,14 @@
-"""The DQN family of Tianshou: DQN, C51, Rainbow, QR-DQN, IQN and FQF; `Setting.algo` says which.
+"""The DQN family of Tianshou: DQN, C51, Rainbow, QR-DQN, IQN and FQF; `Setting.algo` names one.
 
-`hidden_sizes` are laid out as our networks for vectors have them: with IQN and FQF all come before the fractions, with
-Rainbow the last one is that of each stream. `trunk_sizes`, `linear_features`, `head_sizes` and `noisy_trunk` say it
-otherwise, as Tianshou's own examples do. Its distributional heads always pick the next action by the online network, as
+`hidden_sizes` are laid out as in our networks for vectors: with IQN and FQF all come before the fractions, with Rainbow
+the last one is the width of each stream. `trunk_sizes`, `linear_features`, `head_sizes` and `noisy_trunk` describe the
+networks of Tianshou's own examples. Its distributional heads always select the next action with the online network, as
 our `double_q` does.
 """
 
 from typing import Any
 
-from harness import Setting, TrainingEnvs, main
+from harness import Setting, TrainingEnvs, discrete, main
 from tianshou.algorithm import C51, DQN, FQF, IQN, QRDQN, Algorithm, RainbowDQN
 from tianshou.algorithm.modelfree.c51 import C51Policy
 from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
@@ -33,7 +33,7 @@ class Family:
     def __init__(self, setting: Setting, training: TrainingEnvs) -> None:
         env, self.hparams = training.envs[0], setting.hparams
         self.spaces = {"action_space": env.action_space, "observation_space": env.observation_space}
-        self.obs_shape, self.num_actions = env.observation_space.shape, int(env.action_space.n)
+        self.obs_shape, self.num_actions = env.observation_space.shape, int(discrete(env.action_space).n)
         self.hidden_sizes = self.hparams.get("hidden_sizes", ())
         self.shared = {
             "optim": AdamOptimizerFactory(lr=self.hparams["learning_rate"]),
@@ -105,7 +105,7 @@ class Family:
         return C51Policy(model=model, **support, **self.spaces)
 
     def _fraction_network(self, network: type[ImplicitQuantileNetwork]) -> ImplicitQuantileNetwork:
-        # A size of linear features is that of a layer after the trunk, without an activation.
+        # `linear_features` is the size of a layer after the trunk, without an activation.
         trunk = Net(
             state_shape=self.obs_shape,
             action_shape=self.hparams.get("linear_features", 0),
@@ -119,10 +119,10 @@ class Family:
         )
 
     def _clipped(self, algorithm: type[Algorithm], **kwargs: Any) -> Algorithm:
-        """Build the algorithm with gradient clipping, which Tianshou's optimizer knows but these do not pass on."""
+        """Build the algorithm with gradient clipping, which Tianshou's optimizer supports but these do not pass on."""
         max_grad_norm = self.hparams.get("max_grad_norm")  # None: no clipping
 
-        class Clipped(algorithm):
+        class Clipped(algorithm):  # type: ignore[misc]
             def _create_policy_optimizer(self, optim: OptimizerFactory) -> Algorithm.Optimizer:
                 return self._create_optimizer(self.policy.model, optim, max_grad_norm=max_grad_norm)
 
@@ -131,15 +131,15 @@ class Family:
 
 class TianshouLearner(OffPolicyLearner):
     def build(self, training: TrainingEnvs) -> Algorithm:
-        return getattr(Family(self.setting, training), self.setting.algo)()
+        return getattr(Family(self.setting, training), self.setting.algo_name)()
 
     @property
     def updates_per_step(self) -> float:
-        return self.setting.hparams["gradient_steps"] / self.setting.hparams["train_frequency"]
+        return float(self.setting.hparams["gradient_steps"] / self.setting.hparams["train_frequency"])
 
     @property
     def prioritized(self) -> bool:
-        return self.setting.hparams.get("prioritized", False)
+        return bool(self.setting.hparams.get("prioritized", False))
 
     def make_buffer(self) -> ReplayBuffer:
         hparams = self.setting.hparams
@@ -154,7 +154,7 @@ class TianshouLearner(OffPolicyLearner):
         )
 
     def set_schedules(self, epoch: int, step_after_start: int) -> None:
-        """Move epsilon, and beta of the priorities, linearly: over the part of the run that `schedule_steps` names."""
+        """Move epsilon, and beta of prioritized replay, linearly over the part of the run in `schedule_steps`."""
         hparams, steps = self.setting.hparams, self.setting.steps
         step = step_after_start + hparams["learning_starts"]
         begin, end = hparams.get("schedule_steps") or (0, hparams["exploration_fraction"] * steps)
@@ -165,7 +165,7 @@ class TianshouLearner(OffPolicyLearner):
             self.buffer.set_beta(ramp(step, span, first, last))
 
     def num_updates(self) -> int:
-        return self.algorithm._iter
+        return int(self.algorithm._iter)
 
 
 def ramp(step: int, span: tuple[float, float], first: float, last: float) -> float:

@@ -1,4 +1,4 @@
-"""What the contenders with a replay memory of Tianshou's share."""
+"""What the contenders with Tianshou's replay memory share."""
 
 from abc import abstractmethod
 from typing import Any
@@ -37,7 +37,7 @@ class OffPolicyLearner(Learner):
         return VectorReplayBuffer(self.setting.hparams["buffer_capacity"], self.setting.num_envs)
 
     def set_schedules(self, epoch: int, step_after_start: int) -> None:
-        """Called before each round of env steps."""
+        """Update schedules; called before each round of environment steps."""
 
     def learn(self) -> None:
         hparams, steps = self.setting.hparams, self.setting.steps
@@ -60,9 +60,10 @@ class OffPolicyLearner(Learner):
         )
 
     def act(self, obs: np.ndarray) -> np.ndarray:
-        # Out of training mode noisy layers are still, and IQN draws as many fractions as for collecting.
+        # Outside of training mode noisy layers have no noise, and IQN samples as many fractions as for collecting.
         with torch.no_grad(), torch_train_mode(self.policy, enabled=False):
-            return self.policy.map_action(self.policy(Batch(obs=obs, info=Batch())).act)
+            actions: np.ndarray = self.policy.map_action(self.policy(Batch(obs=obs, info=Batch())).act)
+        return actions
 
     def details(self) -> dict[str, Any]:
         return {"parameters": sum(value.numel() for value in self.policy.parameters() if value.requires_grad)}

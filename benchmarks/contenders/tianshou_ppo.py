@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from harness import Learner, Setting, TrainingEnvs, main
+from harness import Learner, Setting, TrainingEnvs, discrete, main
 from tianshou.algorithm import PPO
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
@@ -15,7 +15,7 @@ from torch import nn
 
 
 def make_orthogonal(network: nn.Module, output_gain: float) -> None:
-    """Give the hidden layers gain sqrt(2) and the last layer its own, as stable-baselines3 does by itself."""
+    """Initialise hidden layers with gain sqrt(2) and the last one with `output_gain`, as stable-baselines3 does."""
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     for layer in layers:
         nn.init.orthogonal_(layer.weight, output_gain if layer is layers[-1] else 2**0.5)
@@ -35,7 +35,9 @@ class TianshouLearner(Learner):
                 state_shape=env.observation_space.shape, hidden_sizes=hparams["hidden_sizes"], activation=nn.Tanh
             )
 
-        actor = DiscreteActor(preprocess_net=trunk(), action_shape=int(env.action_space.n), softmax_output=False)
+        actor = DiscreteActor(
+            preprocess_net=trunk(), action_shape=int(discrete(env.action_space).n), softmax_output=False
+        )
         critic = DiscreteCritic(preprocess_net=trunk())
         make_orthogonal(actor, output_gain=0.01)
         make_orthogonal(critic, output_gain=1.0)
@@ -55,7 +57,7 @@ class TianshouLearner(Learner):
             max_grad_norm=hparams["max_grad_norm"],
             gae_lambda=hparams["gae_lambda"],
             gamma=hparams["gamma"],
-            max_batchsize=setting.rollout,  # values of the whole rollout in one go: the fastest
+            max_batchsize=setting.rollout,  # values of the whole rollout in one batch, the fastest way
         )
         self.updates = 0
         self.algorithm.optim._optim.register_step_post_hook(self._count_update)
@@ -81,7 +83,8 @@ class TianshouLearner(Learner):
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            return self.policy(Batch(obs=obs, info=Batch())).act.numpy()
+            actions: np.ndarray = self.policy(Batch(obs=obs, info=Batch())).act.numpy()
+        return actions
 
     def num_updates(self) -> int:
         return self.updates

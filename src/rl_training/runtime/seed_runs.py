@@ -49,18 +49,26 @@ def interquartile_mean(values: Sequence[float]) -> float:
     return fmean(sorted(values)[cut : len(values) - cut])
 
 
-def summarize(values: Sequence[float]) -> Summary:
-    """Summarise one score per seed; the resampling has a fixed seed, so that equal scores give equal summaries."""
-    if not values:
+def summarize(*tasks: Sequence[float], resamples: int | None = None) -> Summary:
+    """Summarise the scores of one or several tasks, one score per seed; those of several must be normalised.
+
+    The bootstrap is stratified: each resample draws as many seeds of each task as that task has, and pools them
+    (Agarwal et al. 2021, Deep reinforcement learning at the edge of the statistical precipice). Its generator has a
+    fixed seed, so that equal scores give equal summaries.
+    """
+    pooled = [score for task in tasks for score in task]
+    if not pooled:
         raise ValueError("there are no scores to summarise")
-    rng = random.Random(0)
-    resampled = sorted(interquartile_mean(rng.choices(values, k=len(values))) for _ in range(BOOTSTRAP_RESAMPLES))
-    tail = int(0.025 * BOOTSTRAP_RESAMPLES)
+    rng, count = random.Random(0), resamples or BOOTSTRAP_RESAMPLES
+    resampled = sorted(
+        interquartile_mean([score for task in tasks for score in rng.choices(task, k=len(task))]) for _ in range(count)
+    )
+    tail = int(0.025 * count)
     return Summary(
-        count=len(values),
-        mean=fmean(values),
-        std=stdev(values) if len(values) > 1 else 0.0,
-        iqm=interquartile_mean(values),
+        count=len(pooled),
+        mean=fmean(pooled),
+        std=stdev(pooled) if len(pooled) > 1 else 0.0,
+        iqm=interquartile_mean(pooled),
         interval=(resampled[tail], resampled[-1 - tail]),
     )
 

@@ -1,0 +1,230 @@
+"""The engine of the score benchmark: what a row is, how ours and a peer are run, and what one run's line says.
+
+Several runs at a time, one thread and one core each. A finished run is kept under `runs/benchmarks/` and used again as
+long as its setting, the library's source and the peer's versions are unchanged, so the same command continues an
+interrupted benchmark.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.datasets import dataset_facts, make_datasets
+from benchmarks.launch import KEPT_RUNS, OURS, Contender, ContenderError, FreeCores
+from benchmarks.machine import describe_run, source_digest
+from benchmarks.peers import REQUIREMENTS
+from benchmarks.results import Line, append_line, named, read_lines, write_json
+
+PRECISIONS = {"highest": "-float32", "high": "-tf32", "medium": "-bfloat16"}  # and the ending of the result file's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """Another library in a row, with its hyperparameters. `algo`: which algorithm, where its script holds several."""
+
+    contender: Contender
+    hparams: dict[str, Any]
+    num_envs: int = 1
+    algo: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """Another of our contenders in a row, to compare with. `hparams`: changes to its config."""
+
+    config: str
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One algorithm on one task.
+
+    `dataset`: what an offline algorithm learns from, such as pendulum/medium; steps are then gradient steps.
+    `expert`: a dataset to imitate in the environment. `threshold`: the return for which the first step is reported at
+    which training held it over three evaluations. `goal`: the return the target asks of each seed, where it differs.
+    `by`: a step at which the target names a return during training. `window`: with more than one, the target means
+    the mean of that many evaluations during training: the last ones, and those up to `by`. `chosen_on`: the seeds the
+    settings were chosen on, "" where unknown. `published`: scores of others that are not run here, with the source.
+    """
+
+    config: str
+    env_id: str
+    steps: int
+    target: str
+    controls: Mapping[str, Control] = field(default_factory=dict)
+    peers: Sequence[Peer] = ()
+    dataset: str | None = None
+    expert: str | None = None
+    threshold: float | None = None
+    goal: float | None = None
+    by: int | None = None
+    window: int = 1
+    track_every: int = 0
+    eval_episodes: int = 20
+    track_episodes: int = 10
+    seeds: int = 5
+    chosen_on: str = ""
+    published: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ours(self) -> dict[str, Control]:
+        return {"ours": Control(config=self.config), **self.controls}
+
+    @property
+    def contenders(self) -> dict[str, Contender]:
+        ours = {name: replace(OURS, name=name, hparams=control.hparams) for name, control in self.ours.items()}
+        return ours | {peer.contender.name: peer.contender for peer in self.peers}
+
+    @property
+    def file(self) -> str | None:
+        """The dataset that is learned from or imitated."""
+        return self.dataset or self.expert
+
+    def setting(self, contender: str, seed: int, *, steps: int) -> dict[str, Any]:
+        """Return what the script of a contender receives; only what differs from the harness's defaults."""
+        peer = next((peer for peer in self.peers if peer.contender.name == contender), None)
+        vector = {} if peer is None or peer.num_envs == 1 else {"num_envs": peer.num_envs}
+        algo = {} if peer is None or peer.algo is None else {"algo": peer.algo}
+        facts = dataset_facts(self.file) if self.file else {}
+        source = {"dataset": facts["path"], "dataset_sha256": facts["sha256"]} if facts else {}
+        return {
+            **vector,
+            **algo,
+            **source,
+            "mode": "score",
+            "env_id": self.env_id,
+            "steps": steps,
+            "seed": seed,
+            "threads": 1,
+            "hparams": {} if peer is None else peer.hparams,
+            "config": self.ours[contender].config if peer is None else None,
+            "eval_seeds": list(range(1_000_000, 1_000_000 + self.eval_episodes)),
+            "track_every": self.track_every,
+            "track_seeds": list(range(2_000_000, 2_000_000 + self.track_episodes)),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowRuns:
+    """The requested runs of a row, and the folder of its results."""
+
+    name: str
+    row: Row
+    contenders: Sequence[str]
+    seeds: Sequence[int]
+    steps: int
+    out: Path
+    matmul_precision: str | None = None  # of our contenders; None: the config's
+
+    @property
+    def file(self) -> Path:
+        precision = PRECISIONS[self.matmul_precision] if self.matmul_precision else ""
+        return self.out / "scores" / f"{self.name}{precision}.jsonl"
+
+    @property
+    def cells(self) -> list[tuple[str, int]]:
+        return [(contender, seed) for seed in self.seeds for contender in self.contenders]
+
+    def setting(self, contender: str, seed: int, device: str) -> dict[str, Any]:
+        setting = self.row.setting(contender, seed, steps=self.steps)
+        if device != "cpu" and self.row.contenders[contender].any_device:
+            setting["device"] = device
+        if self.matmul_precision and contender in self.row.ours:
+            setting["matmul_precision"] = self.matmul_precision
+        return setting
+
+
+def run_or_recall(
+    contender: Contender, setting: Mapping[str, Any], row_name: str, free_cores: FreeCores
+) -> dict[str, Any]:
+    """Return the kept result of exactly this run, or run it and keep the result."""
+    setting = contender.apply(setting)
+    code = (REQUIREMENTS / f"{contender.peer}.txt").read_text() if contender.peer else source_digest()
+    identity = hashlib.sha256(json.dumps([setting, code], sort_keys=True).encode()).hexdigest()[:12]
+    path = KEPT_RUNS / row_name / contender.name / f"seed{setting['seed']}_{identity}.json"
+    if path.is_file():
+        return {**json.loads(path.read_text()), "kept": True}
+    result = free_cores.run(contender, setting)
+    result["code"] = None if contender.peer else code
+    write_json(path, result)
+    return {**result, "kept": False}
+
+
+def score_line(wanted: RowRuns, contender: str, result: Mapping[str, Any], facts: Mapping[str, Any]) -> Line:
+    """Build the line of one run. `score`: mean return of the final policy; `curve`: mean returns during training."""
+    row, setting = wanted.row, result["setting"]
+    hparams = dict(result.get("resolved_config") or {"num_envs": setting.get("num_envs", 1), **setting["hparams"]})
+    hparams.pop("seed", None)
+    for values in (hparams, hparams.get("algo_kwargs", {})):
+        for name in values.keys() & {"dataset_path", "expert_dataset_path"}:
+            values[name] = setting["dataset"]  # relative to the repository
+    sources = {kind: name for kind, name in (("dataset", row.dataset), ("expert", row.expert)) if name}
+    described = {kind: dataset_facts(name) for kind, name in sources.items()}
+    return {
+        "row": wanted.name,
+        "contender": contender,
+        "seed": setting["seed"],
+        "steps": setting["steps"],
+        "score": fmean(result["returns"]),
+        "returns": result["returns"],
+        "curve": {
+            "steps": [evaluation["step"] for evaluation in result["tracked"]],
+            "returns": [fmean(evaluation["returns"]) for evaluation in result["tracked"]],
+        },
+        **{name: result[name] for name in ("env_steps", "updates", "learn_s")},
+        "date": result.get("date"),
+        "device": setting.get("device", "cpu"),
+        "versions": result["versions"],
+        "code": result["code"],
+        **{name: facts[name] for name in ("command", "machine", "source")},
+        "hparams": hparams,
+        **{kind: {k: v for k, v in each.items() if k != "path"} for kind, each in described.items()},
+    }
+
+
+def run_scores(wanted: Sequence[RowRuns], *, jobs: int, device: str = "cpu") -> bool:
+    """Run what is missing, `jobs` runs at a time, and append it to the result files. Return whether no run failed.
+
+    `device`: where ours and d3rlpy train; other peers stay on the CPU.
+    """
+    make_datasets([each.row.file for each in wanted if each.row.file], device=device, jobs=jobs)
+    for each in wanted:
+        size = f"{each.steps} steps, {len(each.cells)} runs, {jobs} at a time"
+        print(f"scores {each.name}: {each.row.env_id}, {size}", flush=True)
+    facts, cores, failures = describe_run(), FreeCores(jobs), 0
+    pool = ThreadPoolExecutor(jobs)
+    pending = {
+        pool.submit(
+            run_or_recall, each.row.contenders[contender], each.setting(contender, seed, device), each.name, cores
+        ): (each, contender, seed)
+        for each in wanted
+        for contender, seed in each.cells
+    }
+    try:
+        for future in as_completed(pending):
+            each, contender, seed = pending[future]
+            title = f"  {each.name} {contender} seed {seed}"
+            try:
+                result = future.result()
+            except ContenderError as error:
+                failures += 1
+                append_line(each.file, {"row": each.name, "contender": contender, "seed": seed, "failed": str(error)})
+                print(f"{title}: FAILED: {error}", flush=True)
+            else:
+                add_line(each.file, score_line(each, contender, result, facts))
+                print(f"{title}: {fmean(result['returns']):.2f}{' (kept)' if result['kept'] else ''}", flush=True)
+    finally:
+        pool.shutdown(cancel_futures=True)  # on Ctrl-C, do not start the runs that still wait
+    return failures == 0
+
+
+def add_line(file: Path, line: Line) -> None:
+    """Append a line unless the file already has it: a kept run may be reported by several commands."""
+    if not named(read_lines(file), **{name: line[name] for name in ("contender", "seed", "steps", "date")}):
+        append_line(file, line)

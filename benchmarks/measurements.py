@@ -1,0 +1,127 @@
+"""Summaries of measurements: speed, replay memory, GPU updates, model fits, exact resume and crash safety."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from benchmarks.launch import TWO_THREADS
+from benchmarks.results import Line, named
+from benchmarks.spread import spread
+
+FIGURES = ("steps_per_s", "steady_steps_per_s", "learn_s", "compile_s", "share_of_core")
+OURS = "ours"
+
+
+def summarize_speed(lines: Sequence[Line], reference: str) -> dict[str, Any]:
+    """Summarise each figure per contender, and its ratio to the reference's run of the same repeat and threads."""
+    runs = named(lines, measurement="run")
+    others = {
+        (run["repeat"], run["threads"]): run for run in runs if run["contender"].removesuffix(TWO_THREADS) == reference
+    }
+    summary: dict[str, Any] = {}
+    for name in dict.fromkeys(run["contender"] for run in runs):
+        own = named(runs, contender=name)
+        figures = {figure: asdict(spread([run[figure] for run in own])) for figure in FIGURES}
+        pairs = [(run, others.get((run["repeat"], run["threads"]))) for run in own]
+        for figure in ("steps_per_s", "steady_steps_per_s"):
+            ratios = [run[figure] / other[figure] for run, other in pairs if other]
+            if ratios:
+                figures[f"{figure}_over_{reference}"] = asdict(spread(ratios))
+        summary[name] = {"threads": own[0]["threads"], "repeats": len(own), **figures}
+    for line in named(lines, measurement="profile"):
+        summary.setdefault(line["contender"], {})["time_per_step_us"] = line["time_per_step_us"]
+    for line in named(lines, measurement="floor"):
+        figures = {name: line[name] for name in ("us_per_update", "our_update_us", "share_of_our_update")}
+        summary["matrix products alone"] = figures
+    return summary
+
+
+def summarize_replay(lines: Sequence[Line]) -> dict[str, Any]:
+    """Summarise per case, operation and contender the time of a call, and its ratio to ours in the same repeat."""
+    lines = [line for line in lines if "failed" not in line]
+    ours = {(line["case_name"], line["repeat"]): line for line in named(lines, contender=OURS)}
+    summary: dict[str, Any] = {}
+    for first in lines:
+        case, name = first["case_name"], first["contender"]
+        own = named(lines, case_name=case, contender=name)
+        for operation in first["times"]:
+            figures = summary.setdefault(case, {}).setdefault(operation, {})
+            if name in figures:
+                continue
+            cpu = [line["times"][operation]["cpu_us"] for line in own]
+            partners = [ours.get((case, line["repeat"])) for line in own]
+            ratios = [
+                us / partner["times"][operation]["cpu_us"] for us, partner in zip(cpu, partners, strict=True) if partner
+            ]
+            figures[name] = {
+                "cpu_us": asdict(spread(cpu)),
+                "wall_us": asdict(spread([line["times"][operation]["wall_us"] for line in own])),
+                "over_ours": asdict(spread(ratios)) if ratios else None,
+            }
+    return summary
+
+
+def summarize_gpu(lines: Sequence[Line]) -> dict[str, Any]:
+    """Summarise per case the updates/s of each contender, the ratios to eager and to a peer, and the floor's share."""
+    runs = named(lines, measurement="rate")
+    floors = {line["algo"]: line["us_per_update"] for line in named(lines, measurement="floor")}
+    summary: dict[str, Any] = {}
+    for case in dict.fromkeys(run["case"] for run in runs):
+        own = named(runs, case=case)
+        rates = {
+            name: [run["updates_per_s"] for run in named(own, contender=name)]
+            for name in dict.fromkeys(run["contender"] for run in own)
+        }
+        references = {name: median(rates[name]) for name in ("eager", "sb3", "d3rlpy") if name in rates}
+        floor = floors.get(own[0]["algo"])
+        summary[case] = {
+            name: {
+                **asdict(spread(values)),
+                **{f"over_{other}": median(values) / rate for other, rate in references.items()},
+                **({"floor_share": 1e-6 * floor * median(values)} if floor else {}),
+            }
+            for name, values in rates.items()
+        }
+    return summary
+
+
+def summarize_dynamics(lines: Sequence[Line]) -> dict[str, Any]:
+    """Summarise per device the seconds of a fit, how much longer the plain loop takes, and the shares of a run."""
+    summary: dict[str, Any] = {}
+    for device in dict.fromkeys(line["device"] for line in lines):
+        fits = named(lines, device=device, measurement="fit")
+        clock = "wall_s" if device == "cuda" else "cpu_s"  # the work of a GPU is no CPU time
+        seconds = {
+            name: spread([fit[clock] for fit in named(fits, contender=name)])
+            for name in dict.fromkeys(fit["contender"] for fit in fits)
+        }
+        summary[device] = {
+            name: {**asdict(each), "loop_over_this": seconds["loop"].median / each.median}
+            for name, each in seconds.items()
+        }
+        for line in named(lines, device=device, measurement="run"):
+            summary[device]["run"] = {name: line[name] for name in ("env_steps", "seconds", "shares", "ms_per_update")}
+    return summary
+
+
+def summarize_exactness(lines: Sequence[Line]) -> dict[str, Any]:
+    return {
+        "cases": len(lines),
+        "resumes": sum(line["resumes"] for line in lines),
+        "differences": sum(len(line["differences"]) for line in lines),
+    }
+
+
+def summarize_kills(lines: Sequence[Line]) -> dict[str, Any]:
+    places: dict[str, int] = {}
+    for line in lines:
+        for place, count in line.get("kills", {}).items():
+            places[place] = places.get(place, 0) + count
+    return {
+        "kills": sum(places.values()),
+        "places": places,
+        "checkpoints_not_whole": sum(len(line.get("checkpoints_not_whole", ())) for line in lines),
+        "runs_lost": sum("failed" in line for line in lines),
+        "runs_that_differ": sum(bool(line.get("differences")) for line in lines),
+    }

@@ -1,0 +1,44 @@
+"""GAIL from one episode of an expert, with a control whose expert labels are shuffled."""
+
+from typing import Any
+
+from benchmarks.datasets import EPISODE
+from benchmarks.engine import Control, Row
+
+
+def imitation(name: str, env_id: str, steps: int, target: str, **more: Any) -> Row:
+    config = f"gail/{name}.yaml"
+    return Row(
+        config=config,
+        env_id=env_id,
+        steps=steps,
+        target=target,
+        controls={"ours-shuffled": Control(config=config, hparams={"expert_shuffle": "labels"})},
+        expert=f"{name}/{EPISODE}",
+        chosen_on="seed 100",
+        **more,
+    )
+
+
+ROWS = {
+    "gail-cartpole": imitation(
+        "cartpole",
+        "CartPole-v1",
+        150_000,
+        "500; the control is shown as well",
+        threshold=475.0,
+        goal=500.0,
+        track_every=5_000,
+        published={"imitation": "needs 800k steps for the expert's 500 (its CartPole example)"},
+    ),
+    "gail-mountaincar": imitation(
+        "mountaincar",
+        "MountainCar-v0",
+        300_000,
+        "within 5 of the expert's mean return; the control fails",
+        threshold=-110.0,
+        track_every=10_000,
+        eval_episodes=100,
+        published={"paper": "-101.6 of an expert's -98.8 (Ho and Ermon's result files: TRPO, 1.5M steps)"},
+    ),
+}

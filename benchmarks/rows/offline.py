@@ -1,0 +1,94 @@
+"""IQL, BC and MOPO from datasets of our own SAC; `python -m benchmarks datasets` records them. Steps are updates.
+
+The budget ends a row's name where the same task has a second one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.engine import Control, Row
+from benchmarks.rows.peers import d3rlpy_iql
+
+ENV_IDS = {"pendulum": "Pendulum-v1", "halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5"}
+D3RLPY = "mean >= d3rlpy"
+D3RLPY_AND_BC = "mean >= d3rlpy, and >= bc + 10 %"
+FIVE_OF_SIX = ">= d3rlpy on 5 of the 6 datasets, and a higher sum of normalised scores"
+BEYOND_IQL = "our iql + 10 normalised points"
+
+
+def offline(algo: str, env: str, kind: str, steps: int, target: str, **more: Any) -> Row:
+    return Row(
+        config=f"{algo}/{env}.yaml",
+        env_id=ENV_IDS[env],
+        steps=steps,
+        target=target,
+        dataset=f"{env}/{kind}",
+        eval_episodes=100 if env == "pendulum" else 10,
+        **more,
+    )
+
+
+def iql(env: str, kind: str, steps: int, target: str, seeds: int) -> Row:
+    peers = [d3rlpy_iql(f"iql/{env}.yaml")]
+    chosen_on = "two seeds other than those scored; the initialisation on seeds 100 to 107" if env == "pendulum" else ""
+    return offline("iql", env, kind, steps, target, peers=peers, seeds=seeds, chosen_on=chosen_on)
+
+
+def iql_and_bc(envs: Sequence[str], kinds: Sequence[str], steps: int, seeds: int, ending: str = "") -> dict[str, Row]:
+    """Build an IQL row and a BC row for each environment and dataset. `ending`: of the names."""
+    rows: dict[str, Row] = {}
+    for env in envs:
+        for kind in kinds:
+            small = D3RLPY_AND_BC if kind == "medium-replay" else D3RLPY
+            target = small if steps == 50_000 else FIVE_OF_SIX
+            rows[f"iql-{env}-{kind}{ending}"] = iql(env, kind, steps, target, seeds)
+            rows[f"bc-{env}-{kind}{ending}"] = offline(
+                "bc", env, kind, steps, "none set; compared with iql", seeds=seeds
+            )
+    return rows
+
+
+IQL_CONTROL = {env: Control(config=f"iql/{env}.yaml") for env in ENV_IDS}
+
+ROWS = {
+    **iql_and_bc(("pendulum", "halfcheetah"), ("random", "medium", "medium-replay"), 50_000, 5),
+    **iql_and_bc(("hopper",), ("medium", "medium-replay", "medium-expert"), 200_000, 3),
+    **iql_and_bc(("halfcheetah",), ("medium", "medium-replay", "medium-expert"), 200_000, 3, "-200k"),
+    "mopo-pendulum-medium-replay": offline(
+        "mopo",
+        "pendulum",
+        "medium-replay",
+        20_000,
+        ">= our iql",
+        controls={"ours-iql": IQL_CONTROL["pendulum"], "ours-bc": Control(config="bc/pendulum.yaml")},
+        chosen_on="seeds 100 and 101",
+    ),
+    "mopo-pendulum-medium": offline(
+        "mopo",
+        "pendulum",
+        "medium",
+        20_000,
+        "worse without the penalty: one policy's data are narrow",
+        controls={"ours-no-penalty": Control(config="mopo/pendulum.yaml", hparams={"penalty_coef": 0.0})},
+        chosen_on="seeds 100 and 101",
+    ),
+    **{
+        f"mopo-halfcheetah-{kind}": offline(
+            "mopo",
+            "halfcheetah",
+            kind,
+            200_000,
+            BEYOND_IQL,
+            controls={"ours-iql": IQL_CONTROL["halfcheetah"]},
+            seeds=3,
+            chosen_on="seed 100",
+        )
+        for kind in ("medium", "medium-replay")
+    },
+}
+
+# Rows whose normalised scores are also summarised together.
+SUITES = {
+    "iql-50k": [name for name, row in ROWS.items() if name.startswith("iql-") and row.steps == 50_000],
+    "iql-200k": [name for name, row in ROWS.items() if name.startswith("iql-") and row.steps == 200_000],
+}

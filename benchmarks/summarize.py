@@ -1,0 +1,104 @@
+"""Write `results/summary.json` from the result lines; documents are generated from it."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import measurements
+from benchmarks.command_line import add_out, result_folder
+from benchmarks.results import Line, named, read_lines, to_line, write_text
+from benchmarks.rows import ROWS, SUITES
+from benchmarks.rows.atari import ATARI_ROWS
+from benchmarks.speed_tasks import TASKS
+from benchmarks.summaries import summarize_atari, summarize_scores, summarize_suite
+
+DIGITS = 6  # significant ones; more would differ between machines
+SINGLE_FILES = {
+    "replay": measurements.summarize_replay,
+    "dynamics": measurements.summarize_dynamics,
+    "exactness": measurements.summarize_exactness,
+    "kills": measurements.summarize_kills,
+}
+
+
+def summarize(results: Path) -> dict[str, Any]:
+    """Summarise all result files of a folder, except for tuning records, which are no results."""
+    scores = files(results / "scores")
+    summary: dict[str, Any] = {
+        "scores": {name: score_entry(lines) for name, lines in scores.items()},
+        "suites": {
+            name: summarize_suite({row: named(scores[row], steps=ROWS[row].steps) for row in rows})
+            for name, rows in SUITES.items()
+            if all(row in scores for row in rows)
+        },
+        "atari": {name: atari_entry(name, lines) for name, lines in files(results / "atari").items()},
+        "speed": {
+            name: measurements.summarize_speed(lines, TASKS[lines[0]["task"]].reference)
+            for name, lines in files(results / "speed").items()
+        },
+        "gpu": {name: measurements.summarize_gpu(lines) for name, lines in files(results / "gpu").items()},
+    }
+    for name, function in SINGLE_FILES.items():
+        if lines := read_lines(results / f"{name}.jsonl"):
+            summary[name] = function(lines)
+    rounded: dict[str, Any] = round_floats(summary)
+    return rounded
+
+
+def files(folder: Path) -> dict[str, list[Line]]:
+    return {path.stem: read_lines(path) for path in sorted(folder.glob("*.jsonl"))}
+
+
+def score_entry(lines: list[Line]) -> dict[str, Any]:
+    row = ROWS[lines[0]["row"]]
+    return {
+        "row": lines[0]["row"],
+        "env_id": row.env_id,
+        "budget": row.steps,
+        "target": row.target,
+        "published": dict(row.published),
+        "contenders": summarize_scores(lines, row),
+    }
+
+
+def atari_entry(name: str, lines: list[Line]) -> dict[str, Any]:
+    row = ATARI_ROWS[name]
+    facts = {"frames": row.frames, "target": row.target, "published": dict(row.published)}
+    return {**facts, "runs": summarize_atari(lines)}
+
+
+def round_floats(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {name: round_floats(each) for name, each in value.items()}
+    return [round_floats(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def to_text(summary: Mapping[str, Any]) -> str:
+    """Format the summary with one line per result file, and one per contender of a score row."""
+    kinds = []
+    for kind, entries in summary.items():
+        body = ",\n".join(f"  {to_line(name)}: {_entry(entry)}" for name, entry in entries.items())
+        kinds.append(f" {to_line(kind)}: {{\n{body}\n }}")
+    return "{\n" + ",\n".join(kinds) + "\n}\n"
+
+
+def _entry(entry: Any) -> str:
+    if not isinstance(entry, Mapping) or "contenders" not in entry:
+        return to_line(entry)
+    head = to_line({name: value for name, value in entry.items() if name != "contenders"})
+    contenders = ",\n".join(f"   {to_line(each)}" for each in entry["contenders"])
+    return f'{head[:-1]},"contenders":[\n{contenders}\n  ]}}'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_out(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = result_folder(args)
+    write_text(folder / "summary.json", to_text(summarize(folder)))
+    print(f"written: {folder / 'summary.json'}")
+    return 0

@@ -1,0 +1,249 @@
+"""Speed, replay memory, GPU updates, Atari runs, exact resume and kills: counts, pairings and sums."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from benchmarks.atari import StopAfter, first_at, median_rate, shares_of, training_curve, wall_at, write_run
+from benchmarks.gpu_cases import CASES
+from benchmarks.launch import PPO_CONTENDERS
+from benchmarks.measurements import (
+    FIGURES,
+    summarize_dynamics,
+    summarize_exactness,
+    summarize_gpu,
+    summarize_kills,
+    summarize_replay,
+    summarize_speed,
+)
+from benchmarks.results import Session, named, read_lines
+from benchmarks.speed import cores_for, share_of_floor
+from benchmarks.speed_tasks import TASKS
+
+from benchmarks import gpu
+from rl_training import TrainConfig
+
+
+def test_speed_runs_are_whole_rollouts() -> None:
+    assert TASKS["ppo"].whole(100_000) == 98 * 1_024
+    assert TASKS["ppo"].whole(98 * 1_024) == 98 * 1_024
+    assert TASKS["dqn"].whole(50_001) == 50_001
+
+
+def test_ratios_pair_runs_of_the_same_repeat_and_threads() -> None:
+    rates = {
+        ("sb3", 1): [100.0, 50.0],
+        ("ours", 1): [400.0, 250.0],
+        ("sb3-2t", 2): [80.0, 80.0],
+        ("ours-2t", 2): [160.0, 320.0],
+    }
+    measurements = [
+        {"measurement": "run", "contender": name, "repeat": repeat, "threads": threads, **dict.fromkeys(FIGURES, rate)}
+        for (name, threads), values in rates.items()
+        for repeat, rate in enumerate(values)
+    ]
+    summary = summarize_speed(measurements, "sb3")
+    ratios = {name: figures["steady_steps_per_s_over_sb3"] for name, figures in summary.items()}
+    assert ratios["ours"] == {"median": 4.5, "min": 4.0, "max": 5.0}
+    assert ratios["ours-2t"] == {"median": 3.0, "min": 2.0, "max": 4.0}
+    assert ratios["sb3-2t"]["median"] == 1.0
+    assert "steady_steps_per_s_over_sb3" not in summarize_speed(measurements, "ours")["ours"]
+    assert summarize_speed(measurements, "ours")["sb3"]["steady_steps_per_s_over_ours"]["median"] == 0.225
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_speed_settings_are_accepted_by_our_algorithm_and_the_reference_runs(name: str) -> None:
+    task = TASKS[name]
+    ours = [contender for contender in task.contenders.values() if contender.script == "ours.py"]
+    for contender in ours:
+        TrainConfig(
+            algo=task.algo,
+            env_id=task.env_id,
+            total_timesteps=task.steps,
+            num_envs=task.num_envs,
+            algo_kwargs=contender.apply({"hparams": task.hparams})["hparams"],
+        )
+    assert ours
+    assert task.reference in task.contenders
+
+
+@pytest.mark.parametrize("name", ["sac-pendulum", "sac-halfcheetah", "td3-pendulum", "redq"])
+def test_actor_critics_have_a_steady_part_on_one_thread_and_on_two(name: str) -> None:
+    task = TASKS[name]
+    assert task.hparams["learning_starts"] + task.warm_up < task.steps
+    assert task.hparams["learning_starts"] >= task.hparams["batch_size"]
+    assert {name for name in task.contenders if name.endswith("-2t")} == {
+        f"{name}-2t" for name in task.contenders if not name.endswith("-2t") and name != "plain"
+    }
+    assert task.updates_per_step == (20 if name == "redq" else 1)
+
+
+def test_two_thread_contenders_are_the_same_scripts_on_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    one, two = PPO_CONTENDERS["ours-envpool"], PPO_CONTENDERS["ours-envpool-2t"]
+    assert (one.script, one.peer) == (two.script, two.peer)
+    assert two.setting == {"execution_backend": "envpool", "threads": 2}
+    assert (cores_for(one, 3), cores_for(two, 3), cores_for(two, None)) == ([3], [3, 0], [])
+
+
+def test_floor_is_put_beside_our_update() -> None:
+    floor = {"us_per_update": 50.0, "products": [], "versions": {}}
+    assert share_of_floor(floor, 200.0)["share_of_our_update"] == 0.25
+
+
+def _not_here(*_: object) -> Any:
+    raise ImportError("No module named 'broken'")
+
+
+@pytest.mark.parametrize(
+    ("family", "wanted"),
+    [
+        ("dqn", {"dqn_1": {"eager"}}),
+        ("sac", {"sac_1": {"eager", "plain"}, "sac_20": {"eager", "plain"}, "redq_20": {"eager"}}),
+        ("iql", {"iql_1": {"eager", "plain"}, "iql_10": {"eager", "plain"}}),
+    ],
+)
+def test_gpu_times_ours_in_each_mode_beside_a_plain_loop(
+    family: str, wanted: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu, "WARM_UP", 20)
+    small = {"batch_size": 4, "hidden_sizes": (8,)}
+    cases = {
+        name: replace(case, hparams=case.hparams.model_copy(update=small), others={**case.others, "broken": _not_here})
+        for name, case in CASES[family].items()
+    }
+    session = Session(tmp_path / "gpu.jsonl", {"task": family})
+    gpu.measure(cases, session, target_s=0.0, repeats=2, device="cpu", modes=("eager",))
+    summary = summarize_gpu(read_lines(session.path))
+    # stable-baselines3 and d3rlpy are timed where they are installed.
+    found = {case: {name for name in rates if name not in ("sb3", "d3rlpy")} for case, rates in summary.items()}
+    assert found == wanted
+    for case in cases:
+        rates = named(session.lines, measurement="rate", case=case, contender="eager")
+        assert [line["repeat"] for line in rates] == [0, 1]
+        assert all(line["updates_per_s"] > 0.0 for line in rates)
+        assert summary[case]["eager"]["over_eager"] == 1.0
+    differences = named(session.lines, measurement="difference")
+    assert {line["largest_difference_to_eager"] for line in differences} == {0.0}
+    assert {line["after_updates"] for line in differences} == {20}
+
+
+def test_gpu_rates_are_put_beside_eager_and_the_floor() -> None:
+    rates = {"eager": [10.0, 30.0, 20.0], "cuda_graph": [400.0, 200.0, 500.0]}
+    lines = [
+        {"measurement": "rate", "case": "sac_1", "algo": "sac", "contender": name, "updates_per_s": rate}
+        for name, values in rates.items()
+        for rate in values
+    ]
+    summary = summarize_gpu([*lines, {"measurement": "floor", "algo": "sac", "us_per_update": 1_000.0}])["sac_1"]
+    assert summary["cuda_graph"] == {
+        "median": 400.0,
+        "min": 200.0,
+        "max": 500.0,
+        "over_eager": 20.0,
+        "floor_share": 0.4,
+    }
+
+
+def test_dynamics_compares_cpu_times_on_a_cpu_and_wall_times_on_a_gpu() -> None:
+    lines = [
+        {"measurement": "fit", "device": device, "contender": name, "cpu_s": cpu, "wall_s": wall}
+        for device in ("cpu", "cuda")
+        for name, cpu, wall in (("ours-eager", 2.0, 1.0), ("loop", 6.0, 5.0))
+    ]
+    summary = summarize_dynamics(lines)
+    assert summary["cpu"]["ours-eager"]["loop_over_this"] == 3.0
+    assert summary["cuda"]["ours-eager"]["loop_over_this"] == 5.0
+
+
+def test_exactness_and_kills_add_up_their_lines() -> None:
+    lines = [{"resumes": 24, "differences": []}, {"resumes": 6, "differences": ["a", "b"]}]
+    assert summarize_exactness(lines) == {"cases": 2, "resumes": 30, "differences": 2}
+    runs = [
+        {"kills": {"during a save": 3}, "differences": [], "checkpoints_not_whole": []},
+        {"kills": {"during a save": 1, "between saves": 2}, "differences": ["a"], "checkpoints_not_whole": ["b"]},
+        {"failed": "exit code 1"},
+    ]
+    assert summarize_kills(runs) == {
+        "kills": 6,
+        "places": {"during a save": 4, "between saves": 2},
+        "checkpoints_not_whole": 1,
+        "runs_lost": 1,
+        "runs_that_differ": 1,
+    }
+
+
+@pytest.mark.parametrize(("loop", "stops_at_once"), [("on_policy", False), ("off_policy", True)])
+def test_atari_stops_between_rollouts_where_there_are_any(loop: str, stops_at_once: bool) -> None:
+    stop = StopAfter(seconds=-1.0)
+    config = SimpleNamespace(spec=SimpleNamespace(loop=loop))
+    run: Any = SimpleNamespace(config=config, memory=[1], stop_reason="", interrupted=False)
+    stop.on_step(run)
+    assert bool(run.stop_reason) == stops_at_once
+    run.memory = []
+    stop.on_step(run)
+    assert run.stop_reason
+    assert run.interrupted
+
+
+def test_a_sitting_replaces_the_line_of_its_run_and_keeps_the_others(tmp_path: Path) -> None:
+    def results(started: str, step: int) -> dict[str, Any]:
+        curve = [{"frames": 1_000_000, "complete": True, "mean_return": 3.0}] if step > 1 else []
+        return {"sittings": [{"started": started}], "step": step, "training_curve": curve, "curve": []}
+
+    out = tmp_path / "iqn-pong.jsonl"
+    for started, step in (("first", 1), ("second", 1), ("first", 2)):
+        write_run(out, results(started, step))
+    lines = read_lines(out)
+    assert [(line["sittings"][0]["started"], line["step"]) for line in lines] == [("second", 1), ("first", 2)]
+    assert lines[1]["training_curve"] == {"frames": [1_000_000], "complete": [True], "mean_return": [3.0]}
+
+
+def test_cores_are_dealt_out_evenly_or_not_at_all() -> None:
+    assert shares_of([2, 3, 5, 7, 8], 2) == [[2, 3], [5, 7, 8]]
+    assert shares_of([0, 1], 3) == [(), (), ()]
+
+
+def test_training_returns_are_averaged_per_million_frames() -> None:
+    # With 4 frames a step, a million frames are 250,000 steps; an episode that ends at their last step is theirs.
+    episodes = [{"step": step, "return": ret} for step, ret in ((100_000, -21), (250_000, -19), (250_001, 3))]
+    metrics = [{"step": 250_000, "wall_s": 40.0}, {"step": 300_000, "wall_s": 50.0}]
+    assert training_curve(episodes, metrics, 4) == [
+        {"frames": 1_000_000, "complete": True, "wall_s": 40.0, "episodes": 2, "mean_return": -20.0},
+        {"frames": 2_000_000, "complete": False, "wall_s": 50.0, "episodes": 1, "mean_return": 3.0},
+    ]
+    assert training_curve([], [], 4) == []
+
+
+def test_median_rate_leaves_out_the_interval_with_an_evaluation() -> None:
+    metrics = [{"gradient_step": 10 * i, "wall_s": wall} for i, wall in enumerate([0.0, 1.0, 2.0, 9.0, 10.0])]
+    assert median_rate(metrics, "gradient_step") == 10.0
+    assert median_rate(metrics[:1], "gradient_step") is None
+
+
+def test_atari_curve_names_the_first_evaluation_at_a_target() -> None:
+    metrics = [{"step": 10, "wall_s": 1.0}, {"step": 20, "wall_s": 2.5}]
+    curve = [{"step": 10, "wall_s": 1.0, "mean_return": 3.0}, {"step": 20, "wall_s": 2.5, "mean_return": 18.0}]
+    assert (wall_at(metrics, 15), wall_at(metrics, 20), wall_at(metrics, 5)) == (1.0, 2.5, None)
+    assert first_at(curve, 18.0) == {"step": 20, "wall_s": 2.5}
+    assert first_at(curve, 20.9) is None
+
+
+def test_replay_times_are_compared_with_ours_of_the_same_repeat() -> None:
+    def row(contender: str, repeat: int, microseconds: float) -> dict[str, Any]:
+        times = {"add": {"cpu_us": microseconds, "wall_us": 2 * microseconds}}
+        return {
+            "contender": contender,
+            "case_name": "floats",
+            "repeat": repeat,
+            "times": times,
+            "versions": {},
+        }
+
+    rows = [row("ours", 0, 2.0), row("sb3", 0, 6.0), row("ours", 1, 4.0), row("sb3", 1, 8.0), row("sb3", 2, 9.0)]
+    figures = summarize_replay(rows)["floats"]["add"]["sb3"]
+    assert figures["cpu_us"] == {"median": 8.0, "min": 6.0, "max": 9.0}
+    assert figures["wall_us"]["median"] == 16.0
+    assert figures["over_ours"] == {"median": 2.5, "min": 2.0, "max": 3.0}  # 6 / 2 and 8 / 4; the third has no partner

@@ -1,0 +1,261 @@
+"""Rows, the engine that runs them, and what is summarised about them. The runs themselves are not made here."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from benchmarks.command_line import UsageError
+from benchmarks.engine import RowRuns, add_line, run_or_recall, score_line
+from benchmarks.launch import FLOOR, PPO_CONTENDERS, SCRIPTS, Contender, FreeCores
+from benchmarks.peers import REQUIREMENTS
+from benchmarks.results import read_lines
+from benchmarks.rows import ROWS, rows_named
+from benchmarks.rows.atari import ATARI_ROWS
+from benchmarks.speed_tasks import TASKS
+from benchmarks.summaries import first_held, median_step, return_at, summarize_scores, summarize_suite
+
+from rl_training import load_config
+
+ALL_CONTENDERS = [
+    FLOOR,
+    *(contender for task in TASKS.values() for contender in task.contenders.values()),
+    *(contender for row in ROWS.values() for contender in row.contenders.values()),
+]
+
+
+@pytest.mark.parametrize("contender", ALL_CONTENDERS)
+def test_scripts_and_requirements_exist(contender: Any) -> None:
+    assert (SCRIPTS / contender.script).is_file()
+    assert contender.peer is None or (REQUIREMENTS / f"{contender.peer}.txt").is_file()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_has_its_configs_and_tracks_the_step_its_target_names(name: str) -> None:
+    row = ROWS[name]
+    for control in row.ours.values():
+        config = load_config(control.config)
+        assert config.algo == control.config.partition("/")[0]
+        # Nothing in the actor-critics depends on the length of the run: a row may end before its config does. Where a
+        # dataset is learned from, the row decides on the length.
+        cut_short = config.algo in ("sac", "td3", "redq", "mbpo") and row.steps < config.total_timesteps
+        assert config.total_timesteps == row.steps or cut_short or row.dataset
+        # MinAtar's games share a config: the setting names the environment.
+        assert config.env_id == row.env_id or config.env_id.partition("/")[0] == "MinAtar"
+    assert (row.dataset is None) == (row.threshold is not None) == (row.track_every > 0)
+    assert row.by is None or row.by % row.track_every == 0
+    assert row.dataset or row.steps % row.track_every == 0
+    assert row.dataset or row.window <= (row.by or row.steps) // row.track_every
+
+
+@pytest.mark.parametrize("name", [*ROWS, *ATARI_ROWS])
+def test_a_row_is_named_after_its_algorithm_and_its_task(name: str) -> None:
+    config = (ROWS.get(name) or ATARI_ROWS[name]).config
+    algo, _, task = name.partition("-")
+    assert algo == config.partition("/")[0]
+    wanted = config.partition("/")[2].removesuffix(".yaml").removesuffix("_atari").split("_")[0]
+    assert task.startswith(wanted)
+
+
+@pytest.mark.parametrize("name", ATARI_ROWS)
+def test_an_atari_row_has_its_config(name: str) -> None:
+    assert load_config(ATARI_ROWS[name].config).total_timesteps == ATARI_ROWS[name].steps
+
+
+def test_a_name_stands_for_a_row_or_for_all_that_begin_with_it() -> None:
+    assert rows_named(["sac-pendulum"]) == ["sac-pendulum"]
+    assert rows_named(["iql-pendulum-medium"]) == ["iql-pendulum-medium"]  # though another begins with it
+    assert rows_named(["iql-pendulum"]) == [f"iql-pendulum-{kind}" for kind in ("random", "medium", "medium-replay")]
+    assert rows_named(["mopo-pendulum-medium", "mopo-pendulum"]) == [
+        "mopo-pendulum-medium",
+        "mopo-pendulum-medium-replay",
+    ]
+    assert rows_named([]) == list(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "close"), [("sac-pendulm", "sac-pendulum"), ("rainbow-cartpole", "rainbow_dqn-cartpole")]
+)
+def test_an_unknown_row_is_refused_with_the_closest_name(name: str, close: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown row '{name}'; did you mean '{close}'"):
+        rows_named([name])
+
+
+def test_a_row_gives_each_contender_its_own_config_or_values() -> None:
+    row = ROWS["fqf-cartpole"]
+    assert list(row.contenders) == ["ours", "tianshou"]
+    settings = {name: row.setting(name, 3, steps=row.steps) for name in row.contenders}
+    assert settings["ours"]["config"] == "fqf/cartpole.yaml"
+    assert settings["ours"]["hparams"] == {}
+    assert settings["tianshou"]["algo"] == "fqf"
+    assert settings["tianshou"]["hparams"]["entropy_coef"] == 10.0
+    assert settings["tianshou"]["config"] is None
+    for name in ("mode", "env_id", "steps", "seed", "threads", "eval_seeds", "track_every", "track_seeds"):
+        assert len({str(setting[name]) for setting in settings.values()}) == 1, name
+
+
+def test_tianshou_collects_whole_rounds_of_its_envs() -> None:
+    peers = [(row, peer) for row in ROWS.values() for peer in row.peers if peer.contender.peer == "tianshou"]
+    assert len(peers) == 7
+    for row, peer in peers:
+        first = peer.hparams["learning_starts"]
+        assert peer.num_envs == peer.hparams["train_frequency"]
+        # As its examples begin.
+        assert first == (1_000 if peer.algo == "redq" else peer.hparams["batch_size"] * peer.num_envs)
+        assert first % peer.num_envs == (row.steps - first) % peer.num_envs == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "peer", "algo"),
+    [
+        ("sac-pendulum", "sb3", "sac"),
+        ("td3-pendulum", "sb3", "td3"),
+        ("sac-halfcheetah-50k", "sb3", "sac"),
+        ("sac-halfcheetah-50k", "sb3-td3", "td3"),
+    ],
+)
+def test_stable_baselines3_receives_the_name_of_its_actor_critic(name: str, peer: str, algo: str) -> None:
+    setting = ROWS[name].setting(peer, 0, steps=1)
+    assert setting["algo"] == algo
+    assert setting["hparams"]["learning_starts"] < ROWS[name].steps
+
+
+def test_settings_hold_only_what_differs_from_the_defaults() -> None:
+    assert not {"num_envs", "algo"} & ROWS["dqn-cartpole"].setting("sb3", 0, steps=1).keys()
+    assert ROWS["ppo-cartpole"].setting("sb3", 0, steps=1)["num_envs"] == 8
+    assert "num_envs" not in ROWS["ppo-cartpole"].setting("ours", 0, steps=1)  # its config has its own
+
+
+def test_a_kept_run_is_found_again_until_its_setting_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.engine.KEPT_RUNS", tmp_path)
+    runs: list[Any] = []
+    cores = SimpleNamespace(run=lambda contender, setting: runs.append(setting) or {"returns": [len(runs)]})
+    setting = {"seed": 0, "hparams": {}}
+    one = Contender(name="one", script="one.py", peer="sb3")
+    other = Contender(name="one", script="one.py", peer="sb3", hparams={"gamma": 0.5})
+    calls = [(one, setting), (one, setting), (other, setting), (one, {**setting, "seed": 1})]
+    results = [run_or_recall(contender, given, "dqn-cartpole", cores) for contender, given in calls]  # type: ignore[arg-type]
+    assert [result["returns"] for result in results] == [[1], [1], [2], [3]]
+    assert [bool(result["kept"]) for result in results] == [False, True, False, False]
+
+
+def curve(*returns: float) -> dict[str, list[float]]:
+    return {"steps": [10 * (i + 1) for i in range(len(returns))], "returns": list(returns)}
+
+
+def test_first_held_wants_three_in_a_row() -> None:
+    assert first_held(curve(9, 9, 1, 9, 9, 9, 1), 9.0) == 40
+    assert first_held(curve(9, 9, 1, 9, 9), 9.0) is None
+
+
+def test_a_window_is_the_mean_of_the_evaluations_up_to_its_end() -> None:
+    tracked = curve(1.0, 2.0, 3.0, 8.0)
+    assert (return_at(tracked, 30), return_at(tracked, 99)) == (3.0, None)
+    assert (return_at(tracked, 30, window=2), return_at(tracked, 40, window=2)) == (2.5, 5.5)
+    assert return_at(tracked, 10, window=2) is None
+    row = replace(ROWS["mbpo-hopper"], by=30, window=2)
+    lines = [line(seed=0, score=1.0, curve=tracked), line(seed=1, score=1.0, curve=tracked)]
+    (summary,) = summarize_scores(lines, row)
+    assert (summary["returns_at_30"], summary["final_window"]) == ([2.5, 2.5], [5.5, 5.5])
+    (summary,) = summarize_scores(lines, replace(row, by=None, window=1))
+    assert not {"returns_at_30", "final_window"} & summary.keys()
+
+
+def test_median_step_counts_runs_that_never_held() -> None:
+    assert median_step([8_000, None, 6_000]) == 8_000
+    assert median_step([8_000, None, None]) is None
+    assert median_step([2_000, 4_000]) == 3_000
+
+
+def line(*, seed: int, score: float, **more: Any) -> dict[str, Any]:
+    """A result line with what summaries need."""
+    return {"contender": "ours", "seed": seed, "steps": 3_000, "score": score, "curve": curve(), **more}
+
+
+def test_a_row_sums_up_each_contender_by_itself() -> None:
+    held, lost = ({"steps": [1_000, 2_000, 3_000], "returns": [value] * 3} for value in (480.0, 0.0))
+    lines = [
+        line(seed=1, score=480.0, curve=lost),
+        line(seed=0, score=500.0, curve=held),
+        line(seed=0, score=490.0, curve=held, contender="tianshou"),
+        {"row": "fqf-cartpole", "contender": "tianshou", "seed": 1, "failed": "exit code 1"},
+    ]
+    ours, tianshou = summarize_scores(lines, ROWS["fqf-cartpole"])
+    assert (ours["seeds"], ours["scores"], ours["mean"]) == ([0, 1], [500.0, 480.0], 490.0)
+    assert (ours["seeds_at_threshold"], ours["seeds_at_goal"]) == (2, 1)
+    assert (ours["first_held"], ours["first_held_median"]) == ([1_000, None], None)
+    assert (tianshou["contender"], tianshou["seeds"], tianshou["first_held_median"]) == ("tianshou", [0], 1_000)
+
+
+def test_the_last_run_of_a_seed_counts_and_other_budgets_are_kept_apart() -> None:
+    lines = [line(seed=0, score=1.0), line(seed=0, score=5.0, steps=100), line(seed=0, score=2.0)]
+    full, short = summarize_scores(lines, ROWS["dqn-cartpole"])
+    assert (full["steps"], full["scores"], short["steps"], short["scores"]) == (3_000, [2.0], 100, [5.0])
+
+
+def test_a_suite_pools_the_seeds_that_all_its_contenders_ran_in_every_row() -> None:
+    facts = {"sha256": "a", "random_return": 0.0, "expert_return": 200.0}
+
+    def run(contender: str, seed: int, score: float) -> dict[str, Any]:
+        return line(seed=seed, score=score, dataset=facts, contender=contender)
+
+    rows = {
+        "one": [run("ours", 0, 100.0), run("ours", 1, 200.0), run("peer", 0, 40.0), run("once", 0, 0.0)],
+        "two": [run("ours", 0, 20.0), run("ours", 1, 200.0), run("peer", 0, 80.0), run("peer", 1, 0.0)],
+    }
+    suite = summarize_suite(rows)
+    assert list(suite) == ["ours", "peer"]
+    assert (suite["ours"]["seeds"], suite["ours"]["mean"]) == ([0], 30.0)  # (50 + 10) / 2
+    assert (suite["peer"]["seeds"], suite["peer"]["mean"]) == ([0], 30.0)  # (20 + 40) / 2
+    assert summarize_suite({"one": rows["one"][1:2], "two": rows["two"][:1]}) == {}  # no seed in both rows
+
+
+def test_jobs_get_one_core_each_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    seen: list[tuple[int, ...]] = []
+
+    def fake(contender: Any, setting: Any, *, cores: tuple[int, ...]) -> dict[str, Any]:
+        seen.append(cores)
+        if setting == "nested":
+            cores_of_two.run(contender, "other")
+        return {}
+
+    monkeypatch.setattr("benchmarks.launch.run_contender", fake)
+    cores_of_two = FreeCores(2)
+    cores_of_two.run(PPO_CONTENDERS["sb3"], "nested")  # type: ignore[arg-type]
+    cores_of_two.run(PPO_CONTENDERS["sb3"], "alone")  # type: ignore[arg-type]
+    assert seen[:2] == [(0,), (1,)]
+    assert seen[2] in seen[:2]
+
+
+def test_a_line_says_what_ran_and_what_came_of_it(tmp_path: Path) -> None:
+    wanted = RowRuns(
+        name="dqn-cartpole", row=ROWS["dqn-cartpole"], contenders=["ours"], seeds=[3], steps=2_000, out=tmp_path
+    )
+    result = {
+        "setting": wanted.setting("ours", 3, "cpu"),
+        "resolved_config": {"algo": "dqn", "seed": 3},
+        "returns": [1.0, 3.0],
+        "tracked": [{"step": 1_000, "returns": [1.0, 2.0]}, {"step": 2_000, "returns": [4.0]}],
+        **{"env_steps": 2_000, "updates": 10, "learn_s": 0.5, "date": "2026-01-01", "versions": {}, "code": "abc"},
+    }
+    facts = {"command": "python -m benchmarks scores", "machine": {}, "source": {"commit": "def"}}
+    made = score_line(wanted, "ours", result, facts)
+    assert (made["row"], made["contender"], made["seed"], made["steps"]) == ("dqn-cartpole", "ours", 3, 2_000)
+    assert (made["score"], made["curve"]) == (2.0, {"steps": [1_000, 2_000], "returns": [1.5, 4.0]})
+    assert (made["hparams"], made["code"], made["source"]) == ({"algo": "dqn"}, "abc", {"commit": "def"})
+    add_line(wanted.file, made)
+    add_line(wanted.file, made)  # a kept run, reported by a second command
+    assert read_lines(tmp_path / "scores" / "dqn-cartpole.jsonl") == [made]
+
+
+@pytest.mark.parametrize(
+    ("precision", "name"), [(None, "sac-pendulum"), ("medium", "sac-pendulum-bfloat16"), ("high", "sac-pendulum-tf32")]
+)
+def test_another_precision_has_a_file_named_after_its_numbers(precision: str | None, name: str) -> None:
+    row = ROWS["sac-pendulum"]
+    runs = RowRuns(
+        name="sac-pendulum", row=row, contenders=[], seeds=[], steps=1, out=Path("out"), matmul_precision=precision
+    )
+    assert runs.file == Path("out/scores") / f"{name}.jsonl"
