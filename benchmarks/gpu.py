@@ -95,6 +95,7 @@ def build_updater(case: Case, mode: str, device: str) -> tuple[Seconds, Callable
         spaces=case.spaces,
         hparams=case.hparams,
         total_timesteps=50_000,
+        total_updates=find_spec(case.algo).updates_until(case.hparams, 50_000),
         streams=Streams(0),
         device=torch.device(device),
         acceleration=mode,

@@ -26,6 +26,7 @@ class Setup(Generic[H]):
     spaces: Spaces
     hparams: H
     total_timesteps: int
+    total_updates: int  # that the whole run owes
     streams: Streams
     num_envs: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))

@@ -100,7 +100,7 @@ def build_replay_buffer(setup: Setup[OffPolicyHParams]) -> Replay:
         alpha=hparams.prioritized_alpha,
         beta_start=hparams.prioritized_beta_start,
         beta_end=hparams.prioritized_beta_end,
-        total_draws=hparams.updates_until(setup.total_timesteps),
+        total_draws=setup.total_updates,
         batch_size=hparams.batch_size,
         device=setup.device,
     )

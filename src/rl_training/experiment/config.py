@@ -95,6 +95,11 @@ class TrainConfig(Settings):
         except ValidationError as error:
             raise explain(error, self.spec.hparams, f"{self.algo}.algo_kwargs") from None
 
+    @property
+    def total_updates(self) -> int:
+        """The updates that the whole run owes."""
+        return self.spec.updates_until(self.hparams, self.total_timesteps)
+
     @field_serializer("output_dir")
     def _path_as_text(self, path: Path) -> str:
         return str(path)

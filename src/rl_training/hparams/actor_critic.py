@@ -1,7 +1,6 @@
 """Settings of the off-policy actor-critics: SAC, TD3, REDQ, and what model-based algorithms build on."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -19,23 +18,11 @@ from rl_training.hparams.base import (
     Real,
     Switch,
     check_network,
-    exact,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class StepSizes:
-    """Adam's step sizes of what is learnt."""
-
-    actor: float
-    critic: float
-    temperature: float
 
 
 class ActorCriticHParams(HParams):
     """How critics of actions in [-1, 1], their slow copies and an actor learn, wherever transitions come from."""
-
-    min_updates_to_compile: ClassVar[int] = 5_000  # SAC with the defaults: 6.6 ms instead of 11.4
 
     batch_size: Count = Field(256, description="transitions per gradient step")
     gamma: Fraction = Field(0.99, description="discount per env step")
@@ -55,19 +42,9 @@ class ActorCriticHParams(HParams):
         check_network(self.network, self.hidden_sizes)
         return self
 
-    def explores_blindly(self, step: int) -> bool:
-        """Tell whether actions that explore are drawn uniformly at a step, whatever the actor says."""
-        return False
-
-    @property
-    def step_sizes(self) -> StepSizes:
-        raise NotImplementedError(f"{type(self).__name__} must define step_sizes")
-
 
 class OnlineHParams(ActorCriticHParams, OffPolicyHParams):
     """What learning in an environment adds: how much is remembered, and when updates are due."""
-
-    updates_at_once: ClassVar[bool] = True
 
     buffer_capacity: Count = Field(1_000_000, description="transitions the replay buffer holds")
     learning_starts: CountOrZero = Field(
@@ -75,14 +52,6 @@ class OnlineHParams(ActorCriticHParams, OffPolicyHParams):
     )
     train_frequency: Count = Field(1, description="env steps between rounds of updates")
     gradient_updates_per_step: Positive = Field(1.0, description="updates of the critics per env step")
-
-    def updates_until(self, step: int) -> int:
-        trained = max(0, step - self.learning_starts) // self.train_frequency * self.train_frequency
-        ratio = exact(self.gradient_updates_per_step)
-        return trained * ratio.numerator // ratio.denominator
-
-    def explores_blindly(self, step: int) -> bool:
-        return step < self.learning_starts
 
 
 class SoftHParams(ActorCriticHParams):
@@ -102,11 +71,6 @@ class SACHParams(SoftHParams, OnlineHParams):
     learning_rate: Positive = Field(3e-4, description="Adam step size")
     actor_learning_rate: Positive | None = Field(None, description="that of the actor; null: learning_rate")
     alpha_learning_rate: Positive | None = Field(None, description="that of the temperature; null: learning_rate")
-
-    @property
-    def step_sizes(self) -> StepSizes:
-        rate = self.learning_rate
-        return StepSizes(self.actor_learning_rate or rate, rate, self.alpha_learning_rate or rate)
 
 
 class REDQHParams(SACHParams):
@@ -136,8 +100,3 @@ class TD3HParams(OnlineHParams):
     exploration_noise: NonNegative = Field(0.1, description="deviation of the noise on actions, which span [-1, 1]")
     target_noise: NonNegative = Field(0.2, description="deviation of the noise on the target's actions")
     target_noise_clip: NonNegative = Field(0.5, description="the largest noise on the target's actions")
-
-    @property
-    def step_sizes(self) -> StepSizes:
-        rate = self.learning_rate
-        return StepSizes(self.actor_learning_rate or rate, rate, rate)

@@ -2,16 +2,13 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from fractions import Fraction as ExactFraction
-from functools import lru_cache
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_origin
+from typing import Annotated, Any, Literal, Union, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
 from rl_training.errors import ConfigError
-from rl_training.hparams.datasets import DatasetChoice
 
 
 def _whole_number(value: Any) -> Any:
@@ -55,12 +52,6 @@ def check_network(network: NetworkKind, hidden_sizes: HiddenSizes) -> None:
         raise ValueError(f"network: simba needs hidden_sizes that are all alike, got {list(hidden_sizes)}")
 
 
-@lru_cache
-def exact(ratio: float) -> ExactFraction:
-    """0.1 means a tenth: by its binary neighbour an update would come too late now and then."""
-    return ExactFraction(str(ratio))
-
-
 class Settings(BaseModel):
     """Frozen values; unknown keys are refused; NaN and infinity are not numbers here."""
 
@@ -70,29 +61,12 @@ class Settings(BaseModel):
 class HParams(Settings):
     """Base of every `<Algo>HParams`: what an algorithm's `algo_kwargs` may say."""
 
-    # Compiling takes 10 to 30 s once; an update of small networks then takes 0.2 ms instead of 1.2 (2-core EPYC, DQN
-    # with 120x84 units, batch 128), so that even the first run of this length is not slower for it.
-    min_updates_to_compile: ClassVar[int] = 20_000
-
-    def updates_until(self, step: int) -> int:
-        """Count the updates owed by the time `step` steps of the run were taken: a function of the step alone.
-
-        The difference between two steps is what is due, exact for any number of envs and after any resume.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define updates_until")
-
-    def dataset(self) -> DatasetChoice | None:
-        """Say which dataset a run learns from, if it does."""
-        return None
-
     def check_run(self, num_envs: int, *, has_env: bool = True) -> None:
         """Raise ValueError for settings that do not fit the run's envs."""
 
 
 class ReplayHParams(HParams):
     """What the off-policy loop asks of an algorithm's settings: how much it keeps, and how much of that it draws."""
-
-    updates_at_once: ClassVar[bool] = False  # whether one call of `update` makes all the updates that are due
 
     buffer_capacity: Count = Field(100_000, description="transitions the replay buffer holds")
     memory: Literal["ram", "mmap"] = Field(

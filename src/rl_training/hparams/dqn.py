@@ -57,18 +57,6 @@ class QLearningHParams(OffPolicyHParams):
         check_network(self.network, self.hidden_sizes)
         return self
 
-    def updates_until(self, step: int) -> int:
-        per_round = self.train_frequency if self.gradient_steps == -1 else self.gradient_steps
-        return max(0, step - self.learning_starts) // self.train_frequency * per_round
-
-    def epsilon(self, step: int, total_timesteps: int) -> float:
-        """Give the share of random actions at `step`: linear decay over the first part of the run; none with noise."""
-        if self.noisy:
-            return 0.0
-        decay_steps = self.exploration_fraction * total_timesteps
-        progress = 1.0 if decay_steps <= step else step / decay_steps
-        return self.epsilon_start + progress * (self.epsilon_end - self.epsilon_start)
-
 
 class DQNHParams(QLearningHParams):
     """Deep Q-learning (Mnih et al. 2015)."""

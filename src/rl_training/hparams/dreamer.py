@@ -1,17 +1,12 @@
 """Settings of Dreamer."""
 
-from typing import ClassVar
-
 from pydantic import Field, model_validator
 
-from rl_training.hparams.base import Count, CountOrZero, Fraction, NonNegative, Positive, ReplayHParams, Switch, exact
+from rl_training.hparams.base import Count, CountOrZero, Fraction, NonNegative, Positive, ReplayHParams, Switch
 
 
 class DreamerHParams(ReplayHParams):
     """DreamerV3 (Hafner et al. 2025)."""
-
-    # The compiler unrolls the scan over a sequence and the imagination: it takes minutes.
-    min_updates_to_compile: ClassVar[int] = 50_000
 
     buffer_capacity: Count = Field(100_000, description="observations the replay buffer holds, of all envs together")
     batch_size: Count = Field(16, description="sequences per update")
@@ -66,10 +61,6 @@ class DreamerHParams(ReplayHParams):
                 "sequence_length must be at least 2, because a step leads from one observation to the next"
             )
         return self
-
-    def updates_until(self, step: int) -> int:
-        replayed = exact(self.train_ratio) * max(0, step - self.learning_starts)
-        return int(replayed // (self.batch_size * self.sequence_length))
 
     def check_run(self, num_envs: int, *, has_env: bool = True) -> None:
         if self.buffer_capacity // num_envs < self.sequence_length:

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, field_serializer, model_validator
 
 from rl_training.hparams.base import Count, CountOrZero, HiddenSizes, NonNegative, Positive, Switch
-from rl_training.hparams.datasets import DatasetChoice, DatasetKind
+from rl_training.hparams.datasets import DatasetKind, check_dataset
 from rl_training.hparams.ppo import PPOHParams
 
 
@@ -61,7 +61,7 @@ class GAILHParams(PPOHParams):
 
     @model_validator(mode="after")
     def _check_dataset(self) -> "GAILHParams":
-        self.dataset().check()
+        check_dataset(self)
         return self
 
     @model_validator(mode="after")
@@ -73,13 +73,3 @@ class GAILHParams(PPOHParams):
     @field_serializer("expert_dataset_path")
     def _path_as_text(self, path: Path | None) -> str | None:
         return None if path is None else str(path)
-
-    def dataset(self) -> DatasetChoice:
-        return DatasetChoice(
-            dataset_kind=self.expert_dataset_kind,
-            dataset_path=self.expert_dataset_path,
-            dataset_id=self.expert_dataset_id,
-            dataset_size=self.expert_dataset_size,
-            dataset_seed=self.expert_dataset_seed,
-            prefix="expert_",
-        )

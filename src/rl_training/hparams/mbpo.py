@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt, Lt
 from pydantic import Field, model_validator
 
-from rl_training.hparams.actor_critic import OnlineHParams, SoftHParams, StepSizes
+from rl_training.hparams.actor_critic import OnlineHParams, SoftHParams
 from rl_training.hparams.base import REAL, Count, CountOrZero, Fraction, HiddenSizes, NonNegative, Positive
 from rl_training.hparams.offline import OfflineHParams
 
@@ -47,23 +47,6 @@ class ModelHParams(SoftHParams):
             raise ValueError(f"num_elites must be at most num_ensembles, {self.num_ensembles}, got {self.num_elites}")
         return self
 
-    @property
-    def step_sizes(self) -> StepSizes:
-        rate = self.policy_learning_rate
-        return StepSizes(rate, rate, rate)
-
-    def synthetic_rows(self, horizon: int) -> int:
-        """Count the transitions that the refreshes which are kept bring at most."""
-        return self.synthetic_refreshes_kept * self.rollout_batch_size * horizon
-
-    def horizon(self, step: int) -> int:
-        """Give the length of rollouts at a step of the run."""
-        return self.rollout_horizon
-
-    @property
-    def max_horizon(self) -> int:
-        return self.rollout_horizon
-
 
 class MBPOHParams(ModelHParams, OnlineHParams):
     """Model-based policy optimization (Janner et al. 2019)."""
@@ -101,17 +84,6 @@ class MBPOHParams(ModelHParams, OnlineHParams):
             raise ValueError(f"rollout_horizon_steps must be two growing env steps, got {list(steps)}")
         return self
 
-    def horizon(self, step: int) -> int:
-        if self.rollout_horizon_end is None or self.rollout_horizon_steps is None:
-            return self.rollout_horizon
-        start, end = self.rollout_horizon_steps
-        passed = min(max(step - start, 0), end - start)
-        return self.rollout_horizon + (self.rollout_horizon_end - self.rollout_horizon) * passed // (end - start)
-
-    @property
-    def max_horizon(self) -> int:
-        return self.rollout_horizon_end or self.rollout_horizon
-
 
 class MOPOHParams(ModelHParams, OfflineHParams):
     """Model-based offline policy optimization (Yu et al. 2020)."""
@@ -132,7 +104,3 @@ class MOPOHParams(ModelHParams, OfflineHParams):
     )
     rollout_horizon: Count = Field(5, description="steps of a rollout, if it does not terminate before")
     synthetic_refreshes_kept: Count = Field(5, description="refreshes whose transitions are kept")
-
-    @property
-    def intervals(self) -> tuple[int, ...]:
-        return self.rollout_refresh_interval, self.model_train_frequency

@@ -1,7 +1,7 @@
 """Settings of the offline algorithms: where their transitions come from, and how IQL and BC learn from them."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Lt
 from pydantic import Field, field_serializer, model_validator
@@ -21,13 +21,11 @@ from rl_training.hparams.base import (
     Switch,
     check_network,
 )
-from rl_training.hparams.datasets import DatasetChoice, DatasetKind
+from rl_training.hparams.datasets import DatasetKind, check_dataset
 
 
 class LearnerHParams(HParams):
     """How a policy is learnt from transitions that another made."""
-
-    min_updates_to_compile: ClassVar[int] = 5_000  # as the actor-critics, whose updates are of the same size
 
     reward_scale: Positive | Literal["none", "return"] = Field(
         "none",
@@ -79,21 +77,12 @@ class OfflineHParams(HParams):
 
     @model_validator(mode="after")
     def _check_dataset(self) -> "OfflineHParams":
-        self.dataset().check()
+        check_dataset(self)
         return self
 
     @field_serializer("dataset_path")
     def _path_as_text(self, path: Path | None) -> str | None:
         return None if path is None else str(path)
-
-    def dataset(self) -> DatasetChoice:
-        return DatasetChoice(
-            dataset_kind=self.dataset_kind,
-            dataset_path=self.dataset_path,
-            dataset_id=self.dataset_id,
-            dataset_size=self.dataset_size,
-            dataset_seed=self.dataset_seed,
-        )
 
     def check_run(self, num_envs: int, *, has_env: bool = True) -> None:
         if has_env:
@@ -105,14 +94,6 @@ class OfflineHParams(HParams):
                 "held_out must be in (0, 1) if env_id is empty, got 0: without an environment only held-out data "
                 "can judge what is learnt"
             )
-
-    def updates_until(self, step: int) -> int:
-        return step
-
-    @property
-    def intervals(self) -> tuple[int, ...]:
-        """Give the steps between things that an algorithm does besides updates; 0: it does not."""
-        return ()
 
 
 class ExpectileHParams(LearnerHParams):
@@ -140,8 +121,6 @@ class IQLHParams(OfflineHParams, ExpectileHParams):
 class IQLOnlineHParams(ExpectileHParams, OffPolicyHParams):
     """IQL that goes on in an environment from where it stopped on a dataset."""
 
-    updates_at_once: ClassVar[bool] = True
-
     init_from: Path | None = Field(
         None, description="run folder or checkpoint of the offline run that is continued; null: it begins with nothing"
     )
@@ -163,9 +142,6 @@ class IQLOnlineHParams(ExpectileHParams, OffPolicyHParams):
     @field_serializer("init_from")
     def _path_as_text(self, path: Path | None) -> str | None:
         return None if path is None else str(path)
-
-    def updates_until(self, step: int) -> int:
-        return max(0, step - self.learning_starts) // self.train_frequency * self.train_frequency
 
 
 class BCHParams(OfflineHParams, LearnerHParams):

@@ -72,9 +72,6 @@ class PPOHParams(HParams):
         check_network(self.network, self.hidden_sizes)
         return self
 
-    def updates_until(self, step: int) -> int:
-        return step * self.update_epochs // self.minibatch_size
-
     def check_run(self, num_envs: int, *, has_env: bool = True) -> None:
         rows = self.num_steps * num_envs
         if self.normalize_advantages and min(rows, self.minibatch_size) < 2:

@@ -1,7 +1,7 @@
 """The training loops, one per family."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import cast
 
 from rl_training.core.types import Replay, Rollouts, UpdateResult
@@ -19,7 +19,9 @@ def run_off_policy(run: Run, hparams: ReplayHParams, callbacks: Sequence[Callbac
     """Collect, remember, learn: until the env steps are taken or a callback or signal asks to stop."""
     algorithm, memory, collector = run.algorithm, cast(Replay, run.memory), cast(Collector, run.collector)
     num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
-    owed, at_once = hparams.updates_until, MAX_UPDATES_AT_ONCE if hparams.updates_at_once else 1
+    spec = run.config.spec
+    owed = partial(spec.updates_until, hparams)
+    at_once = MAX_UPDATES_AT_ONCE if spec.updates_at_once else 1
     sampler = cache(lambda updates: memory.sampler(updates * hparams.batch_size))
     while run.step < total_timesteps and not run.stop_reason:
         transitions = collector.step(algorithm, step=run.step)
@@ -64,7 +66,8 @@ def run_offline(run: Run, hparams: OfflineHParams, callbacks: Sequence[Callback]
     step alone, so that a resumed run makes them in the same groups, whose metrics are means.
     """
     config, memory = run.config, cast(Replay, run.memory)
-    intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval, *hparams.intervals)
+    own = (getattr(hparams, name) for name in config.spec.intervals)
+    intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval, *own)
     grid = [OFFLINE_UPDATES_AT_ONCE, *(interval for interval in intervals if interval)]
     sampler = cache(lambda updates: memory.sampler(updates * hparams.batch_size))
     while run.step < config.total_timesteps and not run.stop_reason:
