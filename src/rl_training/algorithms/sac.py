@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
-from rl_training.hparams.actor_critic import SACHParams, SoftHParams
+from rl_training.hparams.actor_critic import SoftHParams
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
@@ -86,7 +86,6 @@ def learning_rates(hparams: SoftHParams) -> dict[str, float]:
     """Return the learning rate of each part: critic, actor, temperature."""
     if isinstance(hparams, ModelHParams):
         return dict.fromkeys(("critic", "actor", "temperature"), hparams.policy_learning_rate)
-    assert isinstance(hparams, SACHParams)
     rate = hparams.learning_rate
     return {
         "critic": rate,

@@ -17,7 +17,8 @@ from pydantic import Field, ValidationError, field_serializer, model_validator
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import AlgorithmSpec, find_spec
-from rl_training.hparams.base import Count, CountOrZero, HParams, Positive, Real, Settings, Switch, explain
+from rl_training.hparams.base import HParams, Settings, explain
+from rl_training.hparams.fields import Count, CountOrZero, Positive, Real, Switch
 
 PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
 _MAX_CLOSE_CONFIGS = 6  # a message that names more is no help

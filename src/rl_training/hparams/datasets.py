@@ -33,12 +33,19 @@ def dataset_choice(settings: BaseModel) -> DatasetChoice | None:
     return None
 
 
-def check_dataset(settings: BaseModel) -> None:
-    """Raise ValueError unless the settings give exactly what their kind of dataset needs."""
-    choice = dataset_choice(settings)
-    assert choice is not None
-    prefix, kind = choice.prefix, choice.dataset_kind
-    names = {"dataset_path": choice.dataset_path, "dataset_id": choice.dataset_id}
+def check_dataset(dataset_kind: str, dataset_path: Path | None, dataset_id: str | None) -> None:
+    _check(dataset_kind, dataset_path, dataset_id, prefix="")
+
+
+def check_expert_dataset(
+    expert_dataset_kind: str, expert_dataset_path: Path | None, expert_dataset_id: str | None
+) -> None:
+    _check(expert_dataset_kind, expert_dataset_path, expert_dataset_id, prefix="expert_")
+
+
+def _check(kind: str, path: Path | None, identifier: str | None, *, prefix: str) -> None:
+    """Raise ValueError unless exactly what the kind needs is given."""
+    names = {"dataset_path": path, "dataset_id": identifier}
     given = [name for name, value in names.items() if value not in (None, "")]
     wanted = {"random": [], "minari": list(names)}.get(kind, ["dataset_path"])
     if wanted and not given:

@@ -14,9 +14,9 @@ from rl_training.hparams.actor_critic import ActorCriticHParams, OnlineHParams
 from rl_training.hparams.base import HParams
 from rl_training.hparams.dqn import QLearningHParams
 from rl_training.hparams.dreamer import DreamerHParams
-from rl_training.hparams.mbpo import MBPOHParams, ModelHParams
+from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
 from rl_training.hparams.offline import IQLOnlineHParams
-from rl_training.hparams.ppo import PPOHParams
+from rl_training.hparams.ppo import OnPolicyHParams
 
 # --- Updates owed by the time `step` steps of the run were taken -----------------------------------------------------
 
@@ -37,7 +37,7 @@ def iql_online_updates(hparams: IQLOnlineHParams, step: int) -> int:
     return max(0, step - hparams.learning_starts) // hparams.train_frequency * hparams.train_frequency
 
 
-def ppo_updates(hparams: PPOHParams, step: int) -> int:
+def ppo_updates(hparams: OnPolicyHParams, step: int) -> int:
     """Count gradient steps on minibatches."""
     return step * hparams.update_epochs // hparams.minibatch_size
 
@@ -75,7 +75,7 @@ def epsilon(hparams: QLearningHParams, step: int, total_timesteps: int) -> float
 
 def is_warm_up(hparams: ActorCriticHParams, step: int) -> bool:
     """Return whether exploring actions are uniformly random at `step`; a run on a dataset has no warm-up."""
-    return isinstance(hparams, OnlineHParams) and step < hparams.learning_starts
+    return not isinstance(hparams, MOPOHParams) and step < hparams.learning_starts
 
 
 # --- Rollouts through a dynamics model -------------------------------------------------------------------------------

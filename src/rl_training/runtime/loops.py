@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import cast
+from typing import Protocol, cast
 
 from rl_training.core.types import Replay, Rollouts, UpdateResult
-from rl_training.hparams.base import HParams, ReplayHParams
-from rl_training.hparams.offline import OfflineHParams
+from rl_training.hparams.base import HParams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.run import Run
@@ -15,7 +14,14 @@ MAX_UPDATES_AT_ONCE = 64  # batches that are drawn, and moved to the device, tog
 OFFLINE_UPDATES_AT_ONCE = 10  # the same where every step is an update, and callbacks see every tenth
 
 
-def run_off_policy(run: Run, hparams: ReplayHParams, callbacks: Sequence[Callback]) -> None:
+class BatchSettings(Protocol):
+    """What loops that draw batches read of an algorithm's settings."""
+
+    @property
+    def batch_size(self) -> int: ...
+
+
+def run_off_policy(run: Run, hparams: BatchSettings, callbacks: Sequence[Callback]) -> None:
     """Collect, remember, learn: until the env steps are taken or a callback or signal asks to stop."""
     algorithm, memory, collector = run.algorithm, cast(Replay, run.memory), cast(Collector, run.collector)
     num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
@@ -59,7 +65,7 @@ def run_on_policy(run: Run, hparams: HParams, callbacks: Sequence[Callback]) -> 
             callback.on_step(run)
 
 
-def run_offline(run: Run, hparams: OfflineHParams, callbacks: Sequence[Callback]) -> None:
+def run_offline(run: Run, hparams: BatchSettings, callbacks: Sequence[Callback]) -> None:
     """Learn from what the memory holds: until the gradient steps are taken or as above. No env takes a step.
 
     Updates are made together up to the next multiple of some steps or of an interval of the settings: a function of the
