@@ -355,7 +355,7 @@ def test_one_step_size_is_that_of_the_whole_policy() -> None:
         ),
         (
             {"rollout_horizon_end": 3, "rollout_horizon_steps": [10, 10]},
-            r"rollout_horizon_steps must be two growing env steps, got \[10, 10\]",
+            r"rollout_horizon_steps must be two env steps, the second one larger, got \[10, 10\]",
         ),
         ({"n_step": 3}, "n_step must be 1, because a model predicts single steps, got 3"),
         ({"prioritized": True}, "prioritized must be false"),

@@ -54,5 +54,5 @@ def check_evaluable(dataset_kind: str, held_out: float, has_env: bool) -> None:
     if held_out == 0.0:
         raise ValueError(
             "held_out must be in (0, 1) if env_id is empty, got 0: without an environment only held-out data "
-            "can judge what is learnt"
+            "can evaluate the policy"
         )

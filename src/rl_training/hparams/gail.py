@@ -46,7 +46,7 @@ from rl_training.hparams.fields import (
 
 def check_absorbing_state(absorbing_state: bool, gamma: float) -> None:
     if absorbing_state and gamma == 1.0:
-        raise ValueError("absorbing_state needs gamma < 1, got 1.0: what lasts for ever would have no value")
+        raise ValueError("absorbing_state needs gamma < 1, got 1.0: the sum of its endless rewards would have no value")
 
 
 class GAILHParams(HParams):

@@ -74,7 +74,7 @@ def check_horizon(
     if end is not None and end < rollout_horizon:
         raise ValueError(f"rollout_horizon_end must be at least rollout_horizon, {rollout_horizon}, got {end}")
     if steps is not None and steps[1] <= steps[0]:
-        raise ValueError(f"rollout_horizon_steps must be two growing env steps, got {list(steps)}")
+        raise ValueError(f"rollout_horizon_steps must be two env steps, the second one larger, got {list(steps)}")
 
 
 class MBPOHParams(HParams):

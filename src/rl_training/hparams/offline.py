@@ -89,7 +89,7 @@ class IQLHParams(HParams):
 
 
 class IQLOnlineHParams(HParams):
-    """IQL that goes on in an environment from where it stopped on a dataset."""
+    """IQL, continued in an environment from where it stopped on a dataset."""
 
     checks: ClassVar = (check_replay, check_network, check_plain_replay, check_statistics)
 
