@@ -70,6 +70,7 @@ def build_ours(spaces: Spaces, device: torch.device, mode: str) -> Fit:
             spaces=spaces,
             hparams=HPARAMS,
             total_timesteps=1,
+            total_updates=1,
             streams=Streams(0),
             device=device,
             acceleration=mode,

@@ -107,15 +107,16 @@ def repeated(update: Callable[[], object], case: Case, device: str) -> Seconds:
 
 def build_updater(case: Case, mode: str, device: str) -> tuple[Seconds, Callable[[], torch.Tensor]]:
     """Return a function that times n updates of one mode, and one that returns the current parameters."""
+    spec = find_spec(case.algo)
     setup: Setup[Any] = Setup(
         spaces=case.spaces,
         hparams=case.hparams,
         total_timesteps=50_000,
+        total_updates=spec.updates_until(case.hparams, 50_000),
         streams=Streams(0),
         device=torch.device(device),
         acceleration=mode,
     )
-    spec = find_spec(case.algo)
     offline = spec.loop == "offline"
     setup = replace(setup, dataset=random_dataset(case.spaces)) if offline else setup
     algorithm = spec.build_algorithm(setup)

@@ -3,7 +3,8 @@
     python docs/generate.py            write
     python docs/generate.py --check    change nothing; exit code 1 if a page is stale
 
-A mark names its table: `config`, `algorithms`, or `hparams <algo>`. tests/test_docs.py runs the check.
+A mark names its table: `config`, `algorithms`, `hparams <algo>`, or `hparams <algo> from <other>`, which lists only
+what differs from the other algorithm's settings. tests/test_docs.py runs the check.
 """
 
 import re
@@ -38,18 +39,15 @@ def settings_table(model: type[Settings], base: type[Settings] = Settings) -> It
         yield f"| `{name}` | {default_of(field)} | {values_of(field)} | {meaning} |"
 
 
-def hparams_table(algo: str) -> Iterator[str]:
-    """Give every setting of an algorithm; of one whose settings extend another's, what differs from that one's page."""
+def hparams_table(algo: str, other: str = "") -> Iterator[str]:
+    """Yield every setting of an algorithm, or those that differ from another's page."""
     model = find_spec(algo).hparams
-    rows = {spec.hparams: spec.name for spec in registry().values()}
-    extended = [kind for kind in model.__mro__[1:] if kind in rows]
-    if not extended:
+    if not other:
         yield from settings_table(model)
         return
-    name = rows[extended[-1]]
-    yield f"What differs from [{name}]({name}.md#settings); all other settings and defaults are those listed there."
+    yield f"What differs from [{other}]({other}.md#settings); all other settings and defaults are those listed there."
     yield ""
-    yield from settings_table(model, extended[-1])
+    yield from settings_table(model, find_spec(other).hparams)
 
 
 def default_of(field: FieldInfo) -> str:
@@ -113,9 +111,9 @@ def table(name: str) -> str:
     elif kind == "algorithms":
         lines = algorithms_table()
     elif kind == "hparams":
-        lines = hparams_table(algo)
+        lines = hparams_table(*algo.split(" from "))
     else:
-        raise ValueError(f"unknown table {name!r}; known: config, algorithms, hparams <algo>")
+        raise ValueError(f"unknown table {name!r}; known: config, algorithms, hparams <algo> [from <other>]")
     return "\n".join(lines) + "\n"
 
 

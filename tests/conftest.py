@@ -169,10 +169,13 @@ def make_setup(
     """What a small DQN, or another of its family, is built from: three observed numbers, no warm-up."""
     small = small_hparams(algo, buffer_capacity=100, learning_starts=0, train_frequency=4)
     observation, action = observation or Box(-1.0, 1.0, (3,), np.float32), action or Discrete(num_actions)
+    spec = registry()[algo]
+    values = spec.hparams(**{**small, **hparams})
     return Setup(
         spaces=Spaces(observation, action, action_mask),
-        hparams=registry()[algo].hparams(**{**small, **hparams}),  # type: ignore[arg-type]
+        hparams=values,  # type: ignore[arg-type]
         total_timesteps=total_timesteps,
+        total_updates=spec.updates_until(values, total_timesteps),
         streams=Streams(seed),
         num_envs=num_envs,
         acceleration=acceleration,
@@ -223,6 +226,7 @@ def make_ppo_setup(
         spaces=Spaces(observation or Box(-1.0, 1.0, (3,), np.float32), action or Discrete(2), action_mask),
         hparams=PPOHParams(**{**small, **hparams}),
         total_timesteps=total_timesteps,
+        total_updates=total_timesteps,
         streams=Streams(seed),
         num_envs=num_envs,
         acceleration=acceleration,

@@ -17,6 +17,7 @@ from rl_training.acceleration.acting import act_function
 from rl_training.algorithms.dqn import build_dqn, dqn_loss
 from rl_training.core.types import Batch
 from rl_training.hparams.dqn import DQNHParams
+from rl_training.hparams.schedules import epsilon
 from rl_training.learners.q_learning import QLearner
 from rl_training.learners.targets import td_loss, td_target
 from rl_training.models.mlp_q_network import MLPQNetwork
@@ -258,11 +259,11 @@ def test_networks_of_one_seed_are_equal_and_building_leaves_the_global_generator
 def test_epsilon_falls_linearly_over_the_first_part_of_the_run(step: int, expected: float) -> None:
     # From 1 to 0.1 over half of 100 steps: 1 - 0.9 * step / 50.
     hparams = DQNHParams(epsilon_start=1.0, epsilon_end=0.1, exploration_fraction=0.5)
-    assert hparams.epsilon(step, 100) == pytest.approx(expected)
+    assert epsilon(hparams, step, 100) == pytest.approx(expected)
 
 
 def test_without_decay_epsilon_is_at_its_end_from_the_first_step() -> None:
-    assert DQNHParams(epsilon_end=0.2, exploration_fraction=0.0).epsilon(0, 100) == pytest.approx(0.2)
+    assert epsilon(DQNHParams(epsilon_end=0.2, exploration_fraction=0.0), 0, 100) == pytest.approx(0.2)
 
 
 def test_the_status_shows_the_epsilon_that_acting_uses() -> None:

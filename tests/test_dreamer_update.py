@@ -28,6 +28,7 @@ from rl_training.core.types import Batch
 from rl_training.data.recurrent_replay_buffer import build_recurrent_replay_buffer
 from rl_training.errors import ConfigError
 from rl_training.hparams.dreamer import DreamerHParams
+from rl_training.hparams.schedules import dreamer_updates
 from rl_training.learners.targets import lambda_return
 from rl_training.models.dreamer import Observed
 
@@ -411,7 +412,7 @@ def test_a_buffer_without_room_for_a_sequence_of_each_env_is_refused() -> None:
 
 def test_updates_are_owed_by_what_was_replayed_per_step() -> None:
     hparams = DreamerHParams(batch_size=4, sequence_length=8, train_ratio=0.1, learning_starts=10)  # 320 steps each
-    assert [hparams.updates_until(step) for step in (0, 10, 329, 330, 649, 650)] == [0, 0, 0, 1, 1, 2]
+    assert [dreamer_updates(hparams, step) for step in (0, 10, 329, 330, 649, 650)] == [0, 0, 0, 1, 1, 2]
 
 
 def test_a_network_of_the_users_is_refused() -> None:

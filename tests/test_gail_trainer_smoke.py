@@ -47,7 +47,7 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
     result = train_gail(config, QUIET)
     assert result.step == 210
     # A rollout has 10 * 2 rows, learnt from twice in minibatches of 10: ten rollouts; the last 10 steps fill none.
-    assert result.gradient_step == 10 * 2 * 2 == config.hparams.updates_until(200)
+    assert result.gradient_step == 10 * 2 * 2 == config.spec.updates_until(config.hparams, 200)
     wanted = {"policy_loss", "discriminator_loss", "discriminator_accuracy", "imitation_reward_mean", "env_reward_mean"}
     assert wanted <= set(result.metrics)
     assert result.metrics["env_reward_mean"] == 1.0  # CartPole pays 1 a step, whatever the discriminator thinks

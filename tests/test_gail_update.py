@@ -66,6 +66,7 @@ def make_gail_setup(
         spaces=spaces,
         hparams=GAILHParams(**{**SMALL, **changes}),
         total_timesteps=1_000,
+        total_updates=1_000,
         streams=Streams(seed),
         num_envs=2,
         acceleration=acceleration,

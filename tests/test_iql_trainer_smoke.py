@@ -135,7 +135,7 @@ def test_the_reference_configs_train(algo: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in packaged_configs() if name.split("/")[0] in TRAIN])
 def test_the_shipped_configs_are_valid(name: str) -> None:
     config = load_config(f"configs/{name}")
-    assert config.hparams.updates_until(config.total_timesteps) == config.total_timesteps
+    assert config.total_updates == config.total_timesteps
 
 
 # --- Without one -----------------------------------------------------------------------------------------------------

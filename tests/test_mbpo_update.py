@@ -11,7 +11,7 @@ from torch import Tensor
 
 from conftest import assert_identical, clone, needs_compiler
 from rl_training.algorithms.mbpo import MBPO, build_mbpo
-from rl_training.algorithms.sac import build_sac
+from rl_training.algorithms.sac import build_sac, learning_rates
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces
@@ -20,6 +20,7 @@ from rl_training.envs.terminations import NEVER, Bound, TerminationRule, Unless,
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.config import TrainConfig
 from rl_training.hparams.mbpo import MBPOHParams
+from rl_training.hparams.schedules import max_horizon, rollout_horizon
 from rl_training.learners.dynamics import DynamicsEnsemble, build_ensemble
 from rl_training.learners.model_rollouts import MAX_ROWS_PER_ELITE, ModelRollouts
 
@@ -50,6 +51,7 @@ def make_setup(
         spaces=Spaces(observation or Box(-9.0, 9.0, (2,), np.float32), action or Box(-1.0, 1.0, (1,), np.float32)),
         hparams=MBPOHParams(**{**SMALL, **hparams}),
         total_timesteps=1_000,
+        total_updates=1_000,
         streams=Streams(seed),
         acceleration=acceleration,
         env_id=env_id,
@@ -326,16 +328,17 @@ def test_the_policy_alone_is_what_acting_needs() -> None:
 def test_the_horizon_grows_linearly_and_is_rounded_down() -> None:
     hparams = MBPOHParams(rollout_horizon=1, rollout_horizon_end=15, rollout_horizon_steps=(20_000, 150_000))
     # 14 steps over 130,000: one more every 9285.7.
-    assert [hparams.horizon(step) for step in (0, 20_000, 29_285, 29_286, 149_999, 150_000, 10**6)] == [
+    assert [rollout_horizon(hparams, step) for step in (0, 20_000, 29_285, 29_286, 149_999, 150_000, 10**6)] == [
         *(1, 1, 1, 2, 14, 15, 15)
     ]
-    assert hparams.max_horizon == 15
-    assert (MBPOHParams(rollout_horizon=3).horizon(10**6), MBPOHParams(rollout_horizon=3).max_horizon) == (3, 3)
+    assert max_horizon(hparams) == 15
+    constant = MBPOHParams(rollout_horizon=3)
+    assert (rollout_horizon(constant, 10**6), max_horizon(constant)) == (3, 3)
 
 
 def test_one_step_size_is_that_of_the_whole_policy() -> None:
-    sizes = MBPOHParams(policy_learning_rate=0.5).step_sizes
-    assert (sizes.actor, sizes.critic, sizes.temperature) == (0.5, 0.5, 0.5)
+    rates = learning_rates(MBPOHParams(policy_learning_rate=0.5))
+    assert rates == {"critic": 0.5, "actor": 0.5, "temperature": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -352,7 +355,7 @@ def test_one_step_size_is_that_of_the_whole_policy() -> None:
         ),
         (
             {"rollout_horizon_end": 3, "rollout_horizon_steps": [10, 10]},
-            r"rollout_horizon_steps must be two growing env steps, got \[10, 10\]",
+            r"rollout_horizon_steps must be two env steps, the second one larger, got \[10, 10\]",
         ),
         ({"n_step": 3}, "n_step must be 1, because a model predicts single steps, got 3"),
         ({"prioritized": True}, "prioritized must be false"),

@@ -58,6 +58,7 @@ def make_setup(
         spaces=spaces,
         hparams=MOPOHParams(**{**small_hparams("mopo", rollout_batch_size=10), **hparams}),
         total_timesteps=1_000,
+        total_updates=1_000,
         streams=Streams(seed),
         acceleration=acceleration,
         env_id=env_id,

@@ -20,7 +20,7 @@ from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.datasets.transitions import Transitions, assemble
 from rl_training.envs.factory import make_env_factory
 from rl_training.errors import ConfigError, DatasetError
-from rl_training.hparams.offline import OfflineHParams
+from rl_training.hparams.offline import BCHParams
 from rl_training.runtime.dataset_loading import load_transition_dataset
 
 LINE = Spaces(Box(-np.inf, np.inf, (1,), np.float32), Discrete(2))
@@ -54,7 +54,7 @@ def as_arrays(dataset: TransitionDataset) -> dict[str, np.ndarray]:
 
 
 def load_random(env_id: str, *, size: int = 300, seed: int = 0) -> TransitionDataset:
-    settings = OfflineHParams(dataset_kind="random", dataset_size=size, dataset_seed=seed)
+    settings = BCHParams(dataset_kind="random", dataset_size=size, dataset_seed=seed)
     return load_transition_dataset(settings, env_factory=make_env_factory(env_id))
 
 
@@ -318,4 +318,4 @@ def test_a_longer_random_dataset_begins_with_the_shorter_one() -> None:
 )
 def test_settings_that_name_no_dataset_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigError, DatasetError), match=message):
-        load_transition_dataset(OfflineHParams(**settings))
+        load_transition_dataset(BCHParams(**settings))

@@ -25,7 +25,11 @@ class OurReplay(ReplayContender):
             observation = Box(0, 255, (FRAMES, 84, 84), np.uint8)
         hparams = DQNHParams(buffer_capacity=case.capacity, prioritized=case.prioritized, n_step=1)
         setup = Setup(
-            spaces=Spaces(observation, Discrete(6)), hparams=hparams, total_timesteps=100_000, streams=Streams(0)
+            spaces=Spaces(observation, Discrete(6)),
+            hparams=hparams,
+            total_timesteps=100_000,
+            total_updates=99_000,
+            streams=Streams(0),
         )
         self.buffer = build_replay_buffer(setup)
         self.batch_size = case.batch_size

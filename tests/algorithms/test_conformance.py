@@ -28,6 +28,7 @@ from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.registry import AlgorithmSpec, registry
 from rl_training.experiment.space_checks import check_spaces
+from rl_training.hparams.datasets import dataset_choice
 from rl_training.learners.q_learning import QLearner
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, NoCollector
@@ -69,11 +70,12 @@ def make_run(
     factory = factory or make_env_factory(config.env_id, config.env_kwargs)
     envs, streams = make_envs(factory, NUM_ENVS), Streams(seed)
     masks = factory is Masked
-    choice, is_offline = config.hparams.dataset(), config.spec.loop == "offline"
+    choice, is_offline = dataset_choice(config.hparams), config.spec.loop == "offline"
     setup = Setup(
         spaces=Spaces(envs.observation_space, envs.action_space, masks),
         hparams=config.hparams,
         total_timesteps=config.total_timesteps,
+        total_updates=config.total_updates,
         streams=streams,
         num_envs=NUM_ENVS,
         dataset=load_transition_dataset(choice, env_factory=factory) if choice is not None else None,

@@ -15,6 +15,7 @@ from rl_training.core.types import Batch
 from rl_training.data.mixed_source import MixedSource, build_mixed_source
 from rl_training.errors import ConfigError
 from rl_training.hparams.mbpo import MBPOHParams
+from rl_training.hparams.schedules import synthetic_rows
 
 REAL, MODEL = 1.0, -1.0  # the sign of a reward tells where a transition is from
 
@@ -25,6 +26,7 @@ def make_source(seed: int = 0, **hparams: Any) -> MixedSource:
         spaces=Spaces(Box(-1.0, 1.0, (3,), np.float32), Box(-1.0, 1.0, (2,), np.float32)),
         hparams=MBPOHParams(**{**small, **hparams}),
         total_timesteps=1_000,
+        total_updates=1_000,
         streams=Streams(seed),
     )
     return build_mixed_source(setup)
@@ -115,11 +117,11 @@ def test_the_memory_of_the_model_follows_the_horizon() -> None:
     source = make_source(rollout_horizon=1, rollout_horizon_end=3, rollout_horizon_steps=[0, 100])
     source.add(rows_of(REAL, 0, 30))
     hparams = MBPOHParams(rollout_batch_size=10, synthetic_refreshes_kept=2)
-    assert source.model.capacity == hparams.synthetic_rows(3) == 2 * 10 * 3
+    assert source.model.capacity == synthetic_rows(hparams, 3) == 2 * 10 * 3
     stored: list[list[int]] = []
     first = 0
     for horizon in (1, 1, 1, 2, 3, 3):  # each refresh brings 10 rows a step
-        source.add_model(rows_of(MODEL, first, 10 * horizon), keep=hparams.synthetic_rows(horizon))
+        source.add_model(rows_of(MODEL, first, 10 * horizon), keep=synthetic_rows(hparams, horizon))
         first += 10 * horizon
         numbers = np.unique(-check_rows(source.sampler(20_000)())) - 1
         stored.append([int(number) for number in numbers if number >= 0])

@@ -27,7 +27,7 @@ from rl_training.datasets.transitions import Transitions
 from rl_training.envs.factory import make_env_factory
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, DatasetError
-from rl_training.hparams.offline import OfflineHParams
+from rl_training.hparams.offline import BCHParams
 from rl_training.runtime.dataset_loading import load_transition_dataset
 from rl_training.runtime.recording import random_transitions
 
@@ -63,7 +63,7 @@ def test_what_is_written_comes_back_array_for_array(kind: str, env_id: str, tmp_
 def test_settings_load_each_kind_for_the_environment(kind: str, tmp_path: Path) -> None:
     transitions, path = recorded("Pendulum-v1"), tmp_path / FILES[kind]
     write_transitions(transitions, path)
-    settings = OfflineHParams(dataset_kind=kind, dataset_path=path, dataset_size=230)
+    settings = BCHParams(dataset_kind=kind, dataset_path=path, dataset_size=230)
     dataset = load_transition_dataset(settings, env_factory=make_env_factory("Pendulum-v1"))
     assert (len(dataset), dataset.episode_ends.tolist()) == (230, [199, 229])
     assert np.allclose(dataset.actions, transitions.actions[:230] / 2.0)
@@ -73,7 +73,7 @@ def test_settings_load_each_kind_for_the_environment(kind: str, tmp_path: Path) 
 def test_a_file_of_another_environment_is_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / FILES[kind]
     write_transitions(recorded("CartPole-v1"), path)
-    settings = OfflineHParams(dataset_kind=kind, dataset_path=path)
+    settings = BCHParams(dataset_kind=kind, dataset_path=path)
     with pytest.raises(DatasetError, match=r"data.* has the observation space Box.* but the environment has Box"):
         load_transition_dataset(settings, env_factory=make_env_factory("Pendulum-v1"))
 
@@ -159,7 +159,7 @@ def test_a_dataset_that_minari_wrote_loads_by_its_id(data_format: str, minari_ro
         buffers.append(EpisodeBuffer(id=number, infos={}, **part))
     name = "tests/cartpole-v0"
     theirs = minari.create_dataset_from_buffers(name, buffers, env="CartPole-v1", data_format=data_format)
-    dataset = load_transition_dataset(OfflineHParams(dataset_kind="minari", dataset_id=name))
+    dataset = load_transition_dataset(BCHParams(dataset_kind="minari", dataset_id=name))
     episodes = list(theirs.iterate_episodes())
     assert dataset.env_id == "CartPole-v1"
     assert dataset.spaces.action == Discrete(2)

@@ -20,6 +20,7 @@ from rl_training.experiment.config import (
 )
 from rl_training.experiment.registry import registry
 from rl_training.hparams.dqn import DQNHParams
+from rl_training.hparams.schedules import q_learning_updates
 
 MINIMAL = "algo: dqn\nenv_id: CartPole-v1\ntotal_timesteps: 1000\n"
 
@@ -374,4 +375,4 @@ def test_every_setting_is_described(name: str) -> None:
 )
 def test_updates_owed_by_hand(frequency: int, gradient_steps: int, starts: int, step: int, expected: int) -> None:
     hparams = DQNHParams(train_frequency=frequency, gradient_steps=gradient_steps, learning_starts=starts)
-    assert hparams.updates_until(step) == expected
+    assert q_learning_updates(hparams, step) == expected

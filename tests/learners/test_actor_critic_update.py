@@ -19,6 +19,7 @@ from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.replay_buffer import build_replay_buffer
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.registry import registry
+from rl_training.hparams.schedules import actor_critic_updates
 from rl_training.learners.actor_critic import ActorCritic, critic_metrics
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, normal, uniform
 from rl_training.runtime.callbacks import Callback
@@ -135,14 +136,14 @@ def test_draws_are_the_generators_and_stay_in_their_tensors() -> None:
 )
 def test_updates_owed_by_hand(ratio: float, expected: list[int]) -> None:
     hparams = registry()["sac"].hparams(learning_starts=2, gradient_updates_per_step=ratio)
-    assert [hparams.updates_until(step) for step in (0, 2, 3, 4, 12, 100)] == expected
+    assert [actor_critic_updates(hparams, step) for step in (0, 2, 3, 4, 12, 100)] == expected
 
 
 @given(hundredths=st.integers(1, 3_000), starts=st.integers(0, 50), step=st.integers(0, 10**7))
 @example(hundredths=29, starts=0, step=100)  # 0.29 * 100 is 28.999999999999996 in floats
 def test_a_hundredth_is_a_hundredth_at_any_step(hundredths: int, starts: int, step: int) -> None:
     hparams = registry()["sac"].hparams(learning_starts=starts, gradient_updates_per_step=hundredths / 100)
-    assert hparams.updates_until(step) == max(0, step - starts) * hundredths // 100
+    assert actor_critic_updates(hparams, step) == max(0, step - starts) * hundredths // 100
 
 
 class Count(Callback):
@@ -180,7 +181,7 @@ def test_the_ratio_of_updates_to_env_steps_is_exact_in_the_loop(
 
 def test_rounds_at_a_train_frequency_hold_the_updates_of_all_its_steps() -> None:
     hparams = registry()["sac"].hparams(learning_starts=10, train_frequency=8, gradient_updates_per_step=0.5)
-    assert [hparams.updates_until(step) for step in (17, 18, 25, 26)] == [0, 4, 4, 8]
+    assert [actor_critic_updates(hparams, step) for step in (17, 18, 25, 26)] == [0, 4, 4, 8]
 
 
 def test_no_call_has_more_updates_than_are_drawn_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +226,7 @@ def test_priorities_and_three_step_returns_run_in_the_loop(algo: str, tmp_path: 
         algo_kwargs={"n_step": 3, "prioritized": True, "gradient_updates_per_step": 2},
     )
     result = train_sac(config, RunOptions(show_progress=False))
-    assert result.gradient_step == config.hparams.updates_until(60)
+    assert result.gradient_step == config.spec.updates_until(config.hparams, 60)
     assert all(np.isfinite(value) for value in result.metrics.values())
     assert read_json_lines(result.run_dir / "episodes.jsonl")
 

@@ -41,6 +41,7 @@ def make_ensemble(
         spaces=Spaces(Box(-5.0, 5.0, (2,), np.float32), Box(-1.0, 1.0, (1,), np.float32)),
         hparams=MBPOHParams(**{**small, **hparams}),
         total_timesteps=1_000,
+        total_updates=1_000,
         streams=Streams(seed),
         acceleration=acceleration,
     )

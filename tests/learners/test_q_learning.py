@@ -23,6 +23,7 @@ from rl_training.core.types import Batch, Metrics
 from rl_training.errors import CheckpointError
 from rl_training.experiment.registry import registry
 from rl_training.hparams.dqn import DQNHParams
+from rl_training.hparams.schedules import epsilon
 from rl_training.learners.q_learning import Apply, QLearner, pick
 from rl_training.models.layers import NoisyLayers, NoisyLinear
 from rl_training.models.mlp_fqf_network import FQFOutput
@@ -406,7 +407,7 @@ def test_noise_replaces_epsilon_once_learning_has_started() -> None:
     learner = build("noisy_dqn", learning_starts=100, num_actions=4, epsilon_end=0.5)
     assert learner.status(99) == {"epsilon": 1.0}
     assert learner.status(100) == {"epsilon": 0.0}
-    assert [learner.hparams.epsilon(step, 1_000) for step in (0, 500, 1_000)] == [0.0, 0.0, 0.0]
+    assert [epsilon(learner.hparams, step, 1_000) for step in (0, 500, 1_000)] == [0.0, 0.0, 0.0]
     with torch.no_grad():  # a network without noise in it, which prefers action 2
         learner._state["params"].zero_()
         *_, last = (part for part in learner.recipe.network.modules() if isinstance(part, NoisyLinear))

@@ -1,6 +1,7 @@
 """The loop: updates are exact for any number of envs, each interval crossed counts once, runs stop when asked."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from rl_training.experiment.checkpointing import checkpoint_names, read_pointer
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.hparams.dqn import DQNHParams
+from rl_training.hparams.schedules import q_learning_updates
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.run import Run
@@ -189,7 +191,7 @@ def test_updates_are_exact_after_every_step_for_any_number_of_envs(
     }
     parts, recorder = loop(num_envs, total_timesteps, **hparams)
     rounds = -(-total_timesteps // num_envs)
-    owed = DQNHParams(**hparams).updates_until
+    owed = partial(q_learning_updates, DQNHParams(**hparams))
     assert recorder.rounds == [(k * num_envs, owed(k * num_envs)) for k in range(1, rounds + 1)]
     assert parts.collected_at == [k * num_envs for k in range(rounds)]  # env steps taken before, as acting needs them
     assert parts.added == rounds
@@ -271,7 +273,7 @@ def test_with_three_envs_every_interval_that_is_crossed_happens_once(tmp_path: P
     best = read_pointer(result.run_dir / "checkpoints", "best")
     assert best is not None
     assert saved == {*crossings(25, 60, 3), int(best.removeprefix("step_"))}
-    assert result.gradient_step == records[-1]["gradient_step"] == config.hparams.updates_until(60)
+    assert result.gradient_step == records[-1]["gradient_step"] == config.spec.updates_until(config.hparams, 60)
 
 
 def test_an_evaluation_that_reaches_stop_return_ends_the_run(tmp_path: Path) -> None:

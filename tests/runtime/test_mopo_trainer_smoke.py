@@ -280,7 +280,7 @@ def test_what_cannot_be_learnt_from_is_refused_before_anything_is_written(tmp_pa
 def test_the_configs_that_come_with_the_package_load(name: str) -> None:
     config = load_config(f"configs/{name}")
     assert config.algo == "mopo"
-    assert config.hparams.updates_until(config.total_timesteps) == config.total_timesteps
+    assert config.total_updates == config.total_timesteps
 
 
 def test_the_class_is_exported() -> None:

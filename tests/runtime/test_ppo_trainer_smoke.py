@@ -39,7 +39,7 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
     result = train_ppo(config, QUIET)
     assert result.step == 310
     # A rollout has 10 * 2 rows, learnt from twice in minibatches of 10: 15 rollouts; the last 10 steps fill none.
-    assert result.gradient_step == 15 * 2 * 2 == config.hparams.updates_until(300)
+    assert result.gradient_step == 15 * 2 * 2 == config.spec.updates_until(config.hparams, 300)
     assert {"loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction"} <= set(result.metrics)
     assert len(result.eval_episodes) == 2
     assert result.eval_return == pytest.approx(np.mean([episode.ret for episode in result.eval_episodes]))

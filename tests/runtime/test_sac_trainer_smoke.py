@@ -54,7 +54,7 @@ def test_a_run_leaves_everything_in_its_folder(algo: str, tmp_path: Path) -> Non
     )
     result = train_sac(config, QUIET)
     assert result.step == 60
-    assert result.gradient_step == 2 * (60 - 10) == config.hparams.updates_until(60)
+    assert result.gradient_step == 2 * (60 - 10) == config.spec.updates_until(config.hparams, 60)
     assert METRICS[algo] <= set(result.metrics)
     assert all(np.isfinite(value) for value in result.metrics.values())
     assert len(result.eval_episodes) == 2
@@ -109,13 +109,13 @@ def test_the_reference_configs_train(algo: str, tmp_path: Path) -> None:
         total_timesteps=8, eval_episodes=1, output_dir=tmp_path, algo_kwargs={**shipped.algo_kwargs, **small}
     )
     result = train_sac(config, QUIET)
-    assert result.gradient_step == config.hparams.updates_until(8) > 0
+    assert result.gradient_step == config.spec.updates_until(config.hparams, 8) > 0
 
 
 @pytest.mark.parametrize("name", [name for name in packaged_configs() if name.split("/")[0] in FAMILY])
 def test_the_shipped_configs_hold_all_that_they_collect_and_learn(name: str) -> None:
     config = load_config(f"configs/{name}")
-    assert config.hparams.updates_until(config.total_timesteps) > 0
+    assert config.total_updates > 0
     assert config.hparams.buffer_capacity >= min(config.total_timesteps, 1_000_000)  # type: ignore[attr-defined]
 
 

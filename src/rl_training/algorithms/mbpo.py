@@ -27,6 +27,7 @@ from rl_training.data.mixed_source import MixedSource
 from rl_training.envs.terminations import NEVER, TerminationRule, termination_rule
 from rl_training.errors import SpaceError
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams
+from rl_training.hparams.schedules import synthetic_rows
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.dynamics import DynamicsEnsemble, OnEpoch, build_ensemble
 from rl_training.learners.model_rollouts import ModelRollouts, Penalty
@@ -60,7 +61,7 @@ class MBPO:
         """Refresh the model's part of the memory by rollouts from real states; return the number of transitions."""
         hparams: ModelHParams = self.ensemble.hparams
         starts = memory.real.sample(hparams.rollout_batch_size)["obs"]
-        keep, rows, sums = hparams.synthetic_rows(horizon), 0, defaultdict[str, float](float)
+        keep, rows, sums = synthetic_rows(hparams, horizon), 0, defaultdict[str, float](float)
         for transitions in self.rollouts.run(starts, horizon):
             memory.add_model(transitions, keep=keep)
             rows += len(transitions["rewards"])

@@ -24,7 +24,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import observation_field, observation_kind
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import CheckpointError, SpaceError
-from rl_training.hparams.ppo import PPOHParams
+from rl_training.hparams.ppo import OnPolicyHParams
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
 from rl_training.learners.networks import build_network, zero_obs
 from rl_training.learners.normalization import ObsNormalizer, RewardScaler
@@ -53,7 +53,7 @@ PPO_BATCH = {
 def ppo_loss(
     params: Tensor,
     batch: Batch,
-    hparams: PPOHParams,
+    hparams: OnPolicyHParams,
     apply: Callable[[Tensor, Tensor], Tensor],
     distribution: Distribution,
     clip_coef: Tensor,
@@ -91,7 +91,7 @@ def ppo_loss(
 class PPO:
     """Samples from its policy; an update learns several epochs from one rollout."""
 
-    def __init__(self, network: nn.Module, setup: Setup[PPOHParams]) -> None:
+    def __init__(self, network: nn.Module, setup: Setup[OnPolicyHParams]) -> None:
         self.hparams = hparams = setup.hparams
         self.num_updates = 0
         self._shape = (hparams.num_steps, setup.num_envs)
@@ -269,7 +269,7 @@ def _fit(rollout: Batch) -> Metrics:
     return {"explained_variance": 1.0 - unexplained / (rollout["returns"].var(correction=0) + 1e-8)}
 
 
-def build_ppo(setup: Setup[PPOHParams]) -> PPO:
+def build_ppo(setup: Setup[OnPolicyHParams]) -> PPO:
     hparams, spaces = setup.hparams, setup.spaces
     kind = observation_kind(spaces.observation)
     if hparams.normalize in ("obs", "both") and kind != "vector":
@@ -304,7 +304,7 @@ def build_ppo(setup: Setup[PPOHParams]) -> PPO:
     return PPO(build_network(setup, build, check), setup)
 
 
-def _check_outputs(network: nn.Module, setup: Setup[PPOHParams], wanted: int) -> None:
+def _check_outputs(network: nn.Module, setup: Setup[OnPolicyHParams], wanted: int) -> None:
     """Raise for a network of the user without an output for the value, which no other check would find."""
     with torch.no_grad():
         found = tuple(network(zero_obs(setup)).shape)

@@ -18,6 +18,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.actor_critic import SoftHParams
+from rl_training.hparams.mbpo import ModelHParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.optim import FlatModule, clipped_adam, descend_part, named_part, polyak
@@ -81,6 +82,18 @@ def sac_actor_loss(
     return {"loss": (alpha * log_probs - q_values).mean(), "entropy": -log_probs.detach().mean()}
 
 
+def learning_rates(hparams: SoftHParams) -> dict[str, float]:
+    """Return the learning rate of each part: critic, actor, temperature."""
+    if isinstance(hparams, ModelHParams):
+        return dict.fromkeys(("critic", "actor", "temperature"), hparams.policy_learning_rate)
+    rate = hparams.learning_rate
+    return {
+        "critic": rate,
+        "actor": hparams.actor_learning_rate or rate,
+        "temperature": hparams.alpha_learning_rate or rate,
+    }
+
+
 class SAC:
     """The recipe; `target_estimate` and `actor_estimate` reduce the critics' values to one number per row.
 
@@ -104,12 +117,8 @@ class SAC:
         self._extra_random_inputs = extra_random_inputs
         target = self.hparams.target_entropy
         self._target_entropy = -float(action_size(setup)) if target == "auto" else target
-        sizes = self.hparams.step_sizes
-        self._optimizers = {
-            "critic": clipped_adam(self.hparams, sizes.critic),
-            "actor": clipped_adam(self.hparams, sizes.actor),
-            "temperature": clipped_adam(self.hparams, sizes.temperature),
-        }
+        rates = learning_rates(self.hparams)
+        self._optimizers = {name: clipped_adam(self.hparams, rate) for name, rate in rates.items()}
 
     def state(self) -> State:
         alpha = 1.0 if self.hparams.alpha == "auto" else self.hparams.alpha

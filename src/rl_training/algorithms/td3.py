@@ -70,10 +70,10 @@ class TD3:
         self.hparams = setup.hparams
         self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
         self._action_shape, self._action_size = action_field(setup.spaces.action).shape, action_size(setup)
-        sizes = self.hparams.step_sizes
+        rate = self.hparams.learning_rate
         self._optimizers = {
-            "critic": clipped_adam(self.hparams, sizes.critic),
-            "actor": clipped_adam(self.hparams, sizes.actor),
+            "critic": clipped_adam(self.hparams, rate),
+            "actor": clipped_adam(self.hparams, self.hparams.actor_learning_rate or rate),
         }
 
     def state(self) -> State:

@@ -11,12 +11,11 @@ from torch import nn
 
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces
-from rl_training.hparams.base import HParams
 
 if TYPE_CHECKING:
     from rl_training.datasets.transition_dataset import TransitionDataset
 
-H = TypeVar("H", bound=HParams, covariant=True)
+H = TypeVar("H", covariant=True)  # an algorithm's settings, or what a builder reads of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +25,7 @@ class Setup(Generic[H]):
     spaces: Spaces
     hparams: H
     total_timesteps: int
+    total_updates: int  # that the whole run owes
     streams: Streams
     num_envs: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))

@@ -15,6 +15,7 @@ from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer
 from rl_training.data.row_storage import WORD, Block, RowStorage, Storage
 from rl_training.errors import DatasetError
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
+from rl_training.hparams.schedules import max_horizon, synthetic_rows
 
 MIN_TRANSITIONS = 2  # that a model is fitted to: one to learn from, one held out
 
@@ -113,7 +114,7 @@ def build_mixed_dataset(setup: Setup[MOPOHParams]) -> MixedSource:
 def with_model_memory(real: RealMemory, setup: Setup[ModelHParams]) -> MixedSource:
     """Put a memory of rows of the same fields beside the real one, no larger than the longest horizon fills."""
     hparams, fields = setup.hparams, cast(RowStorage, real.storage).layout.fields
-    capacity = min(hparams.synthetic_buffer_capacity, hparams.synthetic_rows(hparams.max_horizon))
+    capacity = min(hparams.synthetic_buffer_capacity, synthetic_rows(hparams, max_horizon(hparams)))
     needed = RowStorage.num_bytes(capacity, fields)
     check_memory(needed, f"a memory of {capacity:,} rollout transitions", "algo_kwargs.synthetic_buffer_capacity")
     model = ReplayBuffer(

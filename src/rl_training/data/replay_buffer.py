@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from rl_training.data.n_step import NStepWindows
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.row_storage import Allocate, Reader, RowStorage, Storage
 from rl_training.data.sum_tree import SumTree
-from rl_training.hparams.base import OffPolicyHParams, ReplayHParams
 
 log = logging.getLogger("rl_training")
 
@@ -87,7 +86,35 @@ class ReplayBuffer:
         set_generator_state(self._generator, state["generator"])
 
 
-def build_replay_buffer(setup: Setup[OffPolicyHParams]) -> Replay:
+class BufferSettings(Protocol):
+    """How large a replay buffer is, and where it lies."""
+
+    @property
+    def buffer_capacity(self) -> int: ...
+    @property
+    def memory(self) -> str: ...
+
+
+class ReplaySettings(BufferSettings, Protocol):
+    """The part of an algorithm's settings that describes a replay buffer of transitions."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def gamma(self) -> float: ...
+    @property
+    def n_step(self) -> int: ...
+    @property
+    def prioritized(self) -> bool: ...
+    @property
+    def prioritized_alpha(self) -> float: ...
+    @property
+    def prioritized_beta_start(self) -> float: ...
+    @property
+    def prioritized_beta_end(self) -> float: ...
+
+
+def build_replay_buffer(setup: Setup[ReplaySettings]) -> Replay:
     """Compose the memory that the settings ask for: where rows lie, n-step windows before them, how they are drawn."""
     hparams = setup.hparams
     storage = _build_storage(setup)
@@ -100,13 +127,13 @@ def build_replay_buffer(setup: Setup[OffPolicyHParams]) -> Replay:
         alpha=hparams.prioritized_alpha,
         beta_start=hparams.prioritized_beta_start,
         beta_end=hparams.prioritized_beta_end,
-        total_draws=hparams.updates_until(setup.total_timesteps),
+        total_draws=setup.total_updates,
         batch_size=hparams.batch_size,
         device=setup.device,
     )
 
 
-def _build_storage(setup: Setup[OffPolicyHParams]) -> Storage:
+def _build_storage(setup: Setup[ReplaySettings]) -> Storage:
     """Make the storage, or refuse one that does not fit."""
     hparams, space, num_envs = setup.hparams, setup.spaces.observation, setup.num_envs
     capacity, n_step = hparams.buffer_capacity, hparams.n_step
@@ -126,7 +153,7 @@ def _build_storage(setup: Setup[OffPolicyHParams]) -> Storage:
     return RowStorage(capacity, fields, windows=windows, allocate=allocate)
 
 
-def allocator(hparams: ReplayHParams, needed: int, rows: str) -> Allocate:
+def allocator(hparams: BufferSettings, needed: int, rows: str) -> Allocate:
     """Give what allocates a replay buffer; refuse one that does not fit, and say what it takes, before it is filled.
 
     `needed`: bytes. `rows`: what it holds `buffer_capacity` of, for messages.

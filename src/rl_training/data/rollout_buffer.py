@@ -11,7 +11,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import Field, mask_size, transition_fields
 from rl_training.core.types import Batch
 from rl_training.errors import CheckpointError
-from rl_training.hparams.ppo import PPOHParams
+from rl_training.hparams.ppo import OnPolicyHParams
 
 
 class RolloutBuffer:
@@ -100,7 +100,7 @@ class RolloutBuffer:
         self._final_obs = [] if state["final_obs"] is None else list(np.asarray(state["final_obs"]))
 
 
-def rollout_fields(setup: Setup[PPOHParams]) -> dict[str, Field]:
+def rollout_fields(setup: Setup[OnPolicyHParams]) -> dict[str, Field]:
     """The fields of one row, in order."""
     fields = transition_fields(setup.spaces)
     del fields["next_obs"]
@@ -111,7 +111,7 @@ def rollout_fields(setup: Setup[PPOHParams]) -> dict[str, Field]:
     return fields
 
 
-def build_rollout_buffer(setup: Setup[PPOHParams]) -> RolloutBuffer:
+def build_rollout_buffer(setup: Setup[OnPolicyHParams]) -> RolloutBuffer:
     fields = rollout_fields(setup)
     rows = setup.hparams.num_steps * setup.num_envs
     row_bytes = sum(field.num_bytes for field in fields.values())

@@ -17,7 +17,8 @@ from pydantic import Field, ValidationError, field_serializer, model_validator
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import AlgorithmSpec, find_spec
-from rl_training.hparams.base import Count, CountOrZero, HParams, Positive, Real, Settings, Switch, explain
+from rl_training.hparams.base import HParams, Settings, explain
+from rl_training.hparams.fields import Count, CountOrZero, Positive, Real, Switch
 
 PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
 _MAX_CLOSE_CONFIGS = 6  # a message that names more is no help
@@ -94,6 +95,11 @@ class TrainConfig(Settings):
             return self.spec.hparams(**self.algo_kwargs)
         except ValidationError as error:
             raise explain(error, self.spec.hparams, f"{self.algo}.algo_kwargs") from None
+
+    @property
+    def total_updates(self) -> int:
+        """The updates that the whole run owes."""
+        return self.spec.updates_until(self.hparams, self.total_timesteps)
 
     @field_serializer("output_dir")
     def _path_as_text(self, path: Path) -> str:

@@ -1,143 +1,160 @@
-"""Settings of the off-policy actor-critics: SAC, TD3, REDQ, and what model-based algorithms build on."""
+"""Settings of the off-policy actor-critics: SAC, TD3, REDQ."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rl_training.hparams.base import (
-    NETWORK,
+from rl_training.hparams.base import HParams
+from rl_training.hparams.checks import check_network, check_replay
+from rl_training.hparams.fields import (
+    ActorLearningRate,
+    AdamEps,
+    AlphaLearningRate,
+    BatchSize,
+    BufferCapacity,
     Count,
-    CountOrZero,
-    Fraction,
+    CriticLayerNorm,
+    Discount,
     HiddenSizes,
-    HParams,
+    ImportanceEnd,
+    ImportanceStart,
+    LearningRate,
+    LearningStarts,
+    LinearSchedule,
+    MaxGradNormOrNull,
+    MemoryKind,
     NetworkKind,
     NonNegative,
-    OffPolicyHParams,
-    Positive,
-    Real,
-    Switch,
-    check_network,
-    exact,
+    NStep,
+    PolicyDelay,
+    Prioritized,
+    PriorityExponent,
+    TargetEntropy,
+    Tau,
+    Temperature,
+    TrainFrequency,
+    UpdatesPerStep,
 )
+from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
 
 
-@dataclass(frozen=True, slots=True)
-class StepSizes:
-    """Adam's step sizes of what is learnt."""
-
-    actor: float
-    critic: float
-    temperature: float
+def check_subset(num_critics: int, subset_size: int) -> None:
+    if subset_size > num_critics:
+        raise ValueError(f"subset_size must be at most num_critics, {num_critics}, got {subset_size}")
 
 
-class ActorCriticHParams(HParams):
-    """How critics of actions in [-1, 1], their slow copies and an actor learn, wherever transitions come from."""
-
-    min_updates_to_compile: ClassVar[int] = 5_000  # SAC with the defaults: 6.6 ms instead of 11.4
-
-    batch_size: Count = Field(256, description="transitions per gradient step")
-    gamma: Fraction = Field(0.99, description="discount per env step")
-    policy_delay: Count = Field(1, description="updates of the critics per update of the actor")
-    tau: Fraction = Field(0.005, description="share of the way that the slow copies move to the critics at an update")
-    learning_rate_schedule: Literal["constant", "linear"] = Field(
-        "constant", description="linear: the step sizes fall to 0 over the run"
-    )
-    adam_eps: Positive = Field(1e-8, description="Adam epsilon")
-    max_grad_norm: Positive | None = Field(None, description="gradients' norms are clipped to this; null: they are not")
-    layer_norm: Switch = Field(False, description="normalise each hidden layer of the critics: values diverge far less")
-    network: NetworkKind = NETWORK
-    hidden_sizes: HiddenSizes = Field((256, 256), description="units of the hidden layers after the encoder")
-
-    @model_validator(mode="after")
-    def _check_network(self) -> "ActorCriticHParams":
-        check_network(self.network, self.hidden_sizes)
-        return self
-
-    def explores_blindly(self, step: int) -> bool:
-        """Tell whether actions that explore are drawn uniformly at a step, whatever the actor says."""
-        return False
-
-    @property
-    def step_sizes(self) -> StepSizes:
-        raise NotImplementedError(f"{type(self).__name__} must define step_sizes")
-
-
-class OnlineHParams(ActorCriticHParams, OffPolicyHParams):
-    """What learning in an environment adds: how much is remembered, and when updates are due."""
-
-    updates_at_once: ClassVar[bool] = True
-
-    buffer_capacity: Count = Field(1_000_000, description="transitions the replay buffer holds")
-    learning_starts: CountOrZero = Field(
-        1_000, description="env steps of random actions before updates begin to be owed"
-    )
-    train_frequency: Count = Field(1, description="env steps between rounds of updates")
-    gradient_updates_per_step: Positive = Field(1.0, description="updates of the critics per env step")
-
-    def updates_until(self, step: int) -> int:
-        trained = max(0, step - self.learning_starts) // self.train_frequency * self.train_frequency
-        ratio = exact(self.gradient_updates_per_step)
-        return trained * ratio.numerator // ratio.denominator
-
-    def explores_blindly(self, step: int) -> bool:
-        return step < self.learning_starts
-
-
-class SoftHParams(ActorCriticHParams):
-    """Settings of actors that are rewarded for their entropy."""
-
-    alpha: Positive | Literal["auto"] = Field(
-        "auto", description="temperature, the entropy's weight; auto: learnt, so that the entropy meets target_entropy"
-    )
-    target_entropy: Real | Literal["auto"] = Field(
-        "auto", description="in nats, of actions in [-1, 1]; auto: minus the number of action dimensions"
-    )
-
-
-class SACHParams(SoftHParams, OnlineHParams):
+class SACHParams(HParams):
     """Soft actor-critic (Haarnoja et al. 2018)."""
 
-    learning_rate: Positive = Field(3e-4, description="Adam step size")
-    actor_learning_rate: Positive | None = Field(None, description="that of the actor; null: learning_rate")
-    alpha_learning_rate: Positive | None = Field(None, description="that of the temperature; null: learning_rate")
+    checks: ClassVar = (check_replay, check_network)
 
-    @property
-    def step_sizes(self) -> StepSizes:
-        rate = self.learning_rate
-        return StepSizes(self.actor_learning_rate or rate, rate, self.alpha_learning_rate or rate)
+    buffer_capacity: BufferCapacity = 1_000_000
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 256
+    learning_starts: LearningStarts = 1_000
+    train_frequency: TrainFrequency = 1
+    gradient_updates_per_step: UpdatesPerStep = 1.0
+    n_step: NStep = 1
+    prioritized: Prioritized = False
+    prioritized_alpha: PriorityExponent = 0.6
+    prioritized_beta_start: ImportanceStart = 0.4
+    prioritized_beta_end: ImportanceEnd = 1.0
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: CriticLayerNorm = False
+
+    learning_rate: LearningRate = 3e-4
+    actor_learning_rate: ActorLearningRate = None
+    alpha_learning_rate: AlphaLearningRate = None
+    learning_rate_schedule: LinearSchedule = "constant"
+    adam_eps: AdamEps = 1e-8
+    max_grad_norm: MaxGradNormOrNull = None
+
+    gamma: Discount = 0.99
+    tau: Tau = 0.005
+    policy_delay: PolicyDelay = 1
+    alpha: Temperature = "auto"
+    target_entropy: TargetEntropy = "auto"
 
 
-class REDQHParams(SACHParams):
+class REDQHParams(HParams):
     """Randomized ensembled double Q-learning (Chen et al. 2021)."""
 
-    learning_starts: CountOrZero = Field(
-        5_000, description="env steps of random actions before updates begin to be owed"
-    )
-    gradient_updates_per_step: Positive = Field(20.0, description="updates of the critics per env step")
-    policy_delay: Count = Field(20, description="updates of the critics per update of the actor")
+    checks: ClassVar = (check_replay, check_network, check_subset)
+
+    buffer_capacity: BufferCapacity = 1_000_000
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 256
+    learning_starts: LearningStarts = 5_000
+    train_frequency: TrainFrequency = 1
+    gradient_updates_per_step: UpdatesPerStep = 20.0
+    n_step: NStep = 1
+    prioritized: Prioritized = False
+    prioritized_alpha: PriorityExponent = 0.6
+    prioritized_beta_start: ImportanceStart = 0.4
+    prioritized_beta_end: ImportanceEnd = 1.0
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: CriticLayerNorm = False
+
+    learning_rate: LearningRate = 3e-4
+    actor_learning_rate: ActorLearningRate = None
+    alpha_learning_rate: AlphaLearningRate = None
+    learning_rate_schedule: LinearSchedule = "constant"
+    adam_eps: AdamEps = 1e-8
+    max_grad_norm: MaxGradNormOrNull = None
+
+    gamma: Discount = 0.99
+    tau: Tau = 0.005
+    policy_delay: PolicyDelay = 20
+    alpha: Temperature = "auto"
+    target_entropy: TargetEntropy = "auto"
     num_critics: Count = Field(10, description="critics in the ensemble")
-    subset_size: Count = Field(2, description="critics, drawn anew for each update, whose least value is the target")
-
-    @model_validator(mode="after")
-    def _check_subset(self) -> "REDQHParams":
-        if self.subset_size > self.num_critics:
-            raise ValueError(f"subset_size must be at most num_critics, {self.num_critics}, got {self.subset_size}")
-        return self
+    subset_size: Count = Field(
+        2, description="critics sampled for each update; the target uses the smallest of their values"
+    )
 
 
-class TD3HParams(OnlineHParams):
+class TD3HParams(HParams):
     """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018)."""
 
-    policy_delay: Count = Field(2, description="updates of the critics per update of the actor and the slow copies")
-    learning_rate: Positive = Field(3e-4, description="Adam step size")
-    actor_learning_rate: Positive | None = Field(None, description="that of the actor; null: learning_rate")
-    exploration_noise: NonNegative = Field(0.1, description="deviation of the noise on actions, which span [-1, 1]")
-    target_noise: NonNegative = Field(0.2, description="deviation of the noise on the target's actions")
-    target_noise_clip: NonNegative = Field(0.5, description="the largest noise on the target's actions")
+    checks: ClassVar = (check_replay, check_network)
 
-    @property
-    def step_sizes(self) -> StepSizes:
-        rate = self.learning_rate
-        return StepSizes(self.actor_learning_rate or rate, rate, rate)
+    buffer_capacity: BufferCapacity = 1_000_000
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 256
+    learning_starts: LearningStarts = 1_000
+    train_frequency: TrainFrequency = 1
+    gradient_updates_per_step: UpdatesPerStep = 1.0
+    n_step: NStep = 1
+    prioritized: Prioritized = False
+    prioritized_alpha: PriorityExponent = 0.6
+    prioritized_beta_start: ImportanceStart = 0.4
+    prioritized_beta_end: ImportanceEnd = 1.0
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: CriticLayerNorm = False
+
+    learning_rate: LearningRate = 3e-4
+    actor_learning_rate: ActorLearningRate = None
+    learning_rate_schedule: LinearSchedule = "constant"
+    adam_eps: AdamEps = 1e-8
+    max_grad_norm: MaxGradNormOrNull = None
+
+    gamma: Discount = 0.99
+    tau: Tau = 0.005
+    policy_delay: Count = Field(2, description="critic updates per update of the actor and the target networks")
+    exploration_noise: NonNegative = Field(
+        0.1, description="standard deviation of the exploration noise on actions, which span [-1, 1]"
+    )
+    target_noise: NonNegative = Field(0.2, description="standard deviation of the noise on the target's actions")
+    target_noise_clip: NonNegative = Field(0.5, description="largest noise on the target's actions")
+
+
+# What the shared parts take. The model-based algorithms train a soft actor-critic, too.
+SoftHParams: TypeAlias = SACHParams | REDQHParams | MBPOHParams | MOPOHParams
+ActorCriticHParams: TypeAlias = SoftHParams | TD3HParams
+OnlineHParams: TypeAlias = SACHParams | REDQHParams | TD3HParams | MBPOHParams

@@ -1,64 +1,15 @@
-"""What every settings model shares: strict numbers, refusal of unknown keys, and errors a user can act on."""
+"""What every settings class has: frozen values, refusal of unknown keys, checks, and errors a user can act on."""
 
 import difflib
 from collections.abc import Iterable, Mapping
-from fractions import Fraction as ExactFraction
-from functools import lru_cache
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_origin
+from typing import Any, ClassVar, TypeVar, Union, cast, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from rl_training.errors import ConfigError
-from rl_training.hparams.datasets import DatasetChoice
-
-
-def _whole_number(value: Any) -> Any:
-    """Let `1e5` stand for 100000 in YAML, but neither `true` nor "64" for a number."""
-    if isinstance(value, bool | str):
-        raise ValueError("must be a whole number")
-    if isinstance(value, float):
-        if not value.is_integer():
-            raise ValueError("must be a whole number")
-        return int(value)
-    return value
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, bool | str):
-        raise ValueError("must be a number")
-    return value
-
-
-# Bounds stand before these in an annotation: then the JSON Schema shows them.
-WHOLE = BeforeValidator(_whole_number)
-REAL = BeforeValidator(_number)
-
-Real = Annotated[float, REAL]
-Switch = StrictBool
-Count = Annotated[int, Ge(1), WHOLE]
-CountOrZero = Annotated[int, Ge(0), WHOLE]
-Fraction = Annotated[float, Ge(0.0), Le(1.0), REAL]
-Positive = Annotated[float, Gt(0.0), REAL]
-NonNegative = Annotated[float, Ge(0.0), REAL]
-HiddenSizes = tuple[Count, ...]
-NetworkKind = Literal["mlp", "simba"]
-NETWORK: Any = Field(
-    "mlp", description="hidden layers one after the other (mlp), or residual blocks of their sizes (simba)"
-)
-
-
-def check_network(network: NetworkKind, hidden_sizes: HiddenSizes) -> None:
-    """Raise ValueError for sizes that residual blocks cannot have."""
-    if network == "simba" and len(set(hidden_sizes)) != 1:
-        raise ValueError(f"network: simba needs hidden_sizes that are all alike, got {list(hidden_sizes)}")
-
-
-@lru_cache
-def exact(ratio: float) -> ExactFraction:
-    """0.1 means a tenth: by its binary neighbour an update would come too late now and then."""
-    return ExactFraction(str(ratio))
+from rl_training.hparams.checks import Check, run_checks
 
 
 class Settings(BaseModel):
@@ -68,60 +19,44 @@ class Settings(BaseModel):
 
 
 class HParams(Settings):
-    """Base of every `<Algo>HParams`: what an algorithm's `algo_kwargs` may say."""
+    """Base of every `<Algo>HParams`: what an algorithm's `algo_kwargs` may say.
 
-    # Compiling takes 10 to 30 s once; an update of small networks then takes 0.2 ms instead of 1.2 (2-core EPYC, DQN
-    # with 120x84 units, batch 128), so that even the first run of this length is not slower for it.
-    min_updates_to_compile: ClassVar[int] = 20_000
+    Each class lists all its fields itself, in the order data, network, optimizer, algorithm. Classes share field types
+    (fields.py) and checks (checks.py), never a parent.
+    """
 
-    def updates_until(self, step: int) -> int:
-        """Count the updates owed by the time `step` steps of the run were taken: a function of the step alone.
-
-        The difference between two steps is what is due, exact for any number of envs and after any resume.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define updates_until")
-
-    def dataset(self) -> DatasetChoice | None:
-        """Say which dataset a run learns from, if it does."""
-        return None
-
-    def check_run(self, num_envs: int, *, has_env: bool = True) -> None:
-        """Raise ValueError for settings that do not fit the run's envs."""
-
-
-class ReplayHParams(HParams):
-    """What the off-policy loop asks of an algorithm's settings: how much it keeps, and how much of that it draws."""
-
-    updates_at_once: ClassVar[bool] = False  # whether one call of `update` makes all the updates that are due
-
-    buffer_capacity: Count = Field(100_000, description="transitions the replay buffer holds")
-    memory: Literal["ram", "mmap"] = Field(
-        "ram", description="where transitions lie; mmap: in a file, of which the system keeps in memory what fits"
-    )
-    batch_size: Count = Field(128, description="transitions per gradient step")
-    learning_starts: CountOrZero = Field(
-        1_000, description="env steps of random actions before updates begin to be owed"
-    )
-
-
-class OffPolicyHParams(ReplayHParams):
-    """What algorithms that learn from single transitions, or from n steps summed up, have in common."""
-
-    train_frequency: Count = Field(4, description="env steps between rounds of updates")
-    gamma: Fraction = Field(0.99, description="discount per env step")
-    n_step: Count = Field(1, description="rewards summed before the target bootstraps; fewer at an episode's end")
-    prioritized: Switch = Field(False, description="draw transitions by their TD error (prioritized replay)")
-    prioritized_alpha: NonNegative = Field(0.6, description="exponent of the priorities; 0 draws all transitions alike")
-    prioritized_beta_start: Fraction = Field(0.4, description="exponent of the importance weights at the first update")
-    prioritized_beta_end: Fraction = Field(
-        1.0, description="the same at the run's end; 1 corrects the drawing by priority wholly"
-    )
+    checks: ClassVar[tuple[Check, ...]] = ()
+    run_checks: ClassVar[tuple[Check, ...]] = ()  # those that also look at the run: num_envs, has_env
 
     @model_validator(mode="after")
-    def _check_replay(self) -> "OffPolicyHParams":
-        if self.buffer_capacity < self.n_step:
-            raise ValueError(f"buffer_capacity must be at least n_step, {self.n_step}, got {self.buffer_capacity}")
+    def _run_checks(self) -> "HParams":
+        run_checks(self.checks, dict(self))
         return self
+
+    def check_run(self, num_envs: int, *, has_env: bool = True) -> None:
+        """Raise ValueError for settings that do not fit the run."""
+        run_checks(self.run_checks, {**dict(self), "num_envs": num_envs, "has_env": has_env})
+
+
+HParamsT = TypeVar("HParamsT", bound=HParams)
+
+
+def variant(name: str, of: type[HParamsT], doc: str, **defaults: Any) -> type[HParamsT]:
+    """Return settings with the fields and checks of another class, but other defaults.
+
+    The new class has `HParams` as its only parent. A type checker takes it for `of`, whose fields it has; `isinstance`
+    does not.
+    """
+    unknown = sorted(defaults.keys() - of.model_fields.keys())
+    if unknown:
+        raise TypeError(unknown_setting(name, unknown[0], of.model_fields))
+    fields: dict[str, Any] = {
+        field: (info.rebuild_annotation(), Field(defaults.get(field, info.default), description=info.description))
+        for field, info in of.model_fields.items()
+    }
+    checks: dict[str, Any] = {kind: (ClassVar, getattr(of, kind)) for kind in ("checks", "run_checks")}
+    made = create_model(name, __base__=HParams, __module__=of.__module__, __doc__=doc, **checks, **fields)
+    return cast(type[HParamsT], made)
 
 
 def explain(error: ValidationError, model: type[Settings], prefix: str) -> ConfigError:
@@ -131,7 +66,7 @@ def explain(error: ValidationError, model: type[Settings], prefix: str) -> Confi
 
 
 def _one_per_setting(details: list[dict[str, Any]], model: type[Settings]) -> list[dict[str, Any]]:
-    """Make one report of those about each kind that a setting may have, such as a number or `auto`."""
+    """Merge the reports about the kinds that one setting may have, such as a number or `auto`."""
     merged: dict[object, dict[str, Any]] = {}
     for number, detail in enumerate(details):
         location = detail["loc"]
@@ -191,7 +126,7 @@ def _interval(metadata: Iterable[Any]) -> str | None:
 
 
 def unknown_setting(where: str, found: str, known: Iterable[str]) -> str:
-    """Say that a key is unknown and which known one was probably meant."""
+    """Return a message that a key is unknown, with the known one that was probably meant."""
     known = list(known)
     close = difflib.get_close_matches(found, known, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"

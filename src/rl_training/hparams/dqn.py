@@ -1,156 +1,316 @@
 """Settings of the DQN family: one class per head; a named variant is a head with other defaults."""
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from annotated_types import Ge
-from pydantic import Field, create_model, model_validator
+from pydantic import Field
 
-from rl_training.hparams.base import (
-    NETWORK,
+from rl_training.hparams.base import HParams, variant
+from rl_training.hparams.checks import check_network, check_replay
+from rl_training.hparams.fields import (
     WHOLE,
+    AtLeastTwo,
+    BatchSize,
+    BufferCapacity,
     Count,
+    Discount,
     Fraction,
     HiddenSizes,
+    ImportanceEnd,
+    ImportanceStart,
+    LearningRate,
+    LearningStarts,
+    LinearSchedule,
+    MaxGradNorm,
+    MemoryKind,
     NetworkKind,
     NonNegative,
-    OffPolicyHParams,
+    NStep,
     Positive,
+    Prioritized,
+    PriorityExponent,
     Real,
     Switch,
-    check_network,
+    TrainFrequency,
 )
 
-AtLeastTwo = Annotated[int, Ge(2), WHOLE]
+# --- Fields that all heads have --------------------------------------------------------------------------------------
+
+GradientSteps = Annotated[
+    int, Ge(-1), WHOLE, Field(description="updates per round; -1: as many as env steps since the last round")
+]
+QLayerNorm = Annotated[
+    Switch, Field(description="layer normalization of the hidden layers; Q-values diverge far less with it")
+]
+Dueling = Annotated[
+    Switch, Field(description="separate streams for the value of the state and the advantages of the actions")
+]
+Noisy = Annotated[Switch, Field(description="exploration by noise on the weights, instead of epsilon (NoisyNet)")]
+NoisySigma = Annotated[
+    Positive, Field(description="initial scale of the noise, in units of 1 / sqrt(inputs of a layer)")
+]
+QAdamEps = Annotated[Positive, Field(description="epsilon of Adam; 1.5e-4 is usual for Atari")]
+DoubleQ = Annotated[Switch, Field(description="selection of the target's action by the online network (Double DQN)")]
+TargetUpdateInterval = Annotated[
+    Count, Field(description="gradient steps between copies of the weights into the target network")
+]
+EpsilonStart = Annotated[
+    Fraction,
+    Field(
+        description="share of random actions at step 0, where the decay begins; before learning_starts all are random"
+    ),
+]
+EpsilonEnd = Annotated[Fraction, Field(description="share of random actions after the decay")]
+ExplorationFraction = Annotated[Fraction, Field(description="part of total_timesteps over which epsilon decays")]
+EvaluationEpsilon = Annotated[Fraction, Field(description="share of random actions in evaluations; 0.001 on Atari")]
+Kappa = Annotated[
+    NonNegative, Field(description="size up to which errors count squared (Huber); 0: the plain quantile loss")
+]
+EmbeddingDim = Annotated[Count, Field(description="cosines that describe a fraction to the network")]
+
+# --- Checks ----------------------------------------------------------------------------------------------------------
 
 
-class QLearningHParams(OffPolicyHParams):
-    """What the whole family has in common, whatever a network says about an action."""
-
-    gradient_steps: Annotated[int, Ge(-1), WHOLE] = Field(
-        -1, description="updates per round; -1 = as many as env steps since the last round"
-    )
-    target_update_interval: Count = Field(50, description="gradient steps between copies into the target network")
-    learning_rate: Positive = Field(1e-3, description="Adam step size; at the start if it falls")
-    learning_rate_schedule: Literal["constant", "linear"] = Field(
-        "linear", description="linear: the step size falls to 0 over the run"
-    )
-    adam_eps: Positive = Field(1e-8, description="Adam epsilon; 1.5e-4 is usual for Atari")
-    max_grad_norm: Positive = Field(10.0, description="the gradient's global norm is clipped to this")
-    epsilon_start: Fraction = Field(
-        1.0, description="share of random actions where the decay begins, step 0; until learning_starts all are random"
-    )
-    epsilon_end: Fraction = Field(0.05, description="share of random actions after the decay")
-    exploration_fraction: Fraction = Field(0.1, description="part of total_timesteps over which epsilon decays")
-    evaluation_epsilon: Fraction = Field(0.0, description="share of random actions in evaluations; 0.001 on Atari")
-    double_q: Switch = Field(False, description="the online network picks the target's action (Double DQN)")
-    dueling: Switch = Field(False, description="separate streams for the state's value and the actions' advantages")
-    noisy: Switch = Field(False, description="noise on the weights explores, instead of epsilon (NoisyNet)")
-    noisy_sigma: Positive = Field(0.5, description="the noise's scale at the start, times 1 / sqrt(inputs of a layer)")
-    layer_norm: Switch = Field(True, description="normalise each hidden layer: Q-values diverge far less")
-    network: NetworkKind = NETWORK
-    hidden_sizes: HiddenSizes = Field((256, 256), description="units of the hidden layers after the encoder")
-
-    @model_validator(mode="after")
-    def _check_learner(self) -> "QLearningHParams":
-        if self.gradient_steps == 0:
-            raise ValueError("gradient_steps must be -1 or >= 1, got 0")
-        check_network(self.network, self.hidden_sizes)
-        return self
-
-    def updates_until(self, step: int) -> int:
-        per_round = self.train_frequency if self.gradient_steps == -1 else self.gradient_steps
-        return max(0, step - self.learning_starts) // self.train_frequency * per_round
-
-    def epsilon(self, step: int, total_timesteps: int) -> float:
-        """Give the share of random actions at `step`: linear decay over the first part of the run; none with noise."""
-        if self.noisy:
-            return 0.0
-        decay_steps = self.exploration_fraction * total_timesteps
-        progress = 1.0 if decay_steps <= step else step / decay_steps
-        return self.epsilon_start + progress * (self.epsilon_end - self.epsilon_start)
+def check_gradient_steps(gradient_steps: int) -> None:
+    if gradient_steps == 0:
+        raise ValueError("gradient_steps must be -1 or >= 1, got 0")
 
 
-class DQNHParams(QLearningHParams):
+def check_support(v_min: float, v_max: float) -> None:
+    if v_max <= v_min:
+        raise ValueError(f"v_max must be greater than v_min, {v_min:g}, got {v_max:g}")
+
+
+# --- Settings --------------------------------------------------------------------------------------------------------
+
+
+class DQNHParams(HParams):
     """Deep Q-learning (Mnih et al. 2015)."""
 
-    loss: Literal["huber", "mse"] = Field("huber", description="error function of the TD error (Huber: delta 1)")
+    checks: ClassVar = (check_replay, check_gradient_steps, check_network)
+
+    buffer_capacity: BufferCapacity = 100_000
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 128
+    learning_starts: LearningStarts = 1_000
+    train_frequency: TrainFrequency = 4
+    gradient_steps: GradientSteps = -1
+    n_step: NStep = 1
+    prioritized: Prioritized = False
+    prioritized_alpha: PriorityExponent = 0.6
+    prioritized_beta_start: ImportanceStart = 0.4
+    prioritized_beta_end: ImportanceEnd = 1.0
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: QLayerNorm = True
+    dueling: Dueling = False
+    noisy: Noisy = False
+    noisy_sigma: NoisySigma = 0.5
+
+    learning_rate: LearningRate = 1e-3
+    learning_rate_schedule: LinearSchedule = "linear"
+    adam_eps: QAdamEps = 1e-8
+    max_grad_norm: MaxGradNorm = 10.0
+
+    gamma: Discount = 0.99
+    double_q: DoubleQ = False
+    target_update_interval: TargetUpdateInterval = 50
+    epsilon_start: EpsilonStart = 1.0
+    epsilon_end: EpsilonEnd = 0.05
+    exploration_fraction: ExplorationFraction = 0.1
+    evaluation_epsilon: EvaluationEpsilon = 0.0
+    loss: Literal["huber", "mse"] = Field("huber", description="loss of the TD error (Huber: delta 1)")
 
 
-class C51HParams(QLearningHParams):
+class C51HParams(HParams):
     """Categorical distributions of returns (Bellemare et al. 2017)."""
 
-    v_min: Real = Field(-10.0, description="the smallest return that can be told apart: the first atom")
-    v_max: Real = Field(10.0, description="the largest one: the last atom")
+    checks: ClassVar = (check_replay, check_gradient_steps, check_network, check_support)
+
+    buffer_capacity: BufferCapacity = 100_000
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 128
+    learning_starts: LearningStarts = 1_000
+    train_frequency: TrainFrequency = 4
+    gradient_steps: GradientSteps = -1
+    n_step: NStep = 1
+    prioritized: Prioritized = False
+    prioritized_alpha: PriorityExponent = 0.6
+    prioritized_beta_start: ImportanceStart = 0.4
+    prioritized_beta_end: ImportanceEnd = 1.0
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: QLayerNorm = True
+    dueling: Dueling = False
+    noisy: Noisy = False
+    noisy_sigma: NoisySigma = 0.5
+
+    learning_rate: LearningRate = 1e-3
+    learning_rate_schedule: LinearSchedule = "linear"
+    adam_eps: QAdamEps = 1e-8
+    max_grad_norm: MaxGradNorm = 10.0
+
+    gamma: Discount = 0.99
+    double_q: DoubleQ = False
+    target_update_interval: TargetUpdateInterval = 50
+    epsilon_start: EpsilonStart = 1.0
+    epsilon_end: EpsilonEnd = 0.05
+    exploration_fraction: ExplorationFraction = 0.1
+    evaluation_epsilon: EvaluationEpsilon = 0.0
+    v_min: Real = Field(-10.0, description="smallest return that can be represented: the first atom")
+    v_max: Real = Field(10.0, description="largest return that can be represented: the last atom")
     num_atoms: AtLeastTwo = Field(51, description="atoms of the distribution, v_min and v_max among them")
 
-    @model_validator(mode="after")
-    def _check_support(self) -> "C51HParams":
-        if self.v_max <= self.v_min:
-            raise ValueError(f"v_max must be greater than v_min, {self.v_min:g}, got {self.v_max:g}")
-        return self
 
-
-class QRDQNHParams(QLearningHParams):
+class QRDQNHParams(HParams):
     """Quantile regression (Dabney et al. 2018)."""
 
+    checks: ClassVar = (check_replay, check_gradient_steps, check_network)
+
+    buffer_capacity: BufferCapacity = 100_000
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 128
+    learning_starts: LearningStarts = 1_000
+    train_frequency: TrainFrequency = 4
+    gradient_steps: GradientSteps = -1
+    n_step: NStep = 1
+    prioritized: Prioritized = False
+    prioritized_alpha: PriorityExponent = 0.6
+    prioritized_beta_start: ImportanceStart = 0.4
+    prioritized_beta_end: ImportanceEnd = 1.0
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: QLayerNorm = True
+    dueling: Dueling = False
+    noisy: Noisy = False
+    noisy_sigma: NoisySigma = 0.5
+
+    learning_rate: LearningRate = 1e-3
+    learning_rate_schedule: LinearSchedule = "linear"
+    adam_eps: QAdamEps = 1e-8
+    max_grad_norm: MaxGradNorm = 10.0
+
+    gamma: Discount = 0.99
+    double_q: DoubleQ = False
+    target_update_interval: TargetUpdateInterval = 50
+    epsilon_start: EpsilonStart = 1.0
+    epsilon_end: EpsilonEnd = 0.05
+    exploration_fraction: ExplorationFraction = 0.1
+    evaluation_epsilon: EvaluationEpsilon = 0.0
     num_quantiles: AtLeastTwo = Field(51, description="quantiles of the return's distribution per action")
-    kappa: NonNegative = Field(
-        1.0, description="errors up to this size count squared (Huber); 0: the plain quantile loss"
-    )
+    kappa: Kappa = 1.0
 
 
-class IQNHParams(QLearningHParams):
+class IQNHParams(HParams):
     """Implicit quantile networks (Dabney et al. 2018)."""
 
-    num_quantiles: AtLeastTwo = Field(32, description="fractions whose mean value picks the action (the paper's K)")
+    checks: ClassVar = (check_replay, check_gradient_steps, check_network)
+
+    buffer_capacity: BufferCapacity = 100_000
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 128
+    learning_starts: LearningStarts = 1_000
+    train_frequency: TrainFrequency = 4
+    gradient_steps: GradientSteps = -1
+    n_step: NStep = 1
+    prioritized: Prioritized = False
+    prioritized_alpha: PriorityExponent = 0.6
+    prioritized_beta_start: ImportanceStart = 0.4
+    prioritized_beta_end: ImportanceEnd = 1.0
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: QLayerNorm = True
+    dueling: Dueling = False
+    noisy: Noisy = False
+    noisy_sigma: NoisySigma = 0.5
+    embedding_dim: EmbeddingDim = 64
+
+    learning_rate: LearningRate = 1e-3
+    learning_rate_schedule: LinearSchedule = "linear"
+    adam_eps: QAdamEps = 1e-8
+    max_grad_norm: MaxGradNorm = 10.0
+
+    gamma: Discount = 0.99
+    double_q: DoubleQ = False
+    target_update_interval: TargetUpdateInterval = 50
+    epsilon_start: EpsilonStart = 1.0
+    epsilon_end: EpsilonEnd = 0.05
+    exploration_fraction: ExplorationFraction = 0.1
+    evaluation_epsilon: EvaluationEpsilon = 0.0
+    num_quantiles: AtLeastTwo = Field(32, description="fractions whose mean value selects the action (the paper's K)")
     num_tau_samples: AtLeastTwo = Field(
-        8, description="fractions drawn per transition in the loss, for values and for targets (N and N')"
+        8, description="fractions sampled per transition in the loss, for values and for targets (the paper's N and N')"
     )
-    embedding_dim: Count = Field(64, description="cosines that describe a fraction")
-    kappa: NonNegative = Field(
-        1.0, description="errors up to this size count squared (Huber); 0: the plain quantile loss"
-    )
+    kappa: Kappa = 1.0
 
 
-class FQFHParams(QLearningHParams):
+class FQFHParams(HParams):
     """Fully parameterized quantile function (Yang et al. 2019)."""
 
+    checks: ClassVar = (check_replay, check_gradient_steps, check_network)
+
+    buffer_capacity: BufferCapacity = 100_000
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 128
+    learning_starts: LearningStarts = 1_000
+    train_frequency: TrainFrequency = 4
+    gradient_steps: GradientSteps = -1
+    n_step: NStep = 1
+    prioritized: Prioritized = False
+    prioritized_alpha: PriorityExponent = 0.6
+    prioritized_beta_start: ImportanceStart = 0.4
+    prioritized_beta_end: ImportanceEnd = 1.0
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: QLayerNorm = True
+    dueling: Dueling = False
+    noisy: Noisy = False
+    noisy_sigma: NoisySigma = 0.5
+    embedding_dim: EmbeddingDim = 64
+
+    learning_rate: LearningRate = 1e-3
+    learning_rate_schedule: LinearSchedule = "linear"
+    adam_eps: QAdamEps = 1e-8
+    max_grad_norm: MaxGradNorm = 10.0
+    fraction_learning_rate: Positive = Field(2.5e-9, description="learning rate of RMSprop for the fraction proposals")
+
+    gamma: Discount = 0.99
+    double_q: DoubleQ = False
+    target_update_interval: TargetUpdateInterval = 50
+    epsilon_start: EpsilonStart = 1.0
+    epsilon_end: EpsilonEnd = 0.05
+    exploration_fraction: ExplorationFraction = 0.1
+    evaluation_epsilon: EvaluationEpsilon = 0.0
     num_quantiles: AtLeastTwo = Field(32, description="fractions that are proposed for each state")
-    embedding_dim: Count = Field(64, description="cosines that describe a fraction")
-    kappa: NonNegative = Field(
-        1.0, description="errors up to this size count squared (Huber); 0: the plain quantile loss"
-    )
+    kappa: Kappa = 1.0
     entropy_coef: NonNegative = Field(1e-3, description="weight of the fractions' entropy, which keeps them apart")
-    fraction_learning_rate: Positive = Field(2.5e-9, description="RMSprop step size of the fraction proposals")
 
 
-HeadT = TypeVar("HeadT", bound=QLearningHParams)
+# What the shared learner takes. To a type checker a variant is its head.
+QLearningHParams: TypeAlias = DQNHParams | C51HParams | QRDQNHParams | IQNHParams | FQFHParams
 
 
-def _variant(name: str, head: type[HeadT], doc: str, **defaults: Any) -> type[HeadT]:
-    """Give the settings of `head` under another name, with other defaults."""
-    fields: dict[str, Any] = {
-        field: (head.model_fields[field].rebuild_annotation(), Field(default, description=description))
-        for field, default in defaults.items()
-        if (description := head.model_fields[field].description)
-    }
-    return create_model(name, __base__=head, __module__=__name__, __doc__=doc, **fields)
+# --- Named variants --------------------------------------------------------------------------------------------------
 
-
-DoubleDQNHParams = _variant(
+DoubleDQNHParams = variant(
     "DoubleDQNHParams", DQNHParams, "DQN without overestimation (van Hasselt et al. 2016).", double_q=True
 )
-DuelingDQNHParams = _variant(
+DuelingDQNHParams = variant(
     "DuelingDQNHParams", DQNHParams, "DQN with two streams (Wang et al. 2016).", dueling=True, double_q=True
 )
-NoisyDQNHParams = _variant(
+NoisyDQNHParams = variant(
     "NoisyDQNHParams", DQNHParams, "DQN that explores by noisy weights (Fortunato et al. 2018).", noisy=True
 )
-PrioritizedDQNHParams = _variant(
+PrioritizedDQNHParams = variant(
     "PrioritizedDQNHParams", DQNHParams, "DQN that replays by TD error (Schaul et al. 2016).", prioritized=True
 )
-NStepDQNHParams = _variant("NStepDQNHParams", DQNHParams, "DQN with three-step returns (Sutton 1988).", n_step=3)
-RainbowDQNHParams = _variant(
+NStepDQNHParams = variant("NStepDQNHParams", DQNHParams, "DQN with three-step returns (Sutton 1988).", n_step=3)
+RainbowDQNHParams = variant(
     "RainbowDQNHParams",
     C51HParams,
     "C51 with double, dueling, noisy, prioritized and three-step learning (Hessel et al. 2018).",
@@ -160,4 +320,18 @@ RainbowDQNHParams = _variant(
     prioritized=True,
     prioritized_alpha=0.5,
     n_step=3,
+)
+
+Q_LEARNING = (  # all settings of the family, for `isinstance`
+    DQNHParams,
+    DoubleDQNHParams,
+    DuelingDQNHParams,
+    NoisyDQNHParams,
+    PrioritizedDQNHParams,
+    NStepDQNHParams,
+    C51HParams,
+    RainbowDQNHParams,
+    QRDQNHParams,
+    IQNHParams,
+    FQFHParams,
 )

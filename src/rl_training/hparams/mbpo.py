@@ -1,138 +1,199 @@
-"""Settings of MBPO and MOPO, which learn a policy from rollouts through an ensemble of learnt models."""
+"""Settings of MBPO and MOPO, which train a soft actor-critic on rollouts through an ensemble of dynamics models."""
 
-from typing import Annotated, Literal
+from typing import ClassVar, Literal, TypeAlias
 
-from annotated_types import Gt, Lt
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rl_training.hparams.actor_critic import OnlineHParams, SoftHParams, StepSizes
-from rl_training.hparams.base import REAL, Count, CountOrZero, Fraction, HiddenSizes, NonNegative, Positive
-from rl_training.hparams.offline import OfflineHParams
+from rl_training.hparams.base import HParams
+from rl_training.hparams.checks import check_dynamics, check_evaluable, check_network, check_replay
+from rl_training.hparams.datasets import check_dataset
+from rl_training.hparams.fields import (
+    AdamEps,
+    BatchSize,
+    BufferCapacity,
+    Count,
+    CountOrZero,
+    CriticLayerNorm,
+    DatasetId,
+    DatasetPath,
+    DatasetSeed,
+    DatasetSize,
+    DatasetSource,
+    Discount,
+    HeldOut,
+    HiddenSizes,
+    ImportanceEnd,
+    ImportanceStart,
+    LinearSchedule,
+    MaxGradNormOrNull,
+    MemoryKind,
+    ModelBatchSize,
+    ModelHiddenSizes,
+    ModelHoldoutRatio,
+    ModelLearningRate,
+    ModelMaxEpochs,
+    ModelPatience,
+    NetworkKind,
+    NonNegative,
+    NStep,
+    NumElites,
+    NumEnsembles,
+    PolicyDelay,
+    PolicyLearningRate,
+    Prioritized,
+    PriorityExponent,
+    RolloutHorizon,
+    SyntheticCapacity,
+    SyntheticRatio,
+    SyntheticRefreshes,
+    TargetEntropy,
+    Tau,
+    Temperature,
+    Termination,
+    TrainFrequency,
+    UpdatesPerStep,
+)
 
 
-class ModelHParams(SoftHParams):
-    """The ensemble, the rollouts through it, and the soft actor-critic that learns from them."""
+def check_single_steps(n_step: int, prioritized: bool) -> None:
+    if n_step > 1:
+        raise ValueError(f"n_step must be 1, because a model predicts single steps, got {n_step}")
+    if prioritized:
+        raise ValueError("prioritized must be false, because transitions of rollouts have no priorities")
 
-    policy_learning_rate: Positive = Field(3e-4, description="Adam step size of actor, critics and temperature")
-    num_ensembles: Count = Field(7, description="dynamics models in the ensemble, its members")
-    num_elites: Count = Field(5, description="members with the least error on held-out data; rollouts use these alone")
-    model_hidden_sizes: HiddenSizes = Field((200, 200, 200, 200), description="units of each member's hidden layers")
-    model_learning_rate: Positive = Field(1e-3, description="Adam step size of the ensemble")
-    model_batch_size: Count = Field(256, description="transitions per gradient step of each member")
-    model_patience: Count = Field(
-        5, description="a fit ends when so many epochs in a row have improved no member by more than 1 %"
+
+def check_horizon(
+    rollout_horizon: int, rollout_horizon_end: int | None, rollout_horizon_steps: tuple[int, int] | None
+) -> None:
+    end, steps = rollout_horizon_end, rollout_horizon_steps
+    if (end is None) != (steps is None):
+        missing = "rollout_horizon_end" if end is None else "rollout_horizon_steps"
+        raise ValueError(
+            f"a horizon that grows needs rollout_horizon_end and rollout_horizon_steps: {missing} is missing"
+        )
+    if end is not None and end < rollout_horizon:
+        raise ValueError(f"rollout_horizon_end must be at least rollout_horizon, {rollout_horizon}, got {end}")
+    if steps is not None and steps[1] <= steps[0]:
+        raise ValueError(f"rollout_horizon_steps must be two env steps, the second one larger, got {list(steps)}")
+
+
+class MBPOHParams(HParams):
+    """Model-based policy optimization (Janner et al. 2019)."""
+
+    checks: ClassVar = (check_replay, check_network, check_dynamics, check_single_steps, check_horizon)
+
+    buffer_capacity: BufferCapacity = 1_000_000
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 256
+    learning_starts: CountOrZero = Field(
+        5_000, description="env steps of random actions before the model is fitted and learning begins"
     )
-    model_max_epochs: Count = Field(200, description="a fit ends after so many passes through the data in any case")
-    model_holdout_ratio: Annotated[float, Gt(0.0), Lt(1.0), REAL] = Field(
-        0.2, description="share of the transitions on which a fit is judged, at most 5000 of them"
-    )
+    train_frequency: TrainFrequency = 1
+    gradient_updates_per_step: UpdatesPerStep = 20.0
+    n_step: NStep = 1
+    prioritized: Prioritized = False
+    prioritized_alpha: PriorityExponent = 0.6
+    prioritized_beta_start: ImportanceStart = 0.4
+    prioritized_beta_end: ImportanceEnd = 1.0
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: CriticLayerNorm = False
+
+    policy_learning_rate: PolicyLearningRate = 3e-4
+    learning_rate_schedule: LinearSchedule = "constant"
+    adam_eps: AdamEps = 1e-8
+    max_grad_norm: MaxGradNormOrNull = None
+
+    gamma: Discount = 0.99
+    tau: Tau = 0.005
+    policy_delay: PolicyDelay = 1
+    alpha: Temperature = "auto"
+    target_entropy: TargetEntropy = "auto"
+
+    num_ensembles: NumEnsembles = 7
+    num_elites: NumElites = 5
+    model_hidden_sizes: ModelHiddenSizes = (200, 200, 200, 200)
+    model_learning_rate: ModelLearningRate = 1e-3
+    model_batch_size: ModelBatchSize = 256
+    model_patience: ModelPatience = 5
+    model_max_epochs: ModelMaxEpochs = 200
+    model_holdout_ratio: ModelHoldoutRatio = 0.2
+    model_train_frequency: Count = Field(250, description="env steps between fits of the ensemble")
+    rollout_refresh_interval: Count = Field(250, description="env steps between rounds of rollouts")
     rollout_batch_size: Count = Field(
         100_000, description="states of the replay buffer from which rollouts start at each refresh"
     )
-    rollout_horizon: Count = Field(1, description="steps of a rollout, if it does not terminate before")
-    synthetic_buffer_capacity: Count = Field(
-        2_000_000, description="transitions of rollouts that are kept at most, whatever the horizon"
-    )
-    synthetic_refreshes_kept: Count = Field(
-        4, description="refreshes whose transitions are kept: the memory follows the horizon"
-    )
-    synthetic_batch_ratio: Fraction = Field(0.95, description="share of each batch that comes from rollouts")
-    termination: Literal["auto", "learned", "never"] = Field(
-        "auto", description="what ends a rollout: the env's own rule if it is known, else learned; never: nothing does"
-    )
-
-    @model_validator(mode="after")
-    def _check_model(self) -> "ModelHParams":
-        if self.num_elites > self.num_ensembles:
-            raise ValueError(f"num_elites must be at most num_ensembles, {self.num_ensembles}, got {self.num_elites}")
-        return self
-
-    @property
-    def step_sizes(self) -> StepSizes:
-        rate = self.policy_learning_rate
-        return StepSizes(rate, rate, rate)
-
-    def synthetic_rows(self, horizon: int) -> int:
-        """Count the transitions that the refreshes which are kept bring at most."""
-        return self.synthetic_refreshes_kept * self.rollout_batch_size * horizon
-
-    def horizon(self, step: int) -> int:
-        """Give the length of rollouts at a step of the run."""
-        return self.rollout_horizon
-
-    @property
-    def max_horizon(self) -> int:
-        return self.rollout_horizon
-
-
-class MBPOHParams(ModelHParams, OnlineHParams):
-    """Model-based policy optimization (Janner et al. 2019)."""
-
-    learning_starts: CountOrZero = Field(
-        5_000, description="env steps of random actions before the model is fitted and updates begin to be owed"
-    )
-    gradient_updates_per_step: Positive = Field(20.0, description="updates of the critics per env step")
-    model_train_frequency: Count = Field(250, description="env steps between fits of the ensemble")
-    rollout_refresh_interval: Count = Field(250, description="env steps between rounds of rollouts")
-    rollout_horizon_end: Count | None = Field(None, description="the horizon grows to this; null: it does not")
+    rollout_horizon: RolloutHorizon = 1
+    rollout_horizon_end: Count | None = Field(None, description="final horizon, if it grows; null: it does not grow")
     rollout_horizon_steps: tuple[CountOrZero, CountOrZero] | None = Field(
         None, description="env steps between which the horizon grows, linearly and rounded down"
     )
-
-    @model_validator(mode="after")
-    def _check_memory(self) -> "MBPOHParams":
-        if self.n_step > 1:
-            raise ValueError(f"n_step must be 1, because a model predicts single steps, got {self.n_step}")
-        if self.prioritized:
-            raise ValueError("prioritized must be false, because transitions of rollouts have no priorities")
-        return self
-
-    @model_validator(mode="after")
-    def _check_schedule(self) -> "MBPOHParams":
-        end, steps = self.rollout_horizon_end, self.rollout_horizon_steps
-        if (end is None) != (steps is None):
-            missing = "rollout_horizon_end" if end is None else "rollout_horizon_steps"
-            raise ValueError(
-                f"a horizon that grows needs rollout_horizon_end and rollout_horizon_steps: {missing} is missing"
-            )
-        if end is not None and end < self.rollout_horizon:
-            raise ValueError(f"rollout_horizon_end must be at least rollout_horizon, {self.rollout_horizon}, got {end}")
-        if steps is not None and steps[1] <= steps[0]:
-            raise ValueError(f"rollout_horizon_steps must be two growing env steps, got {list(steps)}")
-        return self
-
-    def horizon(self, step: int) -> int:
-        if self.rollout_horizon_end is None or self.rollout_horizon_steps is None:
-            return self.rollout_horizon
-        start, end = self.rollout_horizon_steps
-        passed = min(max(step - start, 0), end - start)
-        return self.rollout_horizon + (self.rollout_horizon_end - self.rollout_horizon) * passed // (end - start)
-
-    @property
-    def max_horizon(self) -> int:
-        return self.rollout_horizon_end or self.rollout_horizon
+    synthetic_buffer_capacity: SyntheticCapacity = 2_000_000
+    synthetic_refreshes_kept: SyntheticRefreshes = 4
+    synthetic_batch_ratio: SyntheticRatio = 0.95
+    termination: Termination = "auto"
 
 
-class MOPOHParams(ModelHParams, OfflineHParams):
+class MOPOHParams(HParams):
     """Model-based offline policy optimization (Yu et al. 2020)."""
 
-    penalty_coef: NonNegative = Field(
-        1.0, description="what a unit of the models' uncertainty costs, in units of the reward; 0: nothing"
-    )
-    uncertainty: Literal["deviation", "disagreement"] = Field(
-        "deviation",
-        description="largest norm, over the members, of the predicted deviation, or of a mean's distance to all means",
-    )
+    checks: ClassVar = (check_dataset, check_network, check_dynamics)
+    run_checks: ClassVar = (check_evaluable,)
+
+    dataset_kind: DatasetSource = "random"
+    dataset_path: DatasetPath = None
+    dataset_id: DatasetId = None
+    dataset_size: DatasetSize = None
+    dataset_seed: DatasetSeed = 0
+    held_out: HeldOut = 0.0
+    batch_size: BatchSize = 256
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: CriticLayerNorm = False
+
+    policy_learning_rate: PolicyLearningRate = 3e-4
+    learning_rate_schedule: LinearSchedule = "constant"
+    adam_eps: AdamEps = 1e-8
+    max_grad_norm: MaxGradNormOrNull = None
+
+    gamma: Discount = 0.99
+    tau: Tau = 0.005
+    policy_delay: PolicyDelay = 1
+    alpha: Temperature = "auto"
+    target_entropy: TargetEntropy = "auto"
+
+    num_ensembles: NumEnsembles = 7
+    num_elites: NumElites = 5
+    model_hidden_sizes: ModelHiddenSizes = (200, 200, 200, 200)
+    model_learning_rate: ModelLearningRate = 1e-3
+    model_batch_size: ModelBatchSize = 256
+    model_patience: ModelPatience = 5
+    model_max_epochs: ModelMaxEpochs = 200
+    model_holdout_ratio: ModelHoldoutRatio = 0.2
     model_train_frequency: CountOrZero = Field(
-        0, description="gradient steps between further fits of the ensemble; 0: it is fitted once, before the first"
+        0,
+        description="gradient steps between further fits of the ensemble; 0: a single fit, before the first one",
     )
     rollout_refresh_interval: Count = Field(1_000, description="gradient steps between rounds of rollouts")
     rollout_batch_size: Count = Field(
         50_000, description="states of the dataset from which rollouts start at each refresh"
     )
-    rollout_horizon: Count = Field(5, description="steps of a rollout, if it does not terminate before")
-    synthetic_refreshes_kept: Count = Field(5, description="refreshes whose transitions are kept")
+    rollout_horizon: RolloutHorizon = 5
+    synthetic_buffer_capacity: SyntheticCapacity = 2_000_000
+    synthetic_refreshes_kept: SyntheticRefreshes = 5
+    synthetic_batch_ratio: SyntheticRatio = 0.95
+    termination: Termination = "auto"
+    penalty_coef: NonNegative = Field(
+        1.0, description="reduction of the reward per unit of model uncertainty; 0: no penalty"
+    )
+    uncertainty: Literal["deviation", "disagreement"] = Field(
+        "deviation",
+        description="deviation: largest norm of a member's predicted standard deviations; disagreement: largest "
+        "distance of a member's mean to the mean of all",
+    )
 
-    @property
-    def intervals(self) -> tuple[int, ...]:
-        return self.rollout_refresh_interval, self.model_train_frequency
+
+# What the shared parts take: ensemble, rollouts, memory of rollouts.
+ModelHParams: TypeAlias = MBPOHParams | MOPOHParams

@@ -1,176 +1,169 @@
-"""Settings of the offline algorithms: where their transitions come from, and how IQL and BC learn from them."""
+"""Settings of IQL, on a dataset and continued in an environment, and of BC."""
 
-from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
-from annotated_types import Ge, Gt, Lt
-from pydantic import Field, field_serializer, model_validator
+from pydantic import Field
 
-from rl_training.hparams.base import (
-    NETWORK,
-    REAL,
+from rl_training.hparams.base import HParams
+from rl_training.hparams.checks import check_evaluable, check_network, check_replay
+from rl_training.hparams.datasets import check_dataset
+from rl_training.hparams.fields import (
+    AdamEps,
+    BatchSize,
+    CosineSchedule,
     Count,
     CountOrZero,
-    Fraction,
+    DatasetId,
+    DatasetPath,
+    DatasetSeed,
+    DatasetSize,
+    DatasetSource,
+    Discount,
+    Expectile,
+    HeldOut,
     HiddenSizes,
-    HParams,
+    ImportanceEnd,
+    ImportanceStart,
+    InverseTemperature,
+    LearningRate,
+    MaxAdvantageWeight,
+    MaxGradNormOrNull,
+    MemoryKind,
     NetworkKind,
-    OffPolicyHParams,
-    Positive,
-    Real,
-    Switch,
-    check_network,
+    NormalizeObservations,
+    NStep,
+    OrthogonalInit,
+    PathOrNull,
+    Prioritized,
+    PriorityExponent,
+    RewardScale,
+    RewardShift,
+    Tau,
+    ValueLayerNorm,
 )
-from rl_training.hparams.datasets import DatasetChoice, DatasetKind
+from rl_training.hparams.mbpo import MOPOHParams
 
 
-class LearnerHParams(HParams):
-    """How a policy is learnt from transitions that another made."""
-
-    min_updates_to_compile: ClassVar[int] = 5_000  # as the actor-critics, whose updates are of the same size
-
-    reward_scale: Positive | Literal["none", "return"] = Field(
-        "none",
-        description="rewards are multiplied by this; return: 1000 / (largest - least return of the dataset's episodes)",
-    )
-    reward_shift: Real = Field(0.0, description="added to the scaled rewards")
-    normalize_observations: Switch = Field(
-        False, description="subtract the dataset's mean from observations and divide by its deviation"
-    )
-    batch_size: Count = Field(256, description="transitions per gradient step")
-    learning_rate: Positive = Field(3e-4, description="Adam step size")
-    learning_rate_schedule: Literal["constant", "cosine"] = Field(
-        "constant", description="of the policy's step size; cosine: it falls to 0 over the run"
-    )
-    gamma: Fraction = Field(0.99, description="discount per env step")
-    tau: Fraction = Field(0.005, description="share of the way that the slow copies move to the critics at an update")
-    adam_eps: Positive = Field(1e-8, description="Adam epsilon")
-    max_grad_norm: Positive | None = Field(None, description="gradients' norms are clipped to this; null: they are not")
-    network: NetworkKind = NETWORK
-    hidden_sizes: HiddenSizes = Field((256, 256), description="units of the hidden layers after the encoder")
-
-    @model_validator(mode="after")
-    def _check_network(self) -> "LearnerHParams":
-        check_network(self.network, self.hidden_sizes)
-        return self
+def check_plain_replay(n_step: int, prioritized: bool) -> None:
+    if n_step > 1 or prioritized:
+        raise ValueError("n_step must be 1 and prioritized false: the rows of a dataset are single steps, all alike")
 
 
-class OfflineHParams(HParams):
-    """What the offline loop asks of an algorithm's settings: a dataset, and how it is drawn from.
-
-    Steps of a run are gradient steps.
-    """
-
-    batch_size: Count = Field(256, description="transitions per gradient step")
-    dataset_kind: DatasetKind = Field(
-        "random", description="random: uniform actions in the run's env; else the kind of file, or a Minari dataset"
-    )
-    dataset_path: Path | None = Field(
-        None, description="file of a npz, hdf5 or parquet dataset, or folder of a Minari dataset"
-    )
-    dataset_id: str | None = Field(None, description="name of a Minari dataset, such as mujoco/hopper/medium-v0")
-    dataset_size: Count | None = Field(
-        None, description="transitions: of a random dataset, null: 10000; of another its first so many, null: all"
-    )
-    dataset_seed: CountOrZero = Field(0, description="determines a random dataset, and which episodes are held out")
-    held_out: Annotated[float, Ge(0.0), Lt(1.0), REAL] = Field(
-        0.0, description="share of the episodes that are not learnt from but judge what is learnt"
-    )
-
-    @model_validator(mode="after")
-    def _check_dataset(self) -> "OfflineHParams":
-        self.dataset().check()
-        return self
-
-    @field_serializer("dataset_path")
-    def _path_as_text(self, path: Path | None) -> str | None:
-        return None if path is None else str(path)
-
-    def dataset(self) -> DatasetChoice:
-        return DatasetChoice(
-            dataset_kind=self.dataset_kind,
-            dataset_path=self.dataset_path,
-            dataset_id=self.dataset_id,
-            dataset_size=self.dataset_size,
-            dataset_seed=self.dataset_seed,
-        )
-
-    def check_run(self, num_envs: int, *, has_env: bool = True) -> None:
-        if has_env:
-            return
-        if self.dataset_kind == "random":
-            raise ValueError("dataset_kind random needs an environment to act in, but env_id is empty")
-        if self.held_out == 0.0:
-            raise ValueError(
-                "held_out must be in (0, 1) if env_id is empty, got 0: without an environment only held-out data "
-                "can judge what is learnt"
-            )
-
-    def updates_until(self, step: int) -> int:
-        return step
-
-    @property
-    def intervals(self) -> tuple[int, ...]:
-        """Give the steps between things that an algorithm does besides updates; 0: it does not."""
-        return ()
+def check_statistics(init_from: object, normalize_observations: bool, reward_scale: float | str) -> None:
+    if init_from is None and (normalize_observations or reward_scale == "return"):
+        raise ValueError("normalize_observations and reward_scale: return are taken from a dataset: give init_from")
 
 
-class ExpectileHParams(LearnerHParams):
-    """What IQL adds, whether it learns from a dataset alone or goes on in an environment."""
-
-    expectile: Annotated[float, Gt(0.0), Lt(1.0), REAL] = Field(
-        0.7, description="of the critics' values at the dataset's actions, which V learns; 0.5 is their mean"
-    )
-    beta: Positive = Field(3.0, description="inverse temperature: how much better actions outweigh others")
-    max_advantage_weight: Positive = Field(100.0, description="largest weight of an action")
-    layer_norm: Switch = Field(False, description="normalise each hidden layer of the critics and of V")
-    orthogonal_init: Switch = Field(
-        True, description="weights begin orthogonal with gain sqrt(2), biases at 0; false: as PyTorch's layers do"
-    )
-
-
-class IQLHParams(OfflineHParams, ExpectileHParams):
+class IQLHParams(HParams):
     """Implicit Q-learning (Kostrikov et al. 2022)."""
 
-    learning_rate_schedule: Literal["constant", "cosine"] = Field(
-        "cosine", description="of the policy's step size; cosine: it falls to 0 over the run"
+    checks: ClassVar = (check_dataset, check_network)
+    run_checks: ClassVar = (check_evaluable,)
+
+    dataset_kind: DatasetSource = "random"
+    dataset_path: DatasetPath = None
+    dataset_id: DatasetId = None
+    dataset_size: DatasetSize = None
+    dataset_seed: DatasetSeed = 0
+    held_out: HeldOut = 0.0
+    reward_scale: RewardScale = "none"
+    reward_shift: RewardShift = 0.0
+    normalize_observations: NormalizeObservations = False
+    batch_size: BatchSize = 256
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: ValueLayerNorm = False
+    orthogonal_init: OrthogonalInit = True
+
+    learning_rate: LearningRate = 3e-4
+    learning_rate_schedule: CosineSchedule = "cosine"
+    adam_eps: AdamEps = 1e-8
+    max_grad_norm: MaxGradNormOrNull = None
+
+    gamma: Discount = 0.99
+    tau: Tau = 0.005
+    expectile: Expectile = 0.7
+    beta: InverseTemperature = 3.0
+    max_advantage_weight: MaxAdvantageWeight = 100.0
+
+
+class IQLOnlineHParams(HParams):
+    """IQL, continued in an environment from where it stopped on a dataset."""
+
+    checks: ClassVar = (check_replay, check_network, check_plain_replay, check_statistics)
+
+    init_from: PathOrNull = Field(
+        None, description="run folder or checkpoint of the offline run to continue; null: a new start"
     )
-
-
-class IQLOnlineHParams(ExpectileHParams, OffPolicyHParams):
-    """IQL that goes on in an environment from where it stopped on a dataset."""
-
-    updates_at_once: ClassVar[bool] = True
-
-    init_from: Path | None = Field(
-        None, description="run folder or checkpoint of the offline run that is continued; null: it begins with nothing"
+    reward_scale: RewardScale = "none"
+    reward_shift: RewardShift = 0.0
+    normalize_observations: NormalizeObservations = False
+    buffer_capacity: Count = Field(
+        1_000_000, description="capacity of the replay buffer in transitions, those of the dataset included"
     )
-    buffer_capacity: Count = Field(1_000_000, description="transitions the replay buffer holds, the dataset's included")
-    learning_starts: CountOrZero = Field(0, description="env steps before updates begin to be owed")
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 256
+    learning_starts: CountOrZero = Field(0, description="env steps before learning begins")
     train_frequency: Count = Field(1, description="env steps between rounds of as many updates")
-    learning_rate_schedule: Literal["constant"] = Field("constant", description="step sizes do not fall")
+    n_step: NStep = 1
+    prioritized: Prioritized = False
+    prioritized_alpha: PriorityExponent = 0.6
+    prioritized_beta_start: ImportanceStart = 0.4
+    prioritized_beta_end: ImportanceEnd = 1.0
 
-    @model_validator(mode="after")
-    def _check_memory(self) -> "IQLOnlineHParams":
-        if self.n_step > 1 or self.prioritized:
-            raise ValueError(
-                "n_step must be 1 and prioritized false: the rows of a dataset are single steps, all alike"
-            )
-        if self.init_from is None and (self.normalize_observations or self.reward_scale == "return"):
-            raise ValueError("normalize_observations and reward_scale: return are taken from a dataset: give init_from")
-        return self
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: ValueLayerNorm = False
+    orthogonal_init: OrthogonalInit = True
 
-    @field_serializer("init_from")
-    def _path_as_text(self, path: Path | None) -> str | None:
-        return None if path is None else str(path)
+    learning_rate: LearningRate = 3e-4
+    learning_rate_schedule: Literal["constant"] = Field(
+        "constant", description="schedule of the learning rates, which do not decay"
+    )
+    adam_eps: AdamEps = 1e-8
+    max_grad_norm: MaxGradNormOrNull = None
 
-    def updates_until(self, step: int) -> int:
-        return max(0, step - self.learning_starts) // self.train_frequency * self.train_frequency
+    gamma: Discount = 0.99
+    tau: Tau = 0.005
+    expectile: Expectile = 0.7
+    beta: InverseTemperature = 3.0
+    max_advantage_weight: MaxAdvantageWeight = 100.0
 
 
-class BCHParams(OfflineHParams, LearnerHParams):
+class BCHParams(HParams):
     """Behavioural cloning (Pomerleau 1991)."""
 
+    checks: ClassVar = (check_dataset, check_network)
+    run_checks: ClassVar = (check_evaluable,)
+
+    dataset_kind: DatasetSource = "random"
+    dataset_path: DatasetPath = None
+    dataset_id: DatasetId = None
+    dataset_size: DatasetSize = None
+    dataset_seed: DatasetSeed = 0
+    held_out: HeldOut = 0.0
+    reward_scale: RewardScale = "none"
+    reward_shift: RewardShift = 0.0
+    normalize_observations: NormalizeObservations = False
+    batch_size: BatchSize = 256
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+
+    learning_rate: LearningRate = 3e-4
+    learning_rate_schedule: CosineSchedule = "constant"
+    adam_eps: AdamEps = 1e-8
+    max_grad_norm: MaxGradNormOrNull = None
+
+    gamma: Discount = 0.99
+    tau: Tau = 0.005
     loss: Literal["nll", "mse"] = Field(
-        "nll", description="negative log-likelihood of the dataset's actions, or squared error of Box actions"
+        "nll", description="nll: negative log-likelihood of the dataset's actions; mse: squared error of Box actions"
     )
+
+
+# What the shared parts take: IQL's losses, the offline learner, the memory of a dataset.
+ExpectileHParams: TypeAlias = IQLHParams | IQLOnlineHParams
+LearnerHParams: TypeAlias = ExpectileHParams | BCHParams
+OfflineHParams: TypeAlias = IQLHParams | BCHParams | MOPOHParams

@@ -19,6 +19,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.actor_critic import ActorCriticHParams
+from rl_training.hparams.schedules import is_warm_up
 from rl_training.learners.checks import FLOATS, Expected, check_tensors
 from rl_training.learners.networks import build_network, check_output, zero_obs
 from rl_training.learners.optim import FlatModule
@@ -68,7 +69,7 @@ class ActorCritic:
         self.state = recipe.state()
         self._device = setup.device
         self._action_shape = action_field(setup.spaces.action).shape
-        self._total_updates = max(1, setup.hparams.updates_until(setup.total_timesteps))
+        self._total_updates = max(1, setup.total_updates)
         self._step_sizes = {name: float(rate) for name, rate in self.state.items() if name.endswith(".learning_rate")}
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise")}
         self._random_inputs: dict[tuple[int, bool], RandomInputs] = {}  # by rounds, and whether the actor learns
@@ -91,7 +92,7 @@ class ActorCritic:
         if not explore:
             return ActResult(self.recipe.best(self._outputs(obs)))
         generator = self._generators["action"]
-        if self.hparams.explores_blindly(step):
+        if is_warm_up(self.hparams, step):
             return ActResult(generator.uniform(-1.0, 1.0, (len(obs), *self._action_shape)).astype(np.float32))
         return ActResult(self.recipe.explore(self._outputs(obs), generator))
 

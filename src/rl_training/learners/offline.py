@@ -60,7 +60,7 @@ class OfflineLearner:
         self._policy = policy_distribution(setup.spaces.action)
         self._generator = setup.streams.numpy("action")
         self._normalizer = _obs_normalizer(setup)
-        self._total_updates = max(1, setup.hparams.updates_until(setup.total_timesteps))
+        self._total_updates = max(1, setup.total_updates)
         scale = reward_scale(setup.hparams, setup.dataset)
         known = {"reward_scale": torch.tensor(scale), "reward_shift": torch.tensor(setup.hparams.reward_shift)}
         if self._normalizer is not None:

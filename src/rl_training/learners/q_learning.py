@@ -17,6 +17,7 @@ from rl_training.acceleration.steps import accelerate
 from rl_training.core.setup import Setup
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import CheckpointError, ConfigError
+from rl_training.hparams import schedules
 from rl_training.hparams.dqn import QLearningHParams
 from rl_training.learners.networks import build_network
 from rl_training.learners.optim import FlatModule, Optimizer, clipped_adam, descend
@@ -100,7 +101,7 @@ class QLearner:
         self.num_updates = 0
         self._device = setup.device
         self._total_timesteps = setup.total_timesteps
-        self._total_updates = max(1, setup.hparams.updates_until(setup.total_timesteps))
+        self._total_updates = max(1, setup.total_updates)
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise", "eval_action")}
         self._random_inputs: dict[int, RandomInputs] = {}  # by the number of rows
         recipe.q_values.to(setup.device)  # the network, and what computes Q-values from its outputs
@@ -188,7 +189,7 @@ class QLearner:
     def _epsilon(self, step: int) -> float:
         if step < self.hparams.learning_starts:
             return 1.0  # nothing is learned yet: the untrained network's preference is no exploration
-        return self.hparams.epsilon(step, self._total_timesteps)
+        return schedules.epsilon(self.hparams, step, self._total_timesteps)
 
     def _acting_noise(self, rows: int, generator: np.random.Generator) -> Tensor:
         normal = generator.standard_normal((rows, self._noisy.size), np.float32)

@@ -1,12 +1,11 @@
 """The training loops, one per family."""
 
 from collections.abc import Sequence
-from functools import cache
-from typing import cast
+from functools import cache, partial
+from typing import Protocol, cast
 
 from rl_training.core.types import Replay, Rollouts, UpdateResult
-from rl_training.hparams.base import HParams, ReplayHParams
-from rl_training.hparams.offline import OfflineHParams
+from rl_training.hparams.base import HParams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.run import Run
@@ -15,11 +14,20 @@ MAX_UPDATES_AT_ONCE = 64  # batches that are drawn, and moved to the device, tog
 OFFLINE_UPDATES_AT_ONCE = 10  # the same where every step is an update, and callbacks see every tenth
 
 
-def run_off_policy(run: Run, hparams: ReplayHParams, callbacks: Sequence[Callback]) -> None:
+class BatchSettings(Protocol):
+    """What loops that draw batches read of an algorithm's settings."""
+
+    @property
+    def batch_size(self) -> int: ...
+
+
+def run_off_policy(run: Run, hparams: BatchSettings, callbacks: Sequence[Callback]) -> None:
     """Collect, remember, learn: until the env steps are taken or a callback or signal asks to stop."""
     algorithm, memory, collector = run.algorithm, cast(Replay, run.memory), cast(Collector, run.collector)
     num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
-    owed, at_once = hparams.updates_until, MAX_UPDATES_AT_ONCE if hparams.updates_at_once else 1
+    spec = run.config.spec
+    owed = partial(spec.updates_until, hparams)
+    at_once = MAX_UPDATES_AT_ONCE if spec.updates_at_once else 1
     sampler = cache(lambda updates: memory.sampler(updates * hparams.batch_size))
     while run.step < total_timesteps and not run.stop_reason:
         transitions = collector.step(algorithm, step=run.step)
@@ -57,14 +65,15 @@ def run_on_policy(run: Run, hparams: HParams, callbacks: Sequence[Callback]) -> 
             callback.on_step(run)
 
 
-def run_offline(run: Run, hparams: OfflineHParams, callbacks: Sequence[Callback]) -> None:
+def run_offline(run: Run, hparams: BatchSettings, callbacks: Sequence[Callback]) -> None:
     """Learn from what the memory holds: until the gradient steps are taken or as above. No env takes a step.
 
     Updates are made together up to the next multiple of some steps or of an interval of the settings: a function of the
     step alone, so that a resumed run makes them in the same groups, whose metrics are means.
     """
     config, memory = run.config, cast(Replay, run.memory)
-    intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval, *hparams.intervals)
+    own = (getattr(hparams, name) for name in config.spec.intervals)
+    intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval, *own)
     grid = [OFFLINE_UPDATES_AT_ONCE, *(interval for interval in intervals if interval)]
     sampler = cache(lambda updates: memory.sampler(updates * hparams.batch_size))
     while run.step < config.total_timesteps and not run.stop_reason:

@@ -11,6 +11,7 @@ from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.mixed_source import MIN_TRANSITIONS, MixedSource
 from rl_training.errors import TrainingError
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
+from rl_training.hparams.schedules import rollout_horizon
 from rl_training.learners.dynamics import OnEpoch
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.offline_evaluation import evaluations_on
@@ -55,7 +56,7 @@ def _train(run: Run, *, fits: bool, rolls_out: bool) -> None:
     if fits:
         algorithm.update_model(memory.real_transitions(), _watch(run))
     if rolls_out and algorithm.ensemble.num_fits:
-        algorithm.rollout(memory, hparams.horizon(run.step))
+        algorithm.rollout(memory, rollout_horizon(hparams, run.step))
     run.mid_step = False
 
 

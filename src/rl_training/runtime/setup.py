@@ -25,8 +25,7 @@ from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, op
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.space_checks import check_spaces
-from rl_training.hparams.datasets import DatasetChoice
-from rl_training.hparams.offline import OfflineHParams
+from rl_training.hparams.datasets import DatasetChoice, dataset_choice
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, NoCollector
 from rl_training.runtime.dataset_loading import load_transition_dataset
@@ -65,8 +64,7 @@ class PreparedRun:
 def resolve(config: TrainConfig) -> TrainConfig:
     """Fill in everything that "auto" and defaults leave open: the result repeats the run."""
     device = resolve_device(config.device)
-    hparams = config.hparams
-    worth_compiling = hparams.updates_until(config.total_timesteps) >= hparams.min_updates_to_compile
+    worth_compiling = config.total_updates >= config.spec.min_updates_to_compile
     mode = resolve_acceleration(config.acceleration, device_type=device.type, worth_compiling=worth_compiling)
     return config.resolved().updated(device=str(device), acceleration=mode)
 
@@ -96,9 +94,9 @@ def prepare_run(config: TrainConfig, options: RunOptions, factory: EnvFactory | 
     if factory is not None:
         check_backend(factory, config.execution_backend)
         setup = make_setup(config, factory, options.network)  # before a dataset is made or read for nothing
-    choice = config.hparams.dataset()
+    choice = dataset_choice(config.hparams)
     if choice is not None:
-        dataset, held_out = _load_dataset(config, choice, options, factory)
+        dataset, held_out = _load_dataset(choice, options, factory)
         if factory is None:
             setup = make_setup(config, None, options.network, spaces=dataset.spaces)
         setup = replace(setup, dataset=dataset, held_out=held_out)
@@ -107,14 +105,13 @@ def prepare_run(config: TrainConfig, options: RunOptions, factory: EnvFactory | 
 
 
 def _load_dataset(
-    config: TrainConfig, choice: DatasetChoice, options: RunOptions, factory: EnvFactory | None
+    choice: DatasetChoice, options: RunOptions, factory: EnvFactory | None
 ) -> tuple[TransitionDataset, TransitionDataset | None]:
     """Give what a run learns from besides its environment, if it has one, and what is held out, if anything is."""
     dataset = load_transition_dataset(
         choice, env_factory=factory, allow_entry_points=options.allow_entry_points, prefix=choice.prefix
     )
-    share = config.hparams.held_out if isinstance(config.hparams, OfflineHParams) else 0.0
-    return dataset.split(share, choice.dataset_seed) if share else (dataset, None)
+    return dataset.split(choice.held_out, choice.dataset_seed) if choice.held_out else (dataset, None)
 
 
 def make_setup(
@@ -140,6 +137,7 @@ def make_setup(
         spaces=spaces,
         hparams=config.hparams,
         total_timesteps=config.total_timesteps,
+        total_updates=config.total_updates,
         streams=Streams(config.seed),
         num_envs=config.num_envs,
         device=resolve_device(config.device),

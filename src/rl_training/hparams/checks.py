@@ -1,0 +1,58 @@
+"""Checks over several settings: plain functions whose parameters are named after the settings they look at."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from rl_training.hparams.fields import NetworkName, Sizes
+
+Check: TypeAlias = Callable[..., None]  # raises ValueError, and names the settings itself
+
+
+def run_checks(checks: Iterable[Check], values: Mapping[str, Any]) -> None:
+    """Call every check with the values that its parameters name."""
+    for check in checks:
+        check(**{name: values[name] for name in inspect.signature(check).parameters})
+
+
+def check_network(network: NetworkName, hidden_sizes: Sizes) -> None:
+    if network == "simba" and len(set(hidden_sizes)) != 1:
+        raise ValueError(f"network: simba needs hidden_sizes that are all alike, got {list(hidden_sizes)}")
+
+
+def check_replay(buffer_capacity: int, n_step: int) -> None:
+    if buffer_capacity < n_step:
+        raise ValueError(f"buffer_capacity must be at least n_step, {n_step}, got {buffer_capacity}")
+
+
+def check_rollout(num_steps: int, minibatch_size: int, normalize_advantages: bool, num_envs: int) -> None:
+    rows = num_steps * num_envs
+    if normalize_advantages and min(rows, minibatch_size) < 2:
+        raise ValueError(
+            f"normalize_advantages needs minibatches of at least 2 rows, got minibatch_size {minibatch_size} of {rows}"
+        )
+    if rows % minibatch_size:
+        divisors = [size for size in range(2 if normalize_advantages else 1, rows + 1) if rows % size == 0]
+        closest = min(divisors, key=lambda size: abs(size - minibatch_size))
+        raise ValueError(
+            f"minibatch_size must divide the rollout of num_steps * num_envs = {num_steps} * {num_envs} = "
+            f"{rows} rows, got {minibatch_size}; {closest} would do"
+        )
+
+
+def check_dynamics(num_ensembles: int, num_elites: int) -> None:
+    if num_elites > num_ensembles:
+        raise ValueError(f"num_elites must be at most num_ensembles, {num_ensembles}, got {num_elites}")
+
+
+def check_evaluable(dataset_kind: str, held_out: float, has_env: bool) -> None:
+    """Refuse a run without an environment that needs one to make its dataset or to be evaluated."""
+    if has_env:
+        return
+    if dataset_kind == "random":
+        raise ValueError("dataset_kind random needs an environment to act in, but env_id is empty")
+    if held_out == 0.0:
+        raise ValueError(
+            "held_out must be in (0, 1) if env_id is empty, got 0: without an environment only held-out data "
+            "can evaluate the policy"
+        )

@@ -1,0 +1,268 @@
+"""Field types that settings classes share: each carries its range and its description.
+
+A settings class then reads `gamma: Discount = 0.99`. A field that only one class has is described there.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BeforeValidator, Field, PlainSerializer, StrictBool
+
+from rl_training.hparams.datasets import DatasetKind
+
+
+def _whole_number(value: Any) -> Any:
+    """Accept `1e5` for 100000 in YAML, but neither `true` nor "64" for a number."""
+    if isinstance(value, bool | str):
+        raise ValueError("must be a whole number")
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError("must be a whole number")
+        return int(value)
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool | str):
+        raise ValueError("must be a number")
+    return value
+
+
+def _path_as_text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+# --- Kinds of values -------------------------------------------------------------------------------------------------
+
+# Bounds stand before these in an annotation: then the JSON Schema shows them.
+WHOLE = BeforeValidator(_whole_number)
+REAL = BeforeValidator(_number)
+
+Real = Annotated[float, REAL]
+Switch = StrictBool
+Count = Annotated[int, Ge(1), WHOLE]
+CountOrZero = Annotated[int, Ge(0), WHOLE]
+AtLeastTwo = Annotated[int, Ge(2), WHOLE]
+Fraction = Annotated[float, Ge(0.0), Le(1.0), REAL]
+OpenFraction = Annotated[float, Gt(0.0), Lt(1.0), REAL]
+Positive = Annotated[float, Gt(0.0), REAL]
+NonNegative = Annotated[float, Ge(0.0), REAL]
+Sizes = tuple[Count, ...]
+PathOrNull = Annotated[Path | None, PlainSerializer(_path_as_text, return_type=str | None)]
+
+# --- Data: replay ----------------------------------------------------------------------------------------------------
+
+BufferCapacity = Annotated[Count, Field(description="capacity of the replay buffer in transitions")]
+MemoryKind = Annotated[
+    Literal["ram", "mmap"],
+    Field(
+        description="where the replay buffer is stored; mmap: in a file, of which the system keeps in memory what fits"
+    ),
+]
+BatchSize = Annotated[Count, Field(description="transitions per gradient step")]
+LearningStarts = Annotated[CountOrZero, Field(description="env steps of random actions before learning begins")]
+TrainFrequency = Annotated[Count, Field(description="env steps between rounds of updates")]
+UpdatesPerStep = Annotated[Positive, Field(description="critic updates per env step")]
+NStep = Annotated[
+    Count, Field(description="rewards summed before the target bootstraps; fewer at the end of an episode")
+]
+Prioritized = Annotated[Switch, Field(description="sampling of transitions by their TD error (prioritized replay)")]
+PriorityExponent = Annotated[NonNegative, Field(description="exponent of the priorities; 0: uniform sampling")]
+ImportanceStart = Annotated[Fraction, Field(description="exponent of the importance weights at the first update")]
+ImportanceEnd = Annotated[
+    Fraction,
+    Field(description="exponent of the importance weights at the end of the run; 1: full correction of the sampling"),
+]
+
+# --- Data: datasets --------------------------------------------------------------------------------------------------
+
+DatasetSource = Annotated[
+    DatasetKind,
+    Field(description="kind of dataset; random: uniform actions in the run's env; else a file, or a Minari dataset"),
+]
+DatasetPath = Annotated[
+    PathOrNull, Field(description="file of an npz, hdf5 or parquet dataset, or folder of a Minari dataset")
+]
+DatasetId = Annotated[str | None, Field(description="name of a Minari dataset, such as mujoco/hopper/medium-v0")]
+DatasetSize = Annotated[
+    Count | None,
+    Field(description="transitions of a random dataset, null: 10000; of another the first ones to use, null: all"),
+]
+DatasetSeed = Annotated[
+    CountOrZero, Field(description="seed of a random dataset, and of the choice of held-out episodes")
+]
+HeldOut = Annotated[
+    float,
+    Ge(0.0),
+    Lt(1.0),
+    REAL,
+    Field(description="share of the episodes held out from training, for offline evaluation"),
+]
+RewardScale = Annotated[
+    Positive | Literal["none", "return"],
+    Field(description="factor on rewards; return: 1000 / (largest - smallest return of the dataset's episodes)"),
+]
+RewardShift = Annotated[Real, Field(description="constant added to the scaled rewards")]
+NormalizeObservations = Annotated[
+    Switch, Field(description="normalization of observations by the dataset's mean and standard deviation")
+]
+
+# --- Data: rollouts --------------------------------------------------------------------------------------------------
+
+NumSteps = Annotated[Count, Field(description="steps per env between updates; a rollout has num_steps * num_envs rows")]
+UpdateEpochs = Annotated[Count, Field(description="passes over each rollout")]
+MinibatchSize = Annotated[Count, Field(description="rows per gradient step; must divide the rows of a rollout")]
+Normalize = Annotated[
+    Literal["none", "obs", "returns", "both"],
+    Field(
+        description="normalization by running statistics, saved with the policy; obs: observations; returns: rewards, "
+        "by the standard deviation of the return"
+    ),
+]
+
+# --- Network ---------------------------------------------------------------------------------------------------------
+
+NetworkName = Literal["mlp", "simba"]
+NetworkKind = Annotated[
+    NetworkName, Field(description="mlp: hidden layers one after the other; simba: residual blocks of their sizes")
+]
+HiddenSizes = Annotated[Sizes, Field(description="units of the hidden layers after the encoder")]
+CriticLayerNorm = Annotated[
+    Switch, Field(description="layer normalization of the critics' hidden layers; values diverge far less with it")
+]
+Activation = Annotated[
+    Literal["tanh", "relu"], Field(description="activation function of the hidden layers after the encoder")
+]
+SharedTrunk = Annotated[
+    Literal["auto", "yes", "no"],
+    Field(description="one encoder and hidden layers for policy and value; auto: if there is an image"),
+]
+PolicyOrthogonalInit = Annotated[
+    Switch, Field(description="orthogonal initial weights, small at the policy's output; zero biases")
+]
+LogStdInit = Annotated[Real, Field(description="initial log standard deviation of Box actions, which span [-1, 1]")]
+
+# --- Optimizer -------------------------------------------------------------------------------------------------------
+
+LearningRate = Annotated[Positive, Field(description="learning rate of Adam; the initial one if it decays")]
+ActorLearningRate = Annotated[
+    Positive | None, Field(description="learning rate of the actor; null: same as learning_rate")
+]
+AlphaLearningRate = Annotated[
+    Positive | None, Field(description="learning rate of the temperature; null: same as learning_rate")
+]
+PolicyLearningRate = Annotated[
+    Positive,
+    Field(description="learning rate of Adam for actor, critics and temperature; the initial one if it decays"),
+]
+LinearSchedule = Annotated[
+    Literal["constant", "linear"],
+    Field(description="schedule of the learning rates; linear: decay to 0 over the run"),
+]
+CosineSchedule = Annotated[
+    Literal["constant", "cosine"],
+    Field(description="schedule of the policy's learning rate; cosine: decay to 0 over the run"),
+]
+AdamEps = Annotated[Positive, Field(description="epsilon of Adam")]
+MaxGradNorm = Annotated[Positive, Field(description="global norm to which larger gradients are clipped")]
+MaxGradNormOrNull = Annotated[
+    Positive | None, Field(description="norm to which larger gradients are clipped; null: no clipping")
+]
+
+# --- Algorithm: values and critics -----------------------------------------------------------------------------------
+
+Discount = Annotated[Fraction, Field(description="discount factor per env step")]
+Tau = Annotated[
+    Fraction, Field(description="share of the distance to the critics that the target networks move per update")
+]
+PolicyDelay = Annotated[Count, Field(description="critic updates per actor update")]
+Temperature = Annotated[
+    Positive | Literal["auto"],
+    Field(description="temperature: weight of the entropy; auto: learned, so that the entropy meets target_entropy"),
+]
+TargetEntropy = Annotated[
+    Real | Literal["auto"],
+    Field(
+        description="entropy that alpha: auto aims at, in nats, of actions in [-1, 1]; auto: minus the number of "
+        "action dimensions"
+    ),
+]
+
+# --- Algorithm: policy gradient --------------------------------------------------------------------------------------
+
+GaeLambda = Annotated[
+    Fraction, Field(description="lambda of generalized advantage estimation: 0 = TD error, 1 = return")
+]
+ClipCoef = Annotated[
+    Positive, Field(description="clip range of the probability ratio, 1 ± this; the initial one if it decays")
+]
+ClipSchedule = Annotated[
+    Literal["constant", "linear"], Field(description="schedule of clip_coef; linear: decay to 0 over the run")
+]
+ValueClip = Annotated[
+    Switch, Field(description="clipping of the value's step by clip_coef, too; only sensible with normalized returns")
+]
+ValueCoef = Annotated[NonNegative, Field(description="weight of the value's mean squared error")]
+EntropyCoef = Annotated[NonNegative, Field(description="weight of the policy's entropy, which keeps it exploring")]
+TargetKL = Annotated[
+    Positive | None,
+    Field(description="approximate KL divergence; an update stops at 1.5 times this; null: it never stops early"),
+]
+NormalizeAdvantages = Annotated[
+    Switch, Field(description="scaling of advantages to zero mean and unit standard deviation in each minibatch")
+]
+RecomputeAdvantages = Annotated[
+    Switch, Field(description="new advantages before each epoch, from the values learned so far")
+]
+SampledEvaluation = Annotated[
+    Switch,
+    Field(
+        description="evaluation and prediction with sampled actions, as is usual for Atari, instead of the most likely "
+        "ones"
+    ),
+]
+
+# --- Algorithm: IQL --------------------------------------------------------------------------------------------------
+
+Expectile = Annotated[
+    OpenFraction,
+    Field(description="expectile of the critics' values of the dataset's actions, which V learns; 0.5: their mean"),
+]
+InverseTemperature = Annotated[
+    Positive, Field(description="inverse temperature: the larger, the more the better actions outweigh others")
+]
+MaxAdvantageWeight = Annotated[Positive, Field(description="largest weight of an action")]
+ValueLayerNorm = Annotated[
+    Switch, Field(description="layer normalization of the hidden layers of the critics and of V")
+]
+OrthogonalInit = Annotated[
+    Switch, Field(description="orthogonal initial weights of gain sqrt(2), zero biases; false: PyTorch's defaults")
+]
+
+# --- Algorithm: dynamics models --------------------------------------------------------------------------------------
+
+NumEnsembles = Annotated[Count, Field(description="dynamics models in the ensemble, its members")]
+NumElites = Annotated[
+    Count, Field(description="members with the smallest error on held-out data; only these are used in rollouts")
+]
+ModelHiddenSizes = Annotated[Sizes, Field(description="units of each member's hidden layers")]
+ModelLearningRate = Annotated[Positive, Field(description="learning rate of Adam for the ensemble")]
+ModelBatchSize = Annotated[Count, Field(description="transitions per gradient step of each member")]
+ModelPatience = Annotated[
+    Count, Field(description="epochs in a row that improve no member by more than 1 %, after which a fit ends")
+]
+ModelMaxEpochs = Annotated[Count, Field(description="largest number of passes over the data in one fit")]
+ModelHoldoutRatio = Annotated[
+    OpenFraction, Field(description="share of the transitions held out to evaluate a fit, at most 5000 of them")
+]
+RolloutHorizon = Annotated[Count, Field(description="steps of a rollout, unless it terminates before")]
+SyntheticCapacity = Annotated[
+    Count, Field(description="largest number of rollout transitions that are kept, for any horizon")
+]
+SyntheticRefreshes = Annotated[Count, Field(description="latest refreshes whose transitions are kept")]
+SyntheticRatio = Annotated[Fraction, Field(description="share of each batch that comes from rollouts")]
+Termination = Annotated[
+    Literal["auto", "learned", "never"],
+    Field(description="what ends a rollout; auto: the environment's rule if it is known, else learned; never: nothing"),
+]
