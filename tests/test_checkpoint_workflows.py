@@ -477,7 +477,7 @@ def test_log_on_a_full_disk_names_itself(tmp_path: Path) -> None:
     os.dup2(os.open("/dev/full", os.O_WRONLY), log._file.fileno())
     log.write({"step": 1})
     with pytest.raises(
-        CheckpointError, match=r"metrics\.jsonl cannot be written: .*No space.*the checkpoints are whole"
+        CheckpointError, match=r"metrics\.jsonl cannot be written: .*No space.*the checkpoints are intact"
     ):
         log.flush()
     log.close()  # silent: it would hide the error that ended the run

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from conftest import assert_identical
 from rl_training.core import memory_limits
 from rl_training.core.spaces import Spaces, to_env_actions
-from rl_training.data.dataset_memory import replay_of
-from rl_training.datasets.checks import to_own_actions
+from rl_training.data.dataset_memory import replay_from_dataset
+from rl_training.datasets.checks import from_env_actions
 from rl_training.datasets.transition_dataset import TransitionDataset
-from rl_training.datasets.transitions import Transitions, assemble
+from rl_training.datasets.transitions import Transitions, build_transitions
 from rl_training.envs.factory import make_env_factory
 from rl_training.errors import ConfigError, DatasetError
 from rl_training.hparams.offline import OfflineHParams
@@ -46,7 +46,7 @@ def columns(
 
 
 def dataset_of(found: dict[str, np.ndarray], spaces: Spaces = LINE) -> TransitionDataset:
-    return TransitionDataset.of(assemble(found, source="the file", spaces=spaces))
+    return TransitionDataset.from_transitions(build_transitions(found, source="the file", spaces=spaces))
 
 
 def as_arrays(dataset: TransitionDataset) -> dict[str, np.ndarray]:
@@ -132,7 +132,7 @@ def test_arrays_cannot_be_written_to() -> None:
 
 def test_the_memory_draws_every_row_with_its_own_fields() -> None:
     dataset = load_random("Pendulum-v1", size=50)
-    memory = replay_of(dataset, generator=np.random.default_rng(0))
+    memory = replay_from_dataset(dataset, generator=np.random.default_rng(0))
     batch = memory.sample(2_000)
     rows = [int(np.flatnonzero((dataset.obs == obs).all(1))[0]) for obs in batch["obs"].numpy()]
     assert set(rows) == set(range(50))
@@ -173,7 +173,7 @@ def test_a_memory_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) 
     dataset = dataset_of(columns([0, 1], [0, 0], next_observations=[1, 2]))
     monkeypatch.setattr(memory_limits, "available_memory", lambda: 10)
     with pytest.raises(ConfigError, match=r"2 transitions of the file needs .* only .* are available"):
-        replay_of(dataset, generator=np.random.default_rng(0))
+        replay_from_dataset(dataset, generator=np.random.default_rng(0))
 
 
 # --- Actions ---------------------------------------------------------------------------------------------------------
@@ -199,14 +199,14 @@ PAIR = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
     ids=str,
 )
 def test_actions_become_ours(space: gym.Space[Any], theirs: Any, ours: Any) -> None:
-    assert np.allclose(to_own_actions(np.array(theirs), space, "the file"), ours)
+    assert np.allclose(from_env_actions(np.array(theirs), space, "the file"), ours)
 
 
 @given(st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=20))
 def test_actions_come_back_from_the_environments_side(actions: list[float]) -> None:
     space = Box(-2.0, 6.0, (1,), np.float32)
     ours = np.array(actions, np.float32)[:, None]
-    assert np.allclose(to_own_actions(to_env_actions(space)(ours), space, "the file"), ours, atol=1e-6)
+    assert np.allclose(from_env_actions(to_env_actions(space)(ours), space, "the file"), ours, atol=1e-6)
 
 
 # --- What is refused -------------------------------------------------------------------------------------------------
@@ -245,36 +245,36 @@ def test_construction_refuses_with_a_count_and_the_first_offender(change: dict[s
 
 def stored(**changes: Any) -> Transitions:
     values = {**columns([0, 0, 1], [0, 0, 0], next_observations=[1, 2, 3]), **changes}
-    return assemble(values, source="the file", spaces=changes.pop("spaces", None))
+    return build_transitions(values, source="the file", spaces=changes.pop("spaces", None))
 
 
 def test_a_file_must_fit_the_environment() -> None:
     pendulum = Spaces(Box(-1, 1, (1,), np.float32), Box(-2.0, 2.0, (1,), np.float32))
     narrow = Spaces(pendulum.observation, Box(-1.0, 1.0, (1,), np.float32))
     actions = np.zeros((3, 1), np.float32)
-    found = assemble({**stored().columns(), "actions": actions}, source="the file", spaces=narrow)
+    found = build_transitions({**stored().columns(), "actions": actions}, source="the file", spaces=narrow)
     with pytest.raises(DatasetError, match=r"the action space Box\(-1.0, .*, but the environment has Box\(-2.0"):
-        TransitionDataset.of(found, pendulum)
+        TransitionDataset.from_transitions(found, pendulum)
 
 
 def test_without_declared_spaces_the_arrays_tell_them() -> None:
-    dataset = TransitionDataset.of(stored())
+    dataset = TransitionDataset.from_transitions(stored())
     assert dataset.spaces.action == Discrete(2)
     assert dataset.spaces.observation == Box(-np.inf, np.inf, (1,), np.float32)
 
 
 def test_actions_of_unknown_bounds_are_refused() -> None:
     with pytest.raises(DatasetError, match=r"action space is not declared.*in 1 of 3 rows, first in row 1: \[2"):
-        TransitionDataset.of(stored(actions=np.array([[0.0], [2.0], [1.0]])))
+        TransitionDataset.from_transitions(stored(actions=np.array([[0.0], [2.0], [1.0]])))
 
 
 def test_observations_may_overstep_their_bounds_a_little_but_not_far(caplog: pytest.LogCaptureFixture) -> None:
     bounded = Spaces(Box(-2.0, 2.0, (1,), np.float32), Discrete(2))
-    assert len(TransitionDataset.of(stored(), bounded)) == 3
+    assert len(TransitionDataset.from_transitions(stored(), bounded)) == 3
     assert "next_obs overstep" in caplog.text
     far = stored(observations=np.array([[0.0], [1.0], [7.0]], np.float32))
     with pytest.raises(DatasetError, match=r"obs lie far outside Box.* in 1 of 3 rows, first in row 2"):
-        TransitionDataset.of(far, bounded)
+        TransitionDataset.from_transitions(far, bounded)
 
 
 # --- Random datasets -------------------------------------------------------------------------------------------------

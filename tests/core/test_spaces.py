@@ -94,7 +94,7 @@ def test_how_an_observation_is_stored(space: Any, dtype: Any) -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(0, 256), (-1, 200)])
 def test_integer_images_beyond_a_byte_are_refused(low: int, high: int) -> None:
-    with pytest.raises(SpaceError, match=rf"integer images must lie in 0\.\.255, but this space spans {low}\.\.{high}"):
+    with pytest.raises(SpaceError, match=rf"integer images must be in 0\.\.255, but this space spans {low}\.\.{high}"):
         observation_field(Box(low, high, (8, 8, 3), np.int32))
 
 
@@ -110,7 +110,7 @@ CANNOT = "the part 'a.b' of the observation space cannot be "
         (spaces.Graph(VECTOR, None), CANNOT + "encoded: it is Graph("),
         (spaces.MultiDiscrete([2, 2]), CANNOT + "encoded: it is MultiDiscrete("),
         (Box(0, 1, (0,), np.float32), CANNOT + "encoded: it is Box("),
-        (Box(0, 300, (8, 8, 3), np.int32), CANNOT + "stored: integer images must lie in 0..255"),
+        (Box(0, 300, (8, 8, 3), np.int32), CANNOT + "stored: integer images must be in 0..255"),
         pytest.param(
             Box(0, 1, (2,), np.longdouble),
             CANNOT + f"stored: its dtype is {np.dtype(np.longdouble)}",
@@ -185,7 +185,7 @@ def test_other_actions_have_no_masks(space: Any) -> None:
         (
             Box(0, 300, (8, 8, 3), np.int32),
             TWO,
-            "integer images must lie in 0..255, but this space spans 0..300: Box(0, 300, (8, 8, 3), int32)",
+            "integer images must be in 0..255, but this space spans 0..300: Box(0, 300, (8, 8, 3), int32)",
         ),
     ],
 )

@@ -327,8 +327,8 @@ def test_forgotten_rows_are_not_drawn(prioritized: bool) -> None:
         assert int(drawn.max()) < storage.end
         buffer.update_priorities(torch.ones(8))
     assert len(buffer) < 200  # there are forgotten ones
-    wanted = set(range(storage.first, storage.end))
-    assert {int(number) for _ in range(40) for number in buffer.sample(100)["rewards"]} == wanted
+    expected = set(range(storage.first, storage.end))
+    assert {int(number) for _ in range(40) for number in buffer.sample(100)["rewards"]} == expected
 
 
 @given(

@@ -77,7 +77,7 @@ def test_the_tree_finds_what_the_running_sum_of_all_priorities_finds(data: st.Da
     tree.set(np.array([0]), np.array([1.0]))
     fractions = rng.integers(0, 2**10, size=64) / 2**10
     targets = (np.arange(64) + fractions) * (model.sum() / 64)
-    assert np.array_equal(tree.find_strata(fractions), model.cumsum().searchsorted(targets, "right"))
+    assert np.array_equal(tree.find_stratified_places(fractions), model.cumsum().searchsorted(targets, "right"))
 
 
 @given(
@@ -93,7 +93,7 @@ def test_no_place_without_priority_is_found_and_none_past_the_end(
     tree.set(np.arange(len(priorities)), np.array(priorities))
     ones = np.ones(batch_size)  # what a fraction just below 1 may be rounded to: the target is the total itself
     for fractions in (np.random.default_rng(seed).random(batch_size), np.zeros(batch_size), ones):
-        places = tree.find_strata(fractions)
+        places = tree.find_stratified_places(fractions)
         assert places.max() < len(priorities)
         assert (np.array(priorities)[places] > 0).all()
 
@@ -102,7 +102,7 @@ def test_the_last_place_is_found_in_trees_of_any_size() -> None:
     for capacity in [*range(1, 50), 1_023, 1_024, 1_025, 2_047, 2_049, 3_126, 6_251, 100_000]:
         tree = SumTree(capacity)
         tree.set_range(0, capacity, 1.0)
-        assert tree.find_strata(np.ones(3))[-1] == capacity - 1
+        assert tree.find_stratified_places(np.ones(3))[-1] == capacity - 1
 
 
 def test_sums_do_not_drift() -> None:
@@ -113,7 +113,7 @@ def test_sums_do_not_drift() -> None:
         tree.set(np.array([17]), np.array([1e16]))
         tree.set(np.array([17]), np.array([1.0]))
     fractions = np.zeros(5_000)
-    assert np.array_equal(tree.find_strata(fractions), np.arange(5_000))
+    assert np.array_equal(tree.find_stratified_places(fractions), np.arange(5_000))
 
 
 # --- Drawing ---------------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def test_td_errors_of_another_shape_are_refused() -> None:
 def test_td_errors_without_a_batch_are_refused() -> None:
     buffer = make_buffer(4)
     buffer.add(rows_from(0, 4))
-    with pytest.raises(RuntimeError, match="no batch was drawn"):
+    with pytest.raises(RuntimeError, match="no batch was sampled"):
         buffer.update_priorities(torch.ones(4))
 
 

@@ -241,7 +241,7 @@ def test_a_rollout_with_masks_is_refused_where_there_are_none() -> None:
 def test_a_full_buffer_takes_no_further_step() -> None:
     buffer = make_buffer(num_steps=1)
     buffer.add(step_number(0))
-    with pytest.raises(RuntimeError, match="the rollout is full: it must be taken before the next step is added"):
+    with pytest.raises(RuntimeError, match=r"the rollout is full: call rollout\(\) before adding the next step"):
         buffer.add(step_number(1))
 
 

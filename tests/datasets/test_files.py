@@ -21,7 +21,7 @@ from conftest import assert_identical
 from rl_training.core import memory_limits
 from rl_training.core.spaces import Spaces
 from rl_training.datasets.files import FORMATS, read_transitions, write_transitions
-from rl_training.datasets.metadata import to_text
+from rl_training.datasets.metadata import metadata_to_text
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.datasets.transitions import Transitions
 from rl_training.envs.factory import make_env_factory
@@ -42,7 +42,7 @@ def recorded(env_id: str, steps: int = 250) -> Transitions:
 
 
 def load(path: Path) -> TransitionDataset:
-    return TransitionDataset.of(read_transitions(path))
+    return TransitionDataset.from_transitions(read_transitions(path))
 
 
 # --- Whole files -----------------------------------------------------------------------------------------------------
@@ -233,12 +233,12 @@ def good() -> dict[str, Any]:
         "next_observations": obs[1:],
         "terminations": np.array([False, False, True]),
         "truncations": np.array([False, False, False]),
-        "metadata": np.array(to_text(SPACES, "Pendulum-v1")),
+        "metadata": np.array(metadata_to_text(SPACES, "Pendulum-v1")),
     }
 
 
 def metadata(**changes: Any) -> dict[str, Any]:
-    return {"metadata": np.array(json.dumps({**json.loads(to_text(SPACES, "Pendulum-v1")), **changes}))}
+    return {"metadata": np.array(json.dumps({**json.loads(metadata_to_text(SPACES, "Pendulum-v1")), **changes}))}
 
 
 def without(*names: str, **changes: Any) -> dict[str, Any]:
@@ -690,7 +690,7 @@ WRONG_MINARI: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut data": (lambda folder: rewrite(folder / "data/main_data.hdf5", lambda data: data[:3_000]), "damaged"),
     "no last observation": (
         lambda folder: edit_episode(folder, "observations", np.zeros((50, 3), np.float32)),
-        "episode 1 has 50 rewards and 50 observations, wanted are 51",
+        "episode 1 has 50 rewards and 50 observations, expected 51",
     ),
     "observations of another shape": (
         lambda folder: edit_episode(folder, "observations", np.zeros((51, 4), np.float32)),

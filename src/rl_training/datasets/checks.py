@@ -21,7 +21,7 @@ _NAME_ENV = "name the environment: env_id in a config, --env of `dataset inspect
 # --- Spaces ----------------------------------------------------------------------------------------------------------
 
 
-def agreed_spaces(transitions: Transitions, env_spaces: Spaces | None) -> Spaces:
+def resolve_spaces(transitions: Transitions, env_spaces: Spaces | None) -> Spaces:
     """The environment's spaces, which must agree with the file's; the file's; or what the arrays look like."""
     source, declared = transitions.source, transitions.spaces
     if env_spaces is not None:
@@ -33,7 +33,7 @@ def agreed_spaces(transitions: Transitions, env_spaces: Spaces | None) -> Spaces
                 if not _is_same_space(ours, theirs, compare_bounds=role == "action"):
                     raise DatasetError(f"{source} has the {role} space {theirs}, but the environment has {ours}")
         return Spaces(env_spaces.observation, env_spaces.action)
-    known = declared or Spaces(_observations_like(transitions), _actions_like(transitions))
+    known = declared or Spaces(_infer_observation_space(transitions), _infer_action_space(transitions))
     if observation_kind(known.observation) is None:
         raise DatasetError(f"{source}: observations of {known.observation} cannot be encoded")
     if action_kind(known.action) is None:
@@ -53,7 +53,7 @@ def _is_same_space(ours: gym.Space[Any], theirs: gym.Space[Any], *, compare_boun
     return ours == theirs
 
 
-def _observations_like(transitions: Transitions) -> gym.Space[Any]:
+def _infer_observation_space(transitions: Transitions) -> gym.Space[Any]:
     obs = transitions.observations
     if obs.dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, obs.shape[1:], np.float32)
@@ -67,7 +67,7 @@ def _observations_like(transitions: Transitions) -> gym.Space[Any]:
     return spaces.Box(low, high, obs.shape[1:], obs.dtype.type if bounds else np.uint8)
 
 
-def _actions_like(transitions: Transitions) -> gym.Space[Any]:
+def _infer_action_space(transitions: Transitions) -> gym.Space[Any]:
     """Whole numbers are choices; others lie in [-1, 1], or nobody knows where."""
     actions, source = transitions.actions, transitions.source
     unknown = "the action space is not declared"
@@ -85,13 +85,15 @@ def _actions_like(transitions: Transitions) -> gym.Space[Any]:
 # --- Values ----------------------------------------------------------------------------------------------------------
 
 
-def to_own_actions(actions: np.ndarray, space: gym.Space[Any], source: str) -> np.ndarray:
+def from_env_actions(actions: np.ndarray, space: gym.Space[Any], source: str) -> np.ndarray:
     """Make the environment's actions ours: the inverse of `schema.to_env_actions`. Refuse those out of range."""
-    wanted = action_field(space)
-    if not wanted.shape and actions.shape[1:] == (1,):
+    expected = action_field(space)
+    if not expected.shape and actions.shape[1:] == (1,):
         actions = actions[:, 0]  # how several libraries store choices
     is_box = isinstance(space, spaces.Box)
-    actions = cast("actions", actions, wanted.shape, np.dtype(np.float64) if is_box else wanted.dtype, source)
+    actions = cast_column(
+        "actions", actions, expected.shape, np.dtype(np.float64) if is_box else expected.dtype, source
+    )
     if isinstance(space, spaces.Box):
         if not space.is_bounded("both"):
             raise DatasetError(f"{source}: actions need finite bounds, but their space is {space}")
@@ -105,24 +107,24 @@ def to_own_actions(actions: np.ndarray, space: gym.Space[Any], source: str) -> n
         return np.clip(spread, -1.0, 1.0).astype(np.float32)
     start = np.asarray(getattr(space, "start", 0), np.int64)
     own: np.ndarray = actions - start
-    refuse_rows(_not_choices(own, space), actions, f"actions lie outside {space}", source)
+    refuse_rows(_out_of_range(own, space), actions, f"actions lie outside {space}", source)
     return own
 
 
-def _not_choices(own: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
+def _out_of_range(own: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
     sizes = space.nvec if isinstance(space, spaces.MultiDiscrete) else getattr(space, "n", 2)
     if isinstance(space, spaces.MultiBinary):
         sizes = 2
     return rows_with((own < 0) | (own >= sizes))
 
 
-def check_own_actions(actions: np.ndarray, space: gym.Space[Any], source: str) -> None:
+def check_actions(actions: np.ndarray, space: gym.Space[Any], source: str) -> None:
     is_box = isinstance(space, spaces.Box)
-    outside = rows_with(~(np.abs(actions) <= 1.0)) if is_box else _not_choices(actions, space)
+    outside = rows_with(~(np.abs(actions) <= 1.0)) if is_box else _out_of_range(actions, space)
     refuse_rows(outside, actions, f"actions lie outside {'[-1, 1]' if is_box else space}", source)
 
 
-def cast(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any], source: str) -> np.ndarray:
+def cast_column(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any], source: str) -> np.ndarray:
     """Bring a column into the dtype in which it is stored; refuse other shapes, and floats for whole numbers."""
     if array.shape[1:] != shape:
         raise DatasetError(f"{source}: {name} must have shape {(len(array), *shape)}, found {array.shape}")
@@ -154,7 +156,7 @@ def check_observations(name: str, rows: np.ndarray, space: gym.Space[Any], sourc
         refuse_non_finite(part_name, values, source)
         if isinstance(part, spaces.Discrete | spaces.MultiBinary):
             own = values.astype(np.int64) - int(getattr(part, "start", 0))
-            refuse_rows(_not_choices(own, part), values, f"{part_name} lie outside {part}", source)
+            refuse_rows(_out_of_range(own, part), values, f"{part_name} lie outside {part}", source)
         elif isinstance(part, spaces.Box):
             low, high = part.low, part.high
             outside = rows_with((values < low) | (values > high))

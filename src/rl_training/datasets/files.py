@@ -39,7 +39,7 @@ FORMATS: Mapping[FileKind, Format] = {
 }
 
 
-def kind_of(path: Path) -> FileKind:
+def file_kind(path: Path) -> FileKind:
     """Tell the format by the file's name; a folder is a Minari dataset."""
     for kind, known in FORMATS.items():
         if path.suffix.lower() in known.suffixes:
@@ -54,14 +54,14 @@ def read_transitions(path: Path, kind: FileKind | None = None, *, allow_entry_po
     """Read a dataset; `kind` in place of what its name says."""
     if not path.exists():
         raise DatasetError(f"there is no dataset {path}")
-    return FORMATS[kind or kind_of(path)].read(path, allow_entry_points=allow_entry_points)
+    return FORMATS[kind or file_kind(path)].read(path, allow_entry_points=allow_entry_points)
 
 
 def check_new(path: Path) -> FileKind:
     """Give the format of a file that is to be written; refuse to write over one."""
     if path.exists():
         raise ConfigError(f"{path} exists: remove it, or name another")
-    return kind_of(path)
+    return file_kind(path)
 
 
 def write_transitions(transitions: Transitions, path: Path) -> None:

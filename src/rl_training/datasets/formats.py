@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from rl_training.core.memory_limits import check_memory
-from rl_training.datasets.metadata import MAX_TEXT, METADATA_KEY, from_text, to_text
-from rl_training.datasets.transitions import Transitions, assemble, find_columns
+from rl_training.datasets.metadata import MAX_TEXT, METADATA_KEY, metadata_from_text, metadata_to_text
+from rl_training.datasets.transitions import Transitions, build_transitions, match_columns
 from rl_training.errors import ConfigError, DatasetError, UserError
 
 _EXTRA = "pip install 'rl-training[offline]'"
@@ -20,7 +20,7 @@ _ROWS_AT_ONCE = 65_536  # of a Parquet file
 _D4RL_NAMES = {"terminations": "terminals", "truncations": "timeouts"}  # the others are named as ours
 
 
-def optional(module: str, what: str) -> ModuleType:
+def import_optional(module: str, what: str) -> ModuleType:
     """Import a package that only datasets need."""
     import importlib
 
@@ -42,7 +42,7 @@ def check_file(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def damage_told(path: Path, what: str) -> Iterator[None]:
+def report_damage(path: Path, what: str) -> Iterator[None]:
     """Turn what a library raises over a damaged file into one message that names the file.
 
     All errors: with bytes changed at random, they range from zlib's own to a TypeError.
@@ -66,21 +66,21 @@ def check_size(num_bytes: int, path: Path) -> None:
 def read_npz(path: Path, *, allow_entry_points: bool = False) -> Transitions:
     """Read arrays from a zip of npy files; see docs/datasets.md for their names."""
     check_file(path)
-    with damage_told(path, "a npz file"), zipfile.ZipFile(path) as archive:
+    with report_damage(path, "a npz file"), zipfile.ZipFile(path) as archive:
         members = [name.removesuffix(".npy") for name in archive.namelist()]
         if len(set(members)) < len(members):
             raise DatasetError(f"{path} has a member twice: {', '.join(sorted(set(members)))}")
-        names = find_columns(members, str(path))
-        wanted = [*names.values(), *([METADATA_KEY] if METADATA_KEY in members else [])]
-        check_size(sum(_npy_bytes(archive, name, path) for name in wanted), path)
+        names = match_columns(members, str(path))
+        expected = [*names.values(), *([METADATA_KEY] if METADATA_KEY in members else [])]
+        check_size(sum(_npy_bytes(archive, name, path) for name in expected), path)
         columns = {ours: _read_npy(archive, name) for ours, name in names.items()}
         spaces, env_id = None, ""
         if METADATA_KEY in members:
             text = _read_npy(archive, METADATA_KEY)
             if text.dtype.kind != "U" or text.ndim:
                 raise DatasetError(f"{path}: {METADATA_KEY!r} must be a text, found dtype {text.dtype}")
-            spaces, env_id = from_text(text.item(), str(path), allow_entry_points=allow_entry_points)
-    return assemble(columns, source=str(path), spaces=spaces, env_id=env_id)
+            spaces, env_id = metadata_from_text(text.item(), str(path), allow_entry_points=allow_entry_points)
+    return build_transitions(columns, source=str(path), spaces=spaces, env_id=env_id)
 
 
 def _npy_bytes(archive: zipfile.ZipFile, name: str, path: Path) -> int:
@@ -115,14 +115,14 @@ def write_npz(transitions: Transitions, path: Path) -> None:
 
 
 def write_npz_to(file: BinaryIO, transitions: Transitions) -> None:
-    metadata = {METADATA_KEY: np.array(metadata_text(transitions))}
+    metadata = {METADATA_KEY: np.array(transitions_metadata(transitions))}
     np.savez_compressed(file, allow_pickle=False, **transitions.columns(), **metadata)
 
 
-def metadata_text(transitions: Transitions) -> str:
+def transitions_metadata(transitions: Transitions) -> str:
     if transitions.spaces is None:
         return "{}"
-    return to_text(transitions.spaces, transitions.env_id)
+    return metadata_to_text(transitions.spaces, transitions.env_id)
 
 
 # --- HDF5 ------------------------------------------------------------------------------------------------------------
@@ -130,9 +130,9 @@ def metadata_text(transitions: Transitions) -> str:
 
 @contextlib.contextmanager
 def open_hdf5(path: Path) -> Iterator[Any]:
-    h5py = optional("h5py", f"the HDF5 file {path}")
+    h5py = import_optional("h5py", f"the HDF5 file {path}")
     check_file(path)
-    with damage_told(path, "a HDF5 file"):
+    with report_damage(path, "a HDF5 file"):
         if not h5py.is_hdf5(path):
             raise DatasetError(f"{path} is not a HDF5 file")
         with h5py.File(path, "r") as file:
@@ -141,7 +141,7 @@ def open_hdf5(path: Path) -> Iterator[Any]:
 
 def hdf5_member(group: Any, name: str, path: Path) -> Any:
     """Give what lies in the file under a name; links out of it, or to elsewhere in it, are not followed."""
-    h5py = optional("h5py", f"the HDF5 file {path}")
+    h5py = import_optional("h5py", f"the HDF5 file {path}")
     link = group.get(name, getlink=True)
     if not isinstance(link, h5py.HardLink):
         raise DatasetError(f"{path}: {name!r} is a link ({type(link).__name__}), which is not followed")
@@ -150,7 +150,7 @@ def hdf5_member(group: Any, name: str, path: Path) -> Any:
 
 def hdf5_array(group: Any, name: str, path: Path) -> tuple[int, Callable[[], np.ndarray]]:
     """Give the bytes that an array will take, and the function that reads it."""
-    h5py = optional("h5py", f"the HDF5 file {path}")
+    h5py = import_optional("h5py", f"the HDF5 file {path}")
     dataset = hdf5_member(group, name, path)
     if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
         raise DatasetError(f"{path}: {name!r} must be an array, found {type(dataset).__name__}")
@@ -164,7 +164,7 @@ def hdf5_array(group: Any, name: str, path: Path) -> tuple[int, Callable[[], np.
 def read_hdf5(path: Path, *, allow_entry_points: bool = False) -> Transitions:
     """Read D4RL's layout: arrays at the top of the file, `terminals` and `timeouts` among them."""
     with open_hdf5(path) as file:
-        names = find_columns(file.keys(), str(path))
+        names = match_columns(file.keys(), str(path))
         arrays = {ours: hdf5_array(file, name, path) for ours, name in names.items()}
         check_size(sum(num_bytes for num_bytes, _ in arrays.values()), path)
         columns = {ours: read() for ours, (_, read) in arrays.items()}
@@ -174,18 +174,18 @@ def read_hdf5(path: Path, *, allow_entry_points: bool = False) -> Transitions:
             num_bytes, read_text = hdf5_array(file, METADATA_KEY, path)
             if num_bytes > MAX_TEXT:
                 raise DatasetError(f"{path}: {METADATA_KEY!r} is a text of {num_bytes:,} bytes")
-            spaces, env_id = from_text(read_text().tobytes(), str(path), allow_entry_points=allow_entry_points)
-    return assemble(columns, source=str(path), spaces=spaces, env_id=env_id)
+            spaces, env_id = metadata_from_text(read_text().tobytes(), str(path), allow_entry_points=allow_entry_points)
+    return build_transitions(columns, source=str(path), spaces=spaces, env_id=env_id)
 
 
 def write_hdf5(transitions: Transitions, path: Path) -> None:
     """Write D4RL's layout, next observations included."""
-    h5py = optional("h5py", "a HDF5 dataset")
+    h5py = import_optional("h5py", "a HDF5 dataset")
     with h5py.File(path, "w") as file:
         for name, array in transitions.columns().items():
             file.create_dataset(_D4RL_NAMES.get(name, name), data=array, compression="gzip", fletcher32=True)
         # As bytes: an attribute of HDF5's older format holds only 64 KiB, less than the bounds of an image take.
-        file.create_dataset(METADATA_KEY, data=np.frombuffer(metadata_text(transitions).encode(), np.uint8))
+        file.create_dataset(METADATA_KEY, data=np.frombuffer(transitions_metadata(transitions).encode(), np.uint8))
 
 
 # --- Parquet ---------------------------------------------------------------------------------------------------------
@@ -194,15 +194,15 @@ def write_hdf5(transitions: Transitions, path: Path) -> None:
 def read_parquet(path: Path, *, allow_entry_points: bool = False) -> Transitions:
     """Read one row per transition; observations and actions of several numbers are lists."""
     check_file(path)
-    with damage_told(path, "a Parquet file"), open_parquet(path) as file:
+    with report_damage(path, "a Parquet file"), open_parquet(path) as file:
         schema, rows = file.schema_arrow, file.metadata.num_rows
-        names = find_columns(schema.names, str(path))
+        names = match_columns(schema.names, str(path))
         if rows == 0:
             raise DatasetError(f"{path} is empty: it has no rows")
         spaces, env_id = None, ""
         text = (schema.metadata or {}).get(METADATA_KEY.encode())
         if text is not None:
-            spaces, env_id = from_text(text, str(path), allow_entry_points=allow_entry_points)
+            spaces, env_id = metadata_from_text(text, str(path), allow_entry_points=allow_entry_points)
         table = read_parquet_table(file, list(names.values()), path)
         columns = {ours: arrow_numbers(table.column(name), ours, path) for ours, name in names.items()}
     if spaces is not None:
@@ -210,12 +210,12 @@ def read_parquet(path: Path, *, allow_entry_points: bool = False) -> Transitions
             columns |= {
                 key: _shaped(key, columns[key], space.shape, path) for key in (name, f"next_{name}") if key in columns
             }
-    return assemble(columns, source=str(path), spaces=spaces, env_id=env_id)
+    return build_transitions(columns, source=str(path), spaces=spaces, env_id=env_id)
 
 
 def open_parquet(path: Path) -> Any:
-    optional("pyarrow", f"the dataset {path}")
-    parquet = optional("pyarrow.parquet", f"the dataset {path}")
+    import_optional("pyarrow", f"the dataset {path}")
+    parquet = import_optional("pyarrow.parquet", f"the dataset {path}")
     return parquet.ParquetFile(path, page_checksum_verification=True)
 
 
@@ -224,7 +224,7 @@ def read_parquet_table(file: Any, columns: Sequence[str], path: Path) -> Any:
 
     The footer would tell how many values there are, but looking at a damaged one ends the process (pyarrow 26).
     """
-    arrow = optional("pyarrow", f"the dataset {path}")
+    arrow = import_optional("pyarrow", f"the dataset {path}")
     schema, rows = file.schema_arrow, file.metadata.num_rows
     types = [schema.field(name).type for name in columns]
     widths = [kind.list_size if arrow.types.is_fixed_size_list(kind) else 1 for kind in types]
@@ -238,7 +238,7 @@ def read_parquet_table(file: Any, columns: Sequence[str], path: Path) -> Any:
 
 def arrow_numbers(column: Any, name: str, path: Path) -> np.ndarray:
     """Give a column of numbers, or of lists of equally many, as an array: (rows,) or (rows, numbers)."""
-    arrow = optional("pyarrow", f"the dataset {path}")
+    arrow = import_optional("pyarrow", f"the dataset {path}")
     column = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
     if isinstance(column, arrow.ChunkedArray):  # of more values than one array can hold
         raise DatasetError(f"{path}: {name} has too many values for one column")
@@ -265,19 +265,22 @@ def arrow_numbers(column: Any, name: str, path: Path) -> np.ndarray:
 
 
 def _shaped(name: str, array: np.ndarray, shape: tuple[int, ...] | None, path: Path) -> np.ndarray:
-    wanted = (len(array), *(shape or ()))
-    if array.size != math.prod(wanted):
-        raise DatasetError(f"{path}: {name} must have shape {wanted}, found {array.shape}")
-    return array.reshape(wanted)
+    expected = (len(array), *(shape or ()))
+    if array.size != math.prod(expected):
+        raise DatasetError(f"{path}: {name} must have shape {expected}, found {array.shape}")
+    return array.reshape(expected)
 
 
 def write_parquet(transitions: Transitions, path: Path) -> None:
     """Write one row per transition, arrays as lists of fixed length."""
-    arrow, parquet = optional("pyarrow", "a Parquet dataset"), optional("pyarrow.parquet", "a Parquet dataset")
+    arrow, parquet = (
+        import_optional("pyarrow", "a Parquet dataset"),
+        import_optional("pyarrow.parquet", "a Parquet dataset"),
+    )
     columns = {}
     for name, array in transitions.columns().items():
         values = arrow.array(array.reshape(-1))
         width = math.prod(array.shape[1:])
         columns[name] = arrow.FixedSizeListArray.from_arrays(values, width) if array.ndim > 1 else values
-    table = arrow.table(columns).replace_schema_metadata({METADATA_KEY: metadata_text(transitions)})
+    table = arrow.table(columns).replace_schema_metadata({METADATA_KEY: transitions_metadata(transitions)})
     parquet.write_table(table, path, compression="zstd", write_page_checksum=True)

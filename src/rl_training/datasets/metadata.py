@@ -24,7 +24,7 @@ _MAX_NUMBERS = 10**7  # in one observation or action
 _PLAIN_ID = re.compile(r"[\w.-]+(/[\w.-]+)*")
 
 
-def to_text(known: Spaces, env_id: str) -> str:
+def metadata_to_text(known: Spaces, env_id: str) -> str:
     """Write the metadata of a file of ours."""
     return json.dumps(
         {
@@ -35,7 +35,7 @@ def to_text(known: Spaces, env_id: str) -> str:
     )
 
 
-def from_text(text: object, source: str, *, allow_entry_points: bool) -> tuple[Spaces | None, str]:
+def metadata_from_text(text: object, source: str, *, allow_entry_points: bool) -> tuple[Spaces | None, str]:
     """Read the metadata of a file of ours: spaces, if it declares them, and the environment's id."""
     metadata = parse_json(text, f"the metadata of {source}")
     refuse_entry_points(metadata, source, allowed=allow_entry_points)
@@ -149,53 +149,53 @@ def space_from_json(value: Any, source: str) -> gym.Space[Any] | None:
     if isinstance(value, str):  # Minari: JSON within JSON
         value = parse_json(value, source)
     try:
-        space = _space(value)
+        space = _parse_space(value)
         return pack_space(space) if isinstance(space, spaces.Dict) else space
     except (ValueError, TypeError, KeyError, AttributeError, AssertionError, OverflowError, SpaceError) as problem:
         raise DatasetError(f"{source} is no space: {type(problem).__name__}: {problem}") from None
 
 
-def _space(value: Any, depth: int = 0) -> gym.Space[Any]:
+def _parse_space(value: Any, depth: int = 0) -> gym.Space[Any]:
     if depth > _MAX_DEPTH:
         raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
     if not isinstance(value, dict):
-        raise TypeError(f"wanted is a JSON object, found {type(value).__name__}")
+        raise TypeError(f"expected a JSON object, found {type(value).__name__}")
     kind = value.get("type")
     if kind == "Box":
-        dtype, shape = _numeric(value["dtype"]), _shape(value["shape"])
-        low, high = (_bounds(value[key], shape, dtype) for key in ("low", "high"))
+        dtype, shape = _parse_dtype(value["dtype"]), _parse_shape(value["shape"])
+        low, high = (_parse_bounds(value[key], shape, dtype) for key in ("low", "high"))
         if (low > high).any():
             raise ValueError("a lower bound is above the upper one")
         return spaces.Box(low, high, shape, dtype.type)
     if kind == "Discrete":
-        return spaces.Discrete(_whole(value["n"]), start=_whole(value.get("start", 0)))
+        return spaces.Discrete(_parse_int(value["n"]), start=_parse_int(value.get("start", 0)))
     if kind == "MultiDiscrete":
         nvec, start = (np.array(value[key], np.int64) for key in ("nvec", "start"))
         return spaces.MultiDiscrete(nvec, start=start)
     if kind == "MultiBinary":
         n = value["n"]
-        return spaces.MultiBinary(list(_shape(n)) if isinstance(n, list) else _shape([n])[0])
+        return spaces.MultiBinary(list(_parse_shape(n)) if isinstance(n, list) else _parse_shape([n])[0])
     if kind == "Dict":
-        return spaces.Dict({str(key): _space(part, depth + 1) for key, part in value["subspaces"].items()})
+        return spaces.Dict({str(key): _parse_space(part, depth + 1) for key, part in value["subspaces"].items()})
     raise ValueError(f"its type must be Box, Discrete, MultiDiscrete, MultiBinary or Dict, found {_shortened(kind)}")
 
 
-def _numeric(name: Any) -> np.dtype[Any]:
+def _parse_dtype(name: Any) -> np.dtype[Any]:
     if not isinstance(name, str) or not re.fullmatch(r"bool|u?int(8|16|32|64)|float(16|32|64)", name):
         raise ValueError(f"its dtype must name numbers, found {_shortened(name)}")
     return np.dtype(name)
 
 
-def _whole(value: Any) -> int:
+def _parse_int(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**62:
-        raise ValueError(f"wanted is a whole number, found {_shortened(value)}")
+        raise ValueError(f"expected a whole number, found {_shortened(value)}")
     return value
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _parse_shape(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > 8:
-        raise ValueError(f"wanted is a shape of at most 8 numbers, found {_shortened(value)}")
-    shape, size = tuple(map(_whole, value)), 1
+        raise ValueError(f"expected a shape of at most 8 numbers, found {_shortened(value)}")
+    shape, size = tuple(map(_parse_int, value)), 1
     for count in shape:
         size *= count
         if count < 1 or size > _MAX_NUMBERS:
@@ -203,7 +203,7 @@ def _shape(value: Any) -> tuple[int, ...]:
     return shape
 
 
-def _bounds(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def _parse_bounds(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     bounds = np.array(value, dtype)
     if bounds.shape not in (shape, ()) or (dtype.kind == "f" and np.isnan(bounds).any()):
         raise ValueError(f"bounds must be numbers of shape {shape}, found shape {bounds.shape}")

@@ -23,13 +23,13 @@ from rl_training.datasets.formats import (
     arrow_numbers,
     check_file,
     check_size,
-    damage_told,
     hdf5_array,
     hdf5_member,
+    import_optional,
     open_hdf5,
     open_parquet,
-    optional,
     read_parquet_table,
+    report_damage,
 )
 from rl_training.datasets.metadata import (
     MAX_TEXT,
@@ -39,11 +39,10 @@ from rl_training.datasets.metadata import (
     space_from_json,
     space_to_json,
 )
-from rl_training.datasets.transitions import Transitions, assemble
+from rl_training.datasets.transitions import PER_STEP, Transitions, build_transitions
 from rl_training.errors import DatasetError
 
 METADATA, HDF5_FILE = "metadata.json", "main_data.hdf5"
-_FLAT = ("rewards", "terminations", "truncations")
 _VERSION = "0.5.4"  # of the package whose layout this is
 
 # A column of an episode: the bytes it will take, and the function that reads it.
@@ -57,7 +56,7 @@ class _Layout(NamedTuple):
     jpeg: bool  # whether images are JPEG files, one per frame
 
 
-def local_dataset(dataset_id: str, name: str = "dataset_id") -> Path:
+def find_local_dataset(dataset_id: str, name: str = "dataset_id") -> Path:
     """Find a dataset by its id where the minari package keeps those it has downloaded; none is downloaded here.
 
     `name`: of the setting that gives the id, for messages.
@@ -99,14 +98,16 @@ def read_minari(path: Path, *, allow_entry_points: bool = False) -> Transitions:
     data_format = metadata.get("data_format", "hdf5")
     if data_format == "hdf5":
         with open_hdf5(folder / HDF5_FILE) as file:
-            columns = _join(path, [_hdf5_episode(file, number, layout) for number in _all_episodes(file, count, path)])
+            columns = _join_episodes(
+                path, [_hdf5_episode(file, number, layout) for number in _episode_numbers(file, count, path)]
+            )
     elif data_format in ("arrow", "parquet"):
-        columns = _join(path, [_arrow_episode(folder, number, layout, data_format) for number in range(count)])
+        columns = _join_episodes(path, [_arrow_episode(folder, number, layout, data_format) for number in range(count)])
     else:
         raise DatasetError(f"{path}: data_format must be hdf5, arrow or parquet, found {data_format!r}")
     if steps is not None and steps != len(columns["rewards"]):
         raise DatasetError(f"{path}: the metadata tell of {steps:,} steps, but there are {len(columns['rewards']):,}")
-    return assemble(columns, source=str(path), spaces=layout.spaces, env_id=env_id)
+    return build_transitions(columns, source=str(path), spaces=layout.spaces, env_id=env_id)
 
 
 def _env_id(metadata: dict[str, Any]) -> object:
@@ -114,19 +115,21 @@ def _env_id(metadata: dict[str, Any]) -> object:
     return parse_json(spec, "env_spec").get("id") if isinstance(spec, str) else None
 
 
-def _join(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.ndarray]:
+def _join_episodes(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.ndarray]:
     """Read all episodes, one after the other, once it is known that they fit: twice, for the next observations."""
     check_size(2 * sum(size for episode in episodes for size, _ in episode.values()), path)
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in ("observations", "next_observations", "actions", *_FLAT)}
+    parts: dict[str, list[np.ndarray]] = {
+        name: [] for name in ("observations", "next_observations", "actions", *PER_STEP)
+    }
     for number, episode in enumerate(episodes):
         read = {name: load() for name, (_, load) in episode.items()}
         steps = len(read["rewards"])
-        wanted = {name: steps + (name == "observations") for name in read}
+        expected = {name: steps + (name == "observations") for name in read}
         for name, array in read.items():
-            if len(array) != wanted[name]:
+            if len(array) != expected[name]:
                 raise DatasetError(
                     f"{path}: episode {number} has {steps:,} rewards and {len(array):,} {name}, "
-                    f"wanted are {wanted[name]:,}"
+                    f"expected {expected[name]:,}"
                 )
         if steps == 0:
             continue
@@ -149,7 +152,7 @@ def _join(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.ndarray]:
 # --- Episodes in HDF5 ------------------------------------------------------------------------------------------------
 
 
-def _all_episodes(file: Any, count: int, path: Path) -> Iterator[int]:
+def _episode_numbers(file: Any, count: int, path: Path) -> Iterator[int]:
     found = sum(name.startswith("episode_") for name in file)
     if found != count:
         raise DatasetError(f"{path}: the metadata tell of {count:,} episodes, but there are {found:,}")
@@ -158,7 +161,7 @@ def _all_episodes(file: Any, count: int, path: Path) -> Iterator[int]:
 
 def _hdf5_episode(file: Any, number: int, layout: _Layout) -> _Episode:
     group = hdf5_member(file, f"episode_{number}", layout.path)
-    episode = {name: _hdf5_column(group, name, layout) for name in _FLAT}
+    episode = {name: _hdf5_column(group, name, layout) for name in PER_STEP}
     episode["observations"] = _hdf5_elements(group, "observations", layout.spaces.observation, layout)
     episode["actions"] = _hdf5_elements(group, "actions", layout.spaces.action, layout)
     return episode
@@ -179,14 +182,16 @@ def _hdf5_elements(group: Any, name: str, space: gym.Space[Any], layout: _Layout
             for key in leaf.path[:-1]:
                 inner = hdf5_member(inner, key, layout.path)
             leaves.append(_hdf5_elements(inner, leaf.path[-1], leaf.space, layout))
-        return _packed(space, leaves, layout.path)
+        return _pack_column(space, leaves, layout.path)
     if layout.jpeg and _is_image(space):
         dataset = hdf5_member(group, name, layout.path)
-        return math.prod((len(dataset), *(space.shape or ()))), lambda: _decoded(list(dataset[()]), space, layout.path)
+        return math.prod((len(dataset), *(space.shape or ()))), lambda: _decode_jpegs(
+            list(dataset[()]), space, layout.path
+        )
     return _hdf5_column(group, name, layout)
 
 
-def _packed(space: PackedSpace, leaves: Sequence[_Column], path: Path) -> _Column:
+def _pack_column(space: PackedSpace, leaves: Sequence[_Column], path: Path) -> _Column:
     """Write the parts of Dict observations into rows of bytes."""
 
     def read() -> np.ndarray:
@@ -208,15 +213,15 @@ def _is_image(space: gym.Space[Any]) -> bool:
     return min(space.shape[:2]) >= 32 and bool((space.low == 0).all() and (space.high == 255).all())
 
 
-def _decoded(frames: Sequence[Any], space: gym.Space[Any], path: Path) -> np.ndarray:
-    image = optional("PIL.Image", f"the images of {path}")
+def _decode_jpegs(frames: Sequence[Any], space: gym.Space[Any], path: Path) -> np.ndarray:
+    image = import_optional("PIL.Image", f"the images of {path}")
     shape = tuple(space.shape or ())
     rows = np.empty((len(frames), *shape), np.uint8)
     for number, frame in enumerate(frames):
-        with damage_told(path, "a sequence of JPEG images"):
+        with report_damage(path, "a sequence of JPEG images"):
             picture = image.open(io.BytesIO(bytes(frame)), formats=("JPEG",))
             if (picture.height, picture.width) != shape[:2]:  # known before it is decoded
-                raise DatasetError(f"{path}: image {number} is {picture.size}, wanted is shape {shape}")
+                raise DatasetError(f"{path}: image {number} is {picture.size}, expected shape {shape}")
             rows[number] = np.asarray(picture, np.uint8).reshape(shape)
     return rows
 
@@ -232,11 +237,11 @@ def _arrow_episode(folder: Path, number: int, layout: _Layout, data_format: str)
     (file,) = files
     check_file(file)
     table = _read_table(file, data_format)
-    missing = [name for name in ("observations", "actions", *_FLAT) if name not in table.column_names]
+    missing = [name for name in ("observations", "actions", *PER_STEP) if name not in table.column_names]
     if missing:
         raise DatasetError(f"{file} has no column {' and no '.join(map(repr, missing))}")
     steps = len(table) - 1
-    columns = {name: arrow_numbers(table.column(name), name, file) for name in _FLAT}
+    columns = {name: arrow_numbers(table.column(name), name, file) for name in PER_STEP}
     columns["observations"] = _arrow_elements(table.column("observations"), layout.spaces.observation, layout)
     columns["actions"] = _arrow_elements(table.column("actions"), layout.spaces.action, layout)
     episode = {name: array if name == "observations" else array[:steps] for name, array in columns.items()}
@@ -244,18 +249,18 @@ def _arrow_episode(folder: Path, number: int, layout: _Layout, data_format: str)
 
 
 def _read_table(file: Path, data_format: str) -> Any:
-    with damage_told(file, f"a file of the format {data_format}"):
+    with report_damage(file, f"a file of the format {data_format}"):
         if data_format == "parquet":
             with open_parquet(file) as opened:
-                known = [name for name in ("observations", "actions", *_FLAT) if name in opened.schema_arrow.names]
+                known = [name for name in ("observations", "actions", *PER_STEP) if name in opened.schema_arrow.names]
                 return read_parquet_table(opened, known, file)
         check_size(file.stat().st_size, file)
-        with optional("pyarrow.ipc", f"the dataset {file}").open_file(str(file)) as reader:
+        with import_optional("pyarrow.ipc", f"the dataset {file}").open_file(str(file)) as reader:
             return reader.read_all()
 
 
 def _arrow_elements(column: Any, space: gym.Space[Any], layout: _Layout) -> np.ndarray:
-    arrow = optional("pyarrow", f"the dataset {layout.path}")
+    arrow = import_optional("pyarrow", f"the dataset {layout.path}")
     column = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
     if isinstance(space, PackedSpace):
         leaves = []
@@ -266,15 +271,15 @@ def _arrow_elements(column: Any, space: gym.Space[Any], layout: _Layout) -> np.n
                     raise DatasetError(f"{layout.path}: observations have no part {leaf.name!r}")
                 inner = inner.field(key)
             leaves.append(_arrow_elements(inner, leaf.space, layout))
-        _, read = _packed(space, [(leaf.nbytes, lambda leaf=leaf: leaf) for leaf in leaves], layout.path)  # type: ignore[misc]
+        _, read = _pack_column(space, [(leaf.nbytes, lambda leaf=leaf: leaf) for leaf in leaves], layout.path)  # type: ignore[misc]
         return read()
     if layout.jpeg and _is_image(space):
-        return _decoded(column.to_pylist(), space, layout.path)
+        return _decode_jpegs(column.to_pylist(), space, layout.path)
     array = arrow_numbers(column, "elements", layout.path)
-    wanted = (len(array), *(space.shape or ()))
-    if array.size != math.prod(wanted):
-        raise DatasetError(f"{layout.path}: elements of {space} must have shape {wanted}, found {array.shape}")
-    return array.reshape(wanted)
+    expected = (len(array), *(space.shape or ()))
+    if array.size != math.prod(expected):
+        raise DatasetError(f"{layout.path}: elements of {space} must have shape {expected}, found {array.shape}")
+    return array.reshape(expected)
 
 
 # --- Writing ---------------------------------------------------------------------------------------------------------
@@ -282,7 +287,7 @@ def _arrow_elements(column: Any, space: gym.Space[Any], layout: _Layout) -> np.n
 
 def write_minari(transitions: Transitions, path: Path, *, name: str = "") -> None:
     """Write a folder that `minari.load_dataset` reads if it lies among its datasets; images are not compressed."""
-    h5py = optional("h5py", "a Minari dataset")
+    h5py = import_optional("h5py", "a Minari dataset")
     known = transitions.spaces
     if known is None:
         raise DatasetError(f"{transitions.source} does not declare its spaces, which a Minari dataset must")
@@ -297,7 +302,7 @@ def write_minari(transitions: Transitions, path: Path, *, name: str = "") -> Non
             group.attrs.update({"id": number, "total_steps": end - start})
             obs = np.concatenate([transitions.observations[rows], transitions.next_observations[end - 1 : end]])
             _write_elements(group, "observations", obs, known.observation)
-            for column in ("actions", *_FLAT):
+            for column in ("actions", *PER_STEP):
                 group.create_dataset(column, data=getattr(transitions, column)[rows], fletcher32=True)
     metadata = {
         "dataset_id": name if re.search(r"-v\d+$", name) else f"{name}-v0",

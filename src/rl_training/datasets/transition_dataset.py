@@ -6,12 +6,12 @@ import numpy as np
 
 from rl_training.core.spaces import Spaces, observation_field, transition_fields
 from rl_training.datasets.checks import (
-    agreed_spaces,
-    cast,
+    cast_column,
+    check_actions,
     check_observations,
-    check_own_actions,
+    from_env_actions,
     refuse_non_finite,
-    to_own_actions,
+    resolve_spaces,
 )
 from rl_training.datasets.transitions import Transitions
 from rl_training.errors import DatasetError
@@ -41,17 +41,17 @@ class TransitionDataset:
         rows = len(self.rewards)
         if rows == 0:
             raise DatasetError(f"{self.source} is empty: it has no rows")
-        for name, wanted in fields.items():
+        for name, expected in fields.items():
             array = getattr(self, name)
-            if array.shape != (rows, *wanted.shape) or array.dtype != wanted.dtype:
+            if array.shape != (rows, *expected.shape) or array.dtype != expected.dtype:
                 raise DatasetError(
-                    f"{self.source}: {name} must have shape {(rows, *wanted.shape)} and dtype {wanted.dtype}, "
+                    f"{self.source}: {name} must have shape {(rows, *expected.shape)} and dtype {expected.dtype}, "
                     f"found {array.shape} and {array.dtype}"
                 )
         for name in ("obs", "next_obs"):
             check_observations(name, getattr(self, name), self.spaces.observation, self.source)
         refuse_non_finite("rewards", self.rewards, self.source)
-        check_own_actions(self.actions, self.spaces.action, self.source)
+        check_actions(self.actions, self.spaces.action, self.source)
         ends = self.terminated | self.truncated
         ends[-1] = True
         object.__setattr__(self, "episode_ends", np.flatnonzero(ends))
@@ -61,13 +61,13 @@ class TransitionDataset:
             object.__setattr__(self, name, view)
 
     @classmethod
-    def of(cls, transitions: Transitions, env_spaces: Spaces | None = None) -> "TransitionDataset":
+    def from_transitions(cls, transitions: Transitions, env_spaces: Spaces | None = None) -> "TransitionDataset":
         """Make a dataset of what a file holds. `env_spaces`: of the environment that it is for, if there is one."""
         source = transitions.source
-        known = agreed_spaces(transitions, env_spaces)
+        known = resolve_spaces(transitions, env_spaces)
         observation = observation_field(known.observation)
         obs, next_obs = (
-            cast(name, array, observation.shape, observation.dtype, source)
+            cast_column(name, array, observation.shape, observation.dtype, source)
             for name, array in (
                 ("observations", transitions.observations),
                 ("next_observations", transitions.next_observations),
@@ -77,7 +77,7 @@ class TransitionDataset:
             rewards = transitions.rewards.astype(np.float32)
         return cls(
             obs=obs,
-            actions=to_own_actions(transitions.actions, known.action, source),
+            actions=from_env_actions(transitions.actions, known.action, source),
             rewards=rewards,
             next_obs=next_obs,
             terminated=transitions.terminations,

@@ -13,7 +13,7 @@ from rl_training.errors import DatasetError
 log = logging.getLogger("rl_training")
 
 # Our name of each column, and those that it has in files: Minari's, ours for batches, D4RL's.
-NAMES = {
+COLUMN_NAMES = {
     "observations": ("observations", "obs"),
     "actions": ("actions",),
     "rewards": ("rewards",),
@@ -21,8 +21,8 @@ NAMES = {
     "terminations": ("terminations", "terminated", "terminals"),
     "truncations": ("truncations", "truncated", "timeouts"),
 }
-_MERGED = ("dones", "done")  # which of the two an episode's end was cannot be told from these
-_PER_STEP = ("rewards", "terminations", "truncations")  # one number per row
+_MERGED_ENDS = ("dones", "done")  # which of the two an episode's end was cannot be found from these
+PER_STEP = ("rewards", "terminations", "truncations")  # one number per row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,23 +43,23 @@ class Transitions:
     env_id: str = ""
 
     def columns(self) -> dict[str, np.ndarray]:
-        return {name: getattr(self, name) for name in NAMES}
+        return {name: getattr(self, name) for name in COLUMN_NAMES}
 
     def __len__(self) -> int:
         return len(self.rewards)
 
 
-def find_columns(found: Iterable[str], source: str) -> dict[str, str]:
+def match_columns(found: Iterable[str], source: str) -> dict[str, str]:
     """Give the file's name of each column of ours that it has; refuse a file that lacks one it must have."""
     found = list(found)
     names: dict[str, str] = {}
-    for ours, known in NAMES.items():
+    for ours, known in COLUMN_NAMES.items():
         present = [name for name in known if name in found]
         if len(present) > 1:
             raise DatasetError(f"{source} has {' and '.join(map(repr, present))}: one of them must go")
         if present:
             names[ours] = present[0]
-    merged = next((name for name in _MERGED if name in found), None)
+    merged = next((name for name in _MERGED_ENDS if name in found), None)
     if merged is not None and not {"terminations", "truncations"} <= names.keys():
         raise DatasetError(
             f"{source} has {merged!r}, which merges terminations with time limits; "
@@ -72,33 +72,35 @@ def find_columns(found: Iterable[str], source: str) -> dict[str, str]:
     if not {"truncations", "next_observations"} & names.keys():
         raise DatasetError(
             f"{source} has neither 'truncations' nor 'next_observations': "
-            "where an episode was cut by a time limit cannot be told"
+            "where an episode was cut by a time limit cannot be found"
         )
     return names
 
 
-def assemble(columns: Mapping[str, Any], *, source: str, spaces: Spaces | None = None, env_id: str = "") -> Transitions:
+def build_transitions(
+    columns: Mapping[str, Any], *, source: str, spaces: Spaces | None = None, env_id: str = ""
+) -> Transitions:
     """Check the columns of a file, by our names, against each other, and derive those that it lacks."""
-    arrays = {name: _numbers(name, values, source) for name, values in columns.items()}
-    for name in _PER_STEP:
+    arrays = {name: _as_numbers(name, values, source) for name, values in columns.items()}
+    for name in PER_STEP:
         if name in arrays:
             arrays[name] = _one_per_row(name, arrays[name], source)
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-        raise DatasetError(f"{source}: columns must be of one length, found {told}")
+        found = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        raise DatasetError(f"{source}: columns must be of one length, found {found}")
     if not lengths["rewards"]:
         raise DatasetError(f"{source} is empty: it has no rows")
     for name in ("terminations", "truncations"):
         if name in arrays:
-            arrays[name] = _flags(name, arrays[name], source)
+            arrays[name] = _as_flags(name, arrays[name], source)
     obs, next_obs = arrays["observations"], arrays.get("next_observations")
     if next_obs is None:
         arrays = _with_successors(arrays, source)
     elif next_obs.shape != obs.shape:
         raise DatasetError(f"{source}: next_observations have shape {next_obs.shape}, but observations {obs.shape}")
     elif "truncations" not in arrays:
-        arrays["truncations"] = _jumps(obs, next_obs) & ~arrays["terminations"]
+        arrays["truncations"] = _find_jumps(obs, next_obs) & ~arrays["terminations"]
     return Transitions(source=source, spaces=spaces, env_id=env_id, **arrays)
 
 
@@ -120,7 +122,7 @@ def describe_rows(bad: np.ndarray, values: np.ndarray, problem: str) -> str:
     return f"{problem} in {int(bad.sum()):,} of {len(bad):,} rows, first in row {first:,}: {shown}"
 
 
-def _numbers(name: str, values: Any, source: str) -> np.ndarray:
+def _as_numbers(name: str, values: Any, source: str) -> np.ndarray:
     array = np.asarray(values)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise DatasetError(f"{source}: {name} must be numbers, found dtype {array.dtype}")
@@ -137,13 +139,13 @@ def _one_per_row(name: str, array: np.ndarray, source: str) -> np.ndarray:
     return array
 
 
-def _flags(name: str, array: np.ndarray, source: str) -> np.ndarray:
+def _as_flags(name: str, array: np.ndarray, source: str) -> np.ndarray:
     if array.dtype != np.bool_:
         refuse_rows((array != 0) & (array != 1), array, f"{name} must be 0 or 1, but are not", source)
     return array.astype(np.bool_)
 
 
-def _jumps(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
+def _find_jumps(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
     """Tell where the next row is not the successor: an episode ended there, and was cut if it did not terminate."""
     rows = len(obs)
     jumps = np.ones(rows, np.bool_)

@@ -95,7 +95,7 @@ def save_checkpoint(
         )
         write_synced(temporary / MANIFEST, text.encode())
 
-    target = _place(folder / checkpoint_name(counters["step"]), write)
+    target = _write_atomically(folder / checkpoint_name(counters["step"]), write)
     if TRAINING in parts:
         write_pointer(folder, "latest", target.name)
     return target
@@ -107,10 +107,10 @@ def copy_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
     def copy(temporary: Path) -> None:
         shutil.copytree(checkpoint.path, temporary, copy_function=link_or_copy)
 
-    return _place(folder / checkpoint_name(checkpoint.step), copy)
+    return _write_atomically(folder / checkpoint_name(checkpoint.step), copy)
 
 
-def _place(target: Path, write: Callable[[Path], None]) -> Path:
+def _write_atomically(target: Path, write: Callable[[Path], None]) -> Path:
     """Let `write` fill a temporary folder, then bring it to the disk and in place."""
     temporary = target.with_name(f".writing_{target.name}_{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -134,7 +134,7 @@ def _publish(temporary: Path, target: Path) -> None:
     The state of a step is unique, so a whole checkpoint of that step says the same and stays: moving it aside would
     open a moment without it. If it is a policy alone, the other files join it, the manifest that names them last.
     """
-    if target.exists() and _agree(temporary, target):
+    if target.exists() and _holds_the_same(temporary, target):
         missing = [path for path in temporary.iterdir() if not (target / path.name).exists()]
         for path in [*missing, temporary / MANIFEST] if missing else []:
             path.replace(target / path.name)
@@ -146,7 +146,7 @@ def _publish(temporary: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
-def _agree(temporary: Path, target: Path) -> bool:
+def _holds_the_same(temporary: Path, target: Path) -> bool:
     """Tell whether `target` is whole and holds the same as `temporary` wherever both hold something."""
     if not is_whole(target):
         return False
@@ -275,9 +275,9 @@ def open_checkpoint(path: Path, parts: Collection[str] | None = None) -> Checkpo
             if (parts is None or name.removesuffix(".safetensors") in parts) and sha256(path / name) != expected:
                 raise CheckpointError(f"{path / name} is damaged: its checksum is not the manifest's")
     except OSError as error:
-        raise CheckpointError(f"{path} is damaged: {error}{_offer_another(path)}") from None
+        raise CheckpointError(f"{path} is damaged: {error}{_suggest_another(path)}") from None
     except CheckpointError as error:
-        raise CheckpointError(f"{error}{_offer_another(path)}") from None
+        raise CheckpointError(f"{error}{_suggest_another(path)}") from None
     return Checkpoint(path, manifest)
 
 
@@ -289,7 +289,7 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def _offer_another(damaged: Path) -> str:
+def _suggest_another(damaged: Path) -> str:
     """Name the newest other checkpoint that is whole, if there is one; rather one that can be resumed."""
     folder = damaged.parent
     for name in [*reversed(resumable_names(folder)), *reversed(checkpoint_names(folder))]:

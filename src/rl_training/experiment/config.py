@@ -157,8 +157,10 @@ def find_config_file(path: str | Path) -> Path:
     for candidate in (packaged, packaged.with_suffix(".yaml")):
         if not path.is_absolute() and candidate.is_file() and candidate.is_relative_to(PACKAGED_CONFIGS):
             return candidate
-    shipped, wanted = packaged_configs(), "/".join(parts)
-    close = [name for name in shipped if wanted and name.startswith(wanted)] or get_close_matches(wanted, shipped)
+    shipped, requested = packaged_configs(), "/".join(parts)
+    close = [name for name in shipped if requested and name.startswith(requested)] or get_close_matches(
+        requested, shipped
+    )
     hint = "`rl-training list` shows those that come with the package"
     if 0 < len(close) <= _MAX_CLOSE_CONFIGS:
         hint = f"did you mean {' or '.join(f'configs/{name}' for name in close)}?"

@@ -18,7 +18,7 @@ class JsonLines:
 
     def __init__(self, path: Path, position: int = 0) -> None:
         self.path = path
-        with self._errors_named():
+        with self._wrap_errors():
             path.touch()
             size = path.stat().st_size
             if 0 < size < position:  # an empty one is a new folder's: the checkpoint came from elsewhere
@@ -27,16 +27,16 @@ class JsonLines:
             self._file: TextIO = path.open("a", encoding="utf-8")
 
     def write(self, record: Mapping[str, Any]) -> None:
-        with self._errors_named():
+        with self._wrap_errors():
             self._file.write(json.dumps(record) + "\n")
 
     def flush(self) -> None:
-        with self._errors_named():
+        with self._wrap_errors():
             self._file.flush()
 
     def position(self) -> int:
         """Bring everything to the disk and say where the file ends."""
-        with self._errors_named():
+        with self._wrap_errors():
             self._file.flush()
             os.fsync(self._file.fileno())
             return self.path.stat().st_size
@@ -47,7 +47,7 @@ class JsonLines:
             self._file.close()
 
     @contextlib.contextmanager
-    def _errors_named(self) -> Iterator[None]:
+    def _wrap_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -111,7 +111,7 @@ class WorldModel(nn.Module):
         embeddings = torch.unflatten(self.codec.encode(target), 0, (batch, length))
         goes_on = (~is_first).float()[..., None]
         inputs = self.action_in(unit_vectors(actions, self.num_actions) * goes_on)
-        features, steps, logs = features_of_nothing(batch, self.sizes, obs.device), [], []
+        features, steps, logs = initial_features(batch, self.sizes, obs.device), [], []
         for t in range(length):
             deter = self._recur(features * goes_on[:, t], inputs[:, t])
             log_probs = self._latents(self.posterior(torch.cat((deter, embeddings[:, t]), -1)))
@@ -168,7 +168,7 @@ class WorldModel(nn.Module):
         return mixed_log_probs(torch.unflatten(logits, -1, (self.sizes.latents, self.sizes.classes)), self.sizes.unimix)
 
 
-def features_of_nothing(batch: int, sizes: Sizes, device: torch.device) -> Tensor:
+def initial_features(batch: int, sizes: Sizes, device: torch.device) -> Tensor:
     """Give the features before an episode."""
     return torch.zeros(batch, sizes.features, device=device)
 

@@ -28,7 +28,7 @@ class MLPGAILDiscriminator(nn.Module):
         absorbing_state: bool = False,
     ) -> None:
         super().__init__()
-        self.inputs = Inputs(build_encoder, action_space, absorbing_state)
+        self.inputs = DiscriminatorInputs(build_encoder, action_space, absorbing_state)
         self.layers = nn.Sequential(*mlp(self.inputs.size, hidden_sizes, 1, activation=nn.Tanh), nn.Flatten(0))
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class MLPGAILDiscriminator(nn.Module):
         return logit
 
 
-class Inputs(nn.Module):
+class DiscriminatorInputs(nn.Module):
     """Encoded observations and actions side by side: (batch, *obs), (batch, *action) -> (batch, size).
 
     With an absorbing state, the last number says whether it is that, and the others are 0 in it: what the rows of obs

@@ -44,7 +44,7 @@ class MLPMOPOEnsembleModel(nn.Module):
     ) -> None:
         super().__init__()
         self.num_outputs = obs_dim + 1
-        dense = partial(_dense, num_members)
+        dense = partial(_pets_linear, num_members)
         outputs = 2 * self.num_outputs + int(learned_termination)
         self.layers = nn.Sequential(*mlp(obs_dim + action_dim, hidden_sizes, outputs, activation=nn.SiLU, dense=dense))
         self.max_log_variance = nn.Parameter(torch.full((self.num_outputs,), MAX_LOG_VARIANCE))
@@ -77,7 +77,7 @@ def is_member_parameter(name: str) -> bool:
     return name.startswith("layers.")
 
 
-def _dense(num_members: int, in_features: int, out_features: int) -> StackedLinear:
+def _pets_linear(num_members: int, in_features: int, out_features: int) -> StackedLinear:
     """Weights drawn as by PETS: a normal distribution of deviation 1 / (2 sqrt(inputs)), cut off at two deviations."""
     layer = StackedLinear(num_members, in_features, out_features)
     std = 0.5 / math.sqrt(in_features)
