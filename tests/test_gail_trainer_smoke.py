@@ -169,7 +169,7 @@ def edited(path: Path, **columns: np.ndarray | None) -> None:
     ("columns", "message"),
     [
         ({"actions": None}, "actions"),
-        ({"actions": np.full(50, 2)}, r"actions lie outside Discrete\(2\)"),
+        ({"actions": np.full(50, 2)}, r"actions are outside Discrete\(2\)"),
         ({"actions": np.full(50, 0.5)}, "actions must be whole numbers"),
         ({"actions": np.zeros((50, 3), np.int64)}, r"actions must have shape \(50,\), found \(50, 3\)"),
         ({"observations": np.full((50, 4), np.nan)}, "not finite"),

@@ -235,7 +235,7 @@ GOOD = {
             {"next_obs": np.array([[0], [0], [np.inf]], np.float32)},
             "next_obs are not finite in 1 of 3 rows, first in row 2",
         ),
-        ({"actions": np.array([0, 1, 2])}, r"actions lie outside Discrete\(2\) in 1 of 3 rows, first in row 2: 2"),
+        ({"actions": np.array([0, 1, 2])}, r"actions are outside Discrete\(2\) in 1 of 3 rows, first in row 2: 2"),
     ],
 )
 def test_construction_refuses_with_a_count_and_the_first_offender(change: dict[str, np.ndarray], message: str) -> None:
@@ -268,12 +268,12 @@ def test_actions_of_unknown_bounds_are_refused() -> None:
         TransitionDataset.from_transitions(stored(actions=np.array([[0.0], [2.0], [1.0]])))
 
 
-def test_observations_may_overstep_their_bounds_a_little_but_not_far(caplog: pytest.LogCaptureFixture) -> None:
+def test_observations_may_exceed_their_bounds_slightly_but_not_far(caplog: pytest.LogCaptureFixture) -> None:
     bounded = Spaces(Box(-2.0, 2.0, (1,), np.float32), Discrete(2))
     assert len(TransitionDataset.from_transitions(stored(), bounded)) == 3
-    assert "next_obs overstep" in caplog.text
+    assert "next_obs exceed" in caplog.text
     far = stored(observations=np.array([[0.0], [1.0], [7.0]], np.float32))
-    with pytest.raises(DatasetError, match=r"obs lie far outside Box.* in 1 of 3 rows, first in row 2"):
+    with pytest.raises(DatasetError, match=r"obs are far outside Box.* in 1 of 3 rows, first in row 2"):
         TransitionDataset.from_transitions(far, bounded)
 
 
@@ -313,7 +313,7 @@ def test_a_longer_random_dataset_begins_with_the_shorter_one() -> None:
         ({"dataset_kind": "random"}, "random needs an environment"),
         ({"dataset_kind": "npz", "dataset_path": Path("no/such.npz")}, "there is no dataset no/such.npz"),
         ({"dataset_kind": "minari", "dataset_id": "no/such-v0"}, "minari download no/such-v0"),
-        ({"dataset_kind": "minari", "dataset_id": "../../etc"}, "dataset_id must be such as"),
+        ({"dataset_kind": "minari", "dataset_id": "../../etc"}, "dataset_id must be an id such as"),
     ],
 )
 def test_settings_that_name_no_dataset_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -269,7 +269,7 @@ WRONG_COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
         "obs are not finite in 1 of 3",
     ),
     "infinite reward": ({"rewards": spoilt(good()["rewards"], 2, np.inf)}, "rewards are not finite.*first in row 2"),
-    "NaN action": ({"actions": spoilt(good()["actions"], 0, np.nan)}, "actions lie outside.*first in row 0"),
+    "NaN action": ({"actions": spoilt(good()["actions"], 0, np.nan)}, "actions are outside.*first in row 0"),
     "NaN successor": ({"next_observations": spoilt(good()["observations"], 0, np.nan)}, "next_obs are not finite"),
     "too large for float32": ({"rewards": np.array([0.0, 1e300, 0.0])}, "not finite in 1 of 3 rows, first in row 1"),
     "texts": ({"rewards": np.array(["a", "b", "c"])}, "rewards must be numbers"),
@@ -331,7 +331,7 @@ WRONG_COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
     "bounds the wrong way": (metadata(action_space={**BOX, "low": [9.0] * 3}), "above the upper"),
     "bounds of another shape": (metadata(action_space={**BOX, "low": [0.0] * 2}), r"of shape \(3,\)"),
     "a space nested too deep": (metadata(observation_space=DEEP), "more than 8 deep"),
-    "no choices": (metadata(action_space={"type": "Discrete", "n": 0, "start": 0}), "is no space"),
+    "no choices": (metadata(action_space={"type": "Discrete", "n": 0, "start": 0}), "is not a space"),
     "actions without bounds": (
         metadata(action_space={**BOX, "shape": [1], "low": [-np.inf], "high": [np.inf]}),
         "finite bounds",
@@ -453,7 +453,10 @@ WRONG_NPZ: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "pickled metadata": (lambda path, trace: write_pickle(path, trace, "metadata"), "objects are never loaded"),
     "a header of objects": (lambda path, trace: replace_member(path, "rewards.npy", npy(OBJECTS)), "objects are never"),
     "a header of code": (lambda path, trace: replace_member(path, "rewards.npy", npy(CODE)), "damaged or not a npz"),
-    "a header of too many rows": (lambda path, trace: replace_member(path, "rewards.npy", npy(HUGE)), "cut or damaged"),
+    "a header of too many rows": (
+        lambda path, trace: replace_member(path, "rewards.npy", npy(HUGE)),
+        "truncated or damaged",
+    ),
     "a member that is no array": (lambda path, trace: replace_member(path, "rewards.npy", b"hello"), "damaged or not"),
     "an empty member": (lambda path, trace: replace_member(path, "rewards.npy", b""), "damaged or not a npz"),
     "metadata of numbers": (
@@ -545,8 +548,8 @@ def declared_huge(file: Any) -> None:
 WRONG_HDF5: dict[str, tuple[Callable[[Any], object], str]] = {
     "a link to another file": (link_out, r"is a link \(ExternalLink\)"),
     "a link to elsewhere": (link_within, r"is a link \(SoftLink\)"),
-    "virtual": (virtual, "lies in another file"),
-    "stored elsewhere": (external, "lies in another file"),
+    "virtual": (virtual, "is stored in another file"),
+    "stored elsewhere": (external, "is stored in another file"),
     "texts": (of_texts, "must be numbers, found dtype object"),
     "lists": (of_lists, "must be numbers, found dtype object"),
     "references": (of_references, "must be numbers, found dtype object"),

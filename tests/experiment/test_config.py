@@ -64,9 +64,9 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path: Path, text: str
 
 
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"config\.yaml: setting 'seed' stands twice \(line 5\)"):
+    with pytest.raises(ConfigError, match=r"config\.yaml: setting 'seed' is given twice \(line 5\)"):
         load(tmp_path, "seed: 1", "seed: 2")
-    with pytest.raises(ConfigError, match="setting 'gamma' stands twice"):
+    with pytest.raises(ConfigError, match="setting 'gamma' is given twice"):
         load(tmp_path, "algo_kwargs:", "  gamma: 0.9", "  gamma: 0.99")
 
 

@@ -1,4 +1,4 @@
-"""Datasets in one file: npz, HDF5 in D4RL's layout, and Parquet. Sizes are read before data; nothing is executed."""
+"""Datasets in one file: npz, HDF5 in the layout of D4RL, and Parquet. Sizes are read before data; no code is run."""
 
 import contextlib
 import math
@@ -17,11 +17,11 @@ from rl_training.errors import ConfigError, DatasetError, UserError
 
 _EXTRA = "pip install 'rl-training[offline]'"
 _ROWS_AT_ONCE = 65_536  # of a Parquet file
-_D4RL_NAMES = {"terminations": "terminals", "truncations": "timeouts"}  # the others are named as ours
+_D4RL_NAMES = {"terminations": "terminals", "truncations": "timeouts"}  # the other names are the same
 
 
 def import_optional(module: str, what: str) -> ModuleType:
-    """Import a package that only datasets need."""
+    """Import an optional package; `what` needs it, for the message if it is missing."""
     import importlib
 
     try:
@@ -32,7 +32,7 @@ def import_optional(module: str, what: str) -> ModuleType:
 
 
 def check_file(path: Path) -> None:
-    """Refuse what is no ordinary file: opening a pipe, say, would wait for ever."""
+    """Raise `DatasetError` unless the path is a regular file: opening a pipe, for example, would never return."""
     if not path.exists():
         raise DatasetError(f"there is no dataset {path}")
     if not path.is_file():
@@ -43,9 +43,9 @@ def check_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def report_damage(path: Path, what: str) -> Iterator[None]:
-    """Turn what a library raises over a damaged file into one message that names the file.
+    """Turn the errors that libraries raise for a damaged file into one `DatasetError` that names the file.
 
-    All errors: with bytes changed at random, they range from zlib's own to a TypeError.
+    All exceptions are caught: for random changes of bytes, they range from `zlib.error` to `TypeError`.
     """
     try:
         yield
@@ -56,7 +56,7 @@ def report_damage(path: Path, what: str) -> Iterator[None]:
 
 
 def check_size(num_bytes: int, path: Path) -> None:
-    """Refuse a dataset that cannot fit in memory, by the size that its file declares."""
+    """Raise `ConfigError` if a dataset cannot fit in memory, by the size that its file declares."""
     check_memory(num_bytes, f"the dataset {path}", "its size, or use a machine with more")
 
 
@@ -73,7 +73,7 @@ def read_npz(path: Path, *, allow_entry_points: bool = False) -> Transitions:
         names = match_columns(members, str(path))
         expected = [*names.values(), *([METADATA_KEY] if METADATA_KEY in members else [])]
         check_size(sum(_npy_bytes(archive, name, path) for name in expected), path)
-        columns = {ours: _read_npy(archive, name) for ours, name in names.items()}
+        columns = {column: _read_npy(archive, name) for column, name in names.items()}
         spaces, env_id = None, ""
         if METADATA_KEY in members:
             text = _read_npy(archive, METADATA_KEY)
@@ -84,7 +84,7 @@ def read_npz(path: Path, *, allow_entry_points: bool = False) -> Transitions:
 
 
 def _npy_bytes(archive: zipfile.ZipFile, name: str, path: Path) -> int:
-    """Read a member's header: give the bytes of its array, which must be those of the member."""
+    """Return the bytes of an array from the header of its member, and check that the member holds as many."""
     member = archive.getinfo(f"{name}.npy")
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
@@ -98,7 +98,7 @@ def _npy_bytes(archive: zipfile.ZipFile, name: str, path: Path) -> int:
         raise DatasetError(f"{path}: {name} is a text of {declared:,} bytes")
     if member.file_size != header + declared:
         found = f"{member.file_size - header:,} bytes for {declared:,}"
-        raise DatasetError(f"{path}: {name} is cut or damaged: it has {found} of shape {shape}")
+        raise DatasetError(f"{path}: {name} is truncated or damaged: it has {found} of shape {shape}")
     return int(declared)
 
 
@@ -109,7 +109,7 @@ def _read_npy(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def write_npz(transitions: Transitions, path: Path) -> None:
-    """Write all columns under our names, compressed, with spaces and the environment's id."""
+    """Write all columns under the names of the library, compressed, with the spaces and the environment id."""
     with path.open("wb") as file:
         write_npz_to(file, transitions)
 
@@ -140,7 +140,7 @@ def open_hdf5(path: Path) -> Iterator[Any]:
 
 
 def hdf5_member(group: Any, name: str, path: Path) -> Any:
-    """Give what lies in the file under a name; links out of it, or to elsewhere in it, are not followed."""
+    """Return a member of a group; raise `DatasetError` for a link, which is not followed."""
     h5py = import_optional("h5py", f"the HDF5 file {path}")
     link = group.get(name, getlink=True)
     if not isinstance(link, h5py.HardLink):
@@ -149,27 +149,27 @@ def hdf5_member(group: Any, name: str, path: Path) -> Any:
 
 
 def hdf5_array(group: Any, name: str, path: Path) -> tuple[int, Callable[[], np.ndarray]]:
-    """Give the bytes that an array will take, and the function that reads it."""
+    """Return the bytes that an array needs, and the function that reads it."""
     h5py = import_optional("h5py", f"the HDF5 file {path}")
     dataset = hdf5_member(group, name, path)
     if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
         raise DatasetError(f"{path}: {name!r} must be an array, found {type(dataset).__name__}")
     if dataset.is_virtual or dataset.external:
-        raise DatasetError(f"{path}: {name!r} lies in another file, which is not read")
+        raise DatasetError(f"{path}: {name!r} is stored in another file, which is not read")
     if dataset.dtype.kind not in "biuf":
         raise DatasetError(f"{path}: {name} must be numbers, found dtype {dataset.dtype}")
     return math.prod(dataset.shape) * dataset.dtype.itemsize, lambda: np.asarray(dataset[()])
 
 
 def read_hdf5(path: Path, *, allow_entry_points: bool = False) -> Transitions:
-    """Read D4RL's layout: arrays at the top of the file, `terminals` and `timeouts` among them."""
+    """Read the layout of D4RL: arrays at the top level of the file, `terminals` and `timeouts` among them."""
     with open_hdf5(path) as file:
         names = match_columns(file.keys(), str(path))
-        arrays = {ours: hdf5_array(file, name, path) for ours, name in names.items()}
+        arrays = {column: hdf5_array(file, name, path) for column, name in names.items()}
         check_size(sum(num_bytes for num_bytes, _ in arrays.values()), path)
-        columns = {ours: read() for ours, (_, read) in arrays.items()}
+        columns = {column: read() for column, (_, read) in arrays.items()}
         spaces, env_id = None, ""
-        # D4RL's files have a group of that name.
+        # Files of D4RL have a group of that name.
         if METADATA_KEY in file and not hasattr(hdf5_member(file, METADATA_KEY, path), "keys"):
             num_bytes, read_text = hdf5_array(file, METADATA_KEY, path)
             if num_bytes > MAX_TEXT:
@@ -179,12 +179,12 @@ def read_hdf5(path: Path, *, allow_entry_points: bool = False) -> Transitions:
 
 
 def write_hdf5(transitions: Transitions, path: Path) -> None:
-    """Write D4RL's layout, next observations included."""
+    """Write the layout of D4RL, with next observations."""
     h5py = import_optional("h5py", "a HDF5 dataset")
     with h5py.File(path, "w") as file:
         for name, array in transitions.columns().items():
             file.create_dataset(_D4RL_NAMES.get(name, name), data=array, compression="gzip", fletcher32=True)
-        # As bytes: an attribute of HDF5's older format holds only 64 KiB, less than the bounds of an image take.
+        # As bytes, because an attribute in HDF5's older format holds only 64 KiB, and bounds of an image need more.
         file.create_dataset(METADATA_KEY, data=np.frombuffer(transitions_metadata(transitions).encode(), np.uint8))
 
 
@@ -204,7 +204,7 @@ def read_parquet(path: Path, *, allow_entry_points: bool = False) -> Transitions
         if text is not None:
             spaces, env_id = metadata_from_text(text, str(path), allow_entry_points=allow_entry_points)
         table = read_parquet_table(file, list(names.values()), path)
-        columns = {ours: arrow_numbers(table.column(name), ours, path) for ours, name in names.items()}
+        columns = {column: arrow_numbers(table.column(name), column, path) for column, name in names.items()}
     if spaces is not None:
         for name, space in (("observations", spaces.observation), ("actions", spaces.action)):
             columns |= {
@@ -220,9 +220,9 @@ def open_parquet(path: Path) -> Any:
 
 
 def read_parquet_table(file: Any, columns: Sequence[str], path: Path) -> Any:
-    """Read columns piece by piece, so that lists longer than they look end in an error, not in the system's.
+    """Read columns in pieces, so that unexpectedly long lists raise an error before the system kills the process.
 
-    The footer would tell how many values there are, but looking at a damaged one ends the process (pyarrow 26).
+    The footer holds the number of values, but reading a damaged footer crashes the process (pyarrow 26).
     """
     arrow = import_optional("pyarrow", f"the dataset {path}")
     schema, rows = file.schema_arrow, file.metadata.num_rows
@@ -231,16 +231,16 @@ def read_parquet_table(file: Any, columns: Sequence[str], path: Path) -> Any:
     check_size(8 * rows * sum(widths), path)
     pieces = []
     for piece in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
-        check_size(2 * piece.nbytes, path)  # it lies in memory already; there must be room for a copy
+        check_size(2 * piece.nbytes, path)  # it is in memory already; there must be room for a copy
         pieces.append(piece)
     return arrow.Table.from_batches(pieces, pieces[0].schema if pieces else None)
 
 
 def arrow_numbers(column: Any, name: str, path: Path) -> np.ndarray:
-    """Give a column of numbers, or of lists of equally many, as an array: (rows,) or (rows, numbers)."""
+    """Return a column of numbers, or of lists of equal length, as an array: (rows,) or (rows, numbers)."""
     arrow = import_optional("pyarrow", f"the dataset {path}")
     column = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
-    if isinstance(column, arrow.ChunkedArray):  # of more values than one array can hold
+    if isinstance(column, arrow.ChunkedArray):  # it has more values than one array can hold
         raise DatasetError(f"{path}: {name} has too many values for one column")
     rows, types = len(column), arrow.types
     if column.null_count:
@@ -248,13 +248,7 @@ def arrow_numbers(column: Any, name: str, path: Path) -> np.ndarray:
     is_list = types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type)
     values = column.flatten() if is_list else column
     if is_list and not types.is_fixed_size_list(column.type):
-        lengths = np.asarray(column.value_lengths())
-        if len(lengths) and (lengths != lengths[0]).any():
-            first = int((lengths != lengths[0]).argmax())
-            raise DatasetError(
-                f"{path}: {name} must be lists of one length, found {lengths[0]} in row 0, "
-                f"{lengths[first]} in row {first:,}"
-            )
+        _check_equal_lengths(np.asarray(column.value_lengths()), name, path)
     is_number = types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type)
     if not is_number:
         raise DatasetError(f"{path}: {name} must be numbers or lists of numbers, found {column.type}")
@@ -262,6 +256,15 @@ def arrow_numbers(column: Any, name: str, path: Path) -> np.ndarray:
         raise DatasetError(f"{path}: {values.null_count:,} numbers of {name} are missing")
     array: np.ndarray = values.to_numpy(zero_copy_only=False)
     return array.reshape(rows, len(array) // rows) if is_list and rows else array
+
+
+def _check_equal_lengths(lengths: np.ndarray, name: str, path: Path) -> None:
+    if len(lengths) and (lengths != lengths[0]).any():
+        first = int((lengths != lengths[0]).argmax())
+        raise DatasetError(
+            f"{path}: {name} must be lists of one length, found {lengths[0]} in row 0, "
+            f"{lengths[first]} in row {first:,}"
+        )
 
 
 def _shaped(name: str, array: np.ndarray, shape: tuple[int, ...] | None, path: Path) -> np.ndarray:

@@ -1,6 +1,7 @@
-"""Minari datasets on this disk: a folder of metadata and episodes, read and written without the minari package.
+"""Local Minari datasets: a folder of metadata and episodes, read and written without the minari package.
 
-That package makes the environment from the metadata where they lack a space, and so runs what they name. We never do.
+If the metadata lack a space, that package creates the environment and so runs the code that they name. This module
+never does.
 """
 
 import io
@@ -43,9 +44,9 @@ from rl_training.datasets.transitions import PER_STEP, Transitions, build_transi
 from rl_training.errors import DatasetError
 
 METADATA, HDF5_FILE = "metadata.json", "main_data.hdf5"
-_VERSION = "0.5.4"  # of the package whose layout this is
+_VERSION = "0.5.4"  # of the minari package whose layout is written
 
-# A column of an episode: the bytes it will take, and the function that reads it.
+# A column of an episode: the bytes that it needs, and the function that reads it.
 _Column: TypeAlias = tuple[int, Callable[[], np.ndarray]]
 _Episode: TypeAlias = dict[str, _Column]
 
@@ -57,12 +58,12 @@ class _Layout(NamedTuple):
 
 
 def find_local_dataset(dataset_id: str, name: str = "dataset_id") -> Path:
-    """Find a dataset by its id where the minari package keeps those it has downloaded; none is downloaded here.
+    """Return the folder of a dataset that the minari package has downloaded, by its id; nothing is downloaded here.
 
-    `name`: of the setting that gives the id, for messages.
+    `name`: the setting that holds the id, for messages.
     """
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)*", dataset_id) or ".." in dataset_id:
-        raise DatasetError(f"{name} must be such as mujoco/hopper/medium-v0, got {dataset_id!r}")
+        raise DatasetError(f"{name} must be an id such as mujoco/hopper/medium-v0, got {dataset_id!r}")
     root = Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
     if not (root / dataset_id).is_dir():
         raise DatasetError(
@@ -76,10 +77,10 @@ def is_minari(path: Path) -> bool:
 
 
 def read_minari(path: Path, *, allow_entry_points: bool = False) -> Transitions:
-    """Read a dataset's folder. Episodes hold one observation more than steps, so that every successor is known."""
+    """Read the folder of a dataset. Episodes hold one observation more than steps, so every next one is known."""
     folder = next((folder for folder in (path / "data", path) if (folder / METADATA).is_file()), None)
     if folder is None:
-        raise DatasetError(f"{path} is no Minari dataset: it has no file data/{METADATA}")
+        raise DatasetError(f"{path} is not a Minari dataset: it has no file data/{METADATA}")
     check_file(folder / METADATA)
     if (folder / METADATA).stat().st_size > MAX_TEXT:
         raise DatasetError(f"{folder / METADATA} has more than {MAX_TEXT:,} bytes")
@@ -106,7 +107,7 @@ def read_minari(path: Path, *, allow_entry_points: bool = False) -> Transitions:
     else:
         raise DatasetError(f"{path}: data_format must be hdf5, arrow or parquet, found {data_format!r}")
     if steps is not None and steps != len(columns["rewards"]):
-        raise DatasetError(f"{path}: the metadata tell of {steps:,} steps, but there are {len(columns['rewards']):,}")
+        raise DatasetError(f"{path}: the metadata declare {steps:,} steps, but there are {len(columns['rewards']):,}")
     return build_transitions(columns, source=str(path), spaces=layout.spaces, env_id=env_id)
 
 
@@ -116,7 +117,7 @@ def _env_id(metadata: dict[str, Any]) -> object:
 
 
 def _join_episodes(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.ndarray]:
-    """Read all episodes, one after the other, once it is known that they fit: twice, for the next observations."""
+    """Read and join all episodes after checking that they fit in memory twice, for the next observations."""
     check_size(2 * sum(size for episode in episodes for size, _ in episode.values()), path)
     parts: dict[str, list[np.ndarray]] = {
         name: [] for name in ("observations", "next_observations", "actions", *PER_STEP)
@@ -134,7 +135,7 @@ def _join_episodes(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.nda
         if steps == 0:
             continue
         truncations = read["truncations"].copy()
-        truncations[-1] |= not read["terminations"][-1]  # where the recording stops, the episode was cut
+        truncations[-1] |= not read["terminations"][-1]  # where the recording stops, the episode was truncated
         obs = read.pop("observations")
         for name, array in (read | {"truncations": truncations}).items():
             parts[name].append(array)
@@ -155,7 +156,7 @@ def _join_episodes(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.nda
 def _episode_numbers(file: Any, count: int, path: Path) -> Iterator[int]:
     found = sum(name.startswith("episode_") for name in file)
     if found != count:
-        raise DatasetError(f"{path}: the metadata tell of {count:,} episodes, but there are {found:,}")
+        raise DatasetError(f"{path}: the metadata declare {count:,} episodes, but there are {found:,}")
     yield from range(count)
 
 
@@ -174,7 +175,7 @@ def _hdf5_column(group: Any, name: str, layout: _Layout) -> _Column:
 
 
 def _hdf5_elements(group: Any, name: str, space: gym.Space[Any], layout: _Layout) -> _Column:
-    """Elements of a space: an array, images as JPEG files, or a group for each level of a Dict."""
+    """Return a column of elements of a space: an array, images as JPEG files, or a group for each level of a Dict."""
     if isinstance(space, PackedSpace):
         leaves = []
         for leaf in space.leaves:
@@ -192,7 +193,7 @@ def _hdf5_elements(group: Any, name: str, space: gym.Space[Any], layout: _Layout
 
 
 def _pack_column(space: PackedSpace, leaves: Sequence[_Column], path: Path) -> _Column:
-    """Write the parts of Dict observations into rows of bytes."""
+    """Return a column of Dict observations, packed into rows of bytes, from the columns of their parts."""
 
     def read() -> np.ndarray:
         arrays = [load() for _, load in leaves]
@@ -207,7 +208,7 @@ def _pack_column(space: PackedSpace, leaves: Sequence[_Column], path: Path) -> _
 
 
 def _is_image(space: gym.Space[Any]) -> bool:
-    """Tell, as Minari does, which spaces have their elements stored as JPEG files."""
+    """Return whether elements of a space are stored as JPEG files, by the rule of Minari."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
         return False
     return min(space.shape[:2]) >= 32 and bool((space.low == 0).all() and (space.high == 255).all())
@@ -230,7 +231,10 @@ def _decode_jpegs(frames: Sequence[Any], space: gym.Space[Any], path: Path) -> n
 
 
 def _arrow_episode(folder: Path, number: int, layout: _Layout, data_format: str) -> _Episode:
-    """A file per episode; all columns are as long as the observations, those of steps are padded by one row."""
+    """Return the columns of an episode, which has its own file.
+
+    All columns of the file are as long as the observations; those of steps are padded by one row.
+    """
     files = sorted((folder / str(number)).glob(f"*.{data_format}"))
     if len(files) != 1:
         raise DatasetError(f"{layout.path}: episode {number} must be one {data_format} file, found {len(files)}")
@@ -286,11 +290,11 @@ def _arrow_elements(column: Any, space: gym.Space[Any], layout: _Layout) -> np.n
 
 
 def write_minari(transitions: Transitions, path: Path, *, name: str = "") -> None:
-    """Write a folder that `minari.load_dataset` reads if it lies among its datasets; images are not compressed."""
+    """Write a folder that `minari.load_dataset` can read from its datasets folder; images are not compressed."""
     h5py = import_optional("h5py", "a Minari dataset")
     known = transitions.spaces
     if known is None:
-        raise DatasetError(f"{transitions.source} does not declare its spaces, which a Minari dataset must")
+        raise DatasetError(f"{transitions.source} does not declare its spaces, but a Minari dataset must")
     folder, name = path / "data", name or path.name
     folder.mkdir(parents=True)
     ends = transitions.terminations | transitions.truncations

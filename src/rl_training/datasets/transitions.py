@@ -1,4 +1,4 @@
-"""Transitions as files hold them: the environment's own actions, one row per step, and where episodes end."""
+"""Transitions as files hold them: actions of the environment, one row per step, flags where episodes end."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from rl_training.errors import DatasetError
 
 log = logging.getLogger("rl_training")
 
-# Our name of each column, and those that it has in files: Minari's, ours for batches, D4RL's.
+# The name of each column, and its names in files: those of Minari, of the library's batches, and of D4RL.
 COLUMN_NAMES = {
     "observations": ("observations", "obs"),
     "actions": ("actions",),
@@ -21,7 +21,7 @@ COLUMN_NAMES = {
     "terminations": ("terminations", "terminated", "terminals"),
     "truncations": ("truncations", "truncated", "timeouts"),
 }
-_MERGED_ENDS = ("dones", "done")  # which of the two an episode's end was cannot be found from these
+_MERGED_ENDS = ("dones", "done")  # these do not distinguish termination from truncation
 PER_STEP = ("rewards", "terminations", "truncations")  # one number per row
 
 
@@ -50,20 +50,23 @@ class Transitions:
 
 
 def match_columns(found: Iterable[str], source: str) -> dict[str, str]:
-    """Give the file's name of each column of ours that it has; refuse a file that lacks one it must have."""
+    """Return the name in the file of each known column that it has; raise `DatasetError` if a required one is missing.
+
+    `found`: the names in the file.
+    """
     found = list(found)
     names: dict[str, str] = {}
-    for ours, known in COLUMN_NAMES.items():
+    for column, known in COLUMN_NAMES.items():
         present = [name for name in known if name in found]
         if len(present) > 1:
-            raise DatasetError(f"{source} has {' and '.join(map(repr, present))}: one of them must go")
+            raise DatasetError(f"{source} has {' and '.join(map(repr, present))}: remove all but one of them")
         if present:
-            names[ours] = present[0]
+            names[column] = present[0]
     merged = next((name for name in _MERGED_ENDS if name in found), None)
     if merged is not None and not {"terminations", "truncations"} <= names.keys():
         raise DatasetError(
             f"{source} has {merged!r}, which merges terminations with time limits; "
-            "it must hold 'terminations' and 'truncations' apart"
+            "it must have separate columns 'terminations' and 'truncations'"
         )
     missing = [name for name in ("observations", "actions", "rewards", "terminations") if name not in names]
     if missing:
@@ -72,7 +75,7 @@ def match_columns(found: Iterable[str], source: str) -> dict[str, str]:
     if not {"truncations", "next_observations"} & names.keys():
         raise DatasetError(
             f"{source} has neither 'truncations' nor 'next_observations': "
-            "where an episode was cut by a time limit cannot be found"
+            "one of them is needed to know where a time limit ended an episode"
         )
     return names
 
@@ -80,7 +83,7 @@ def match_columns(found: Iterable[str], source: str) -> dict[str, str]:
 def build_transitions(
     columns: Mapping[str, Any], *, source: str, spaces: Spaces | None = None, env_id: str = ""
 ) -> Transitions:
-    """Check the columns of a file, by our names, against each other, and derive those that it lacks."""
+    """Check the columns of a file against each other, and derive the missing ones. `columns`: by known names."""
     arrays = {name: _as_numbers(name, values, source) for name, values in columns.items()}
     for name in PER_STEP:
         if name in arrays:
@@ -105,13 +108,13 @@ def build_transitions(
 
 
 def rows_with(flags: np.ndarray) -> np.ndarray:
-    """Tell which rows have a flag set anywhere: (rows, ...) to (rows,)."""
-    found: np.ndarray = np.asarray(flags.reshape(len(flags), -1).any(axis=1))
-    return found
+    """Return which rows have any flag set: (rows, ...) to (rows,)."""
+    rows: np.ndarray = np.asarray(flags.reshape(len(flags), -1).any(axis=1))
+    return rows
 
 
 def refuse_rows(bad: np.ndarray, values: np.ndarray, problem: str, source: str) -> None:
-    """Refuse a column in which a row is bad: say how many are, and show the first."""
+    """Raise `DatasetError` if any row is bad; the message counts them and shows the first one."""
     if bad.any():
         raise DatasetError(f"{source}: {describe_rows(bad, values, problem)}")
 
@@ -146,7 +149,7 @@ def _as_flags(name: str, array: np.ndarray, source: str) -> np.ndarray:
 
 
 def _find_jumps(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
-    """Tell where the next row is not the successor: an episode ended there, and was cut if it did not terminate."""
+    """Return where the next row is not the successor: an episode ended there, truncated if it did not terminate."""
     rows = len(obs)
     jumps = np.ones(rows, np.bool_)
     jumps[:-1] = rows_with(next_obs[:-1] != obs[1:])
@@ -154,10 +157,10 @@ def _find_jumps(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
 
 
 def _with_successors(arrays: dict[str, np.ndarray], source: str) -> dict[str, np.ndarray]:
-    """Derive next observations from the following rows; drop rows whose successor the file does not tell.
+    """Derive next observations from the following rows; drop rows whose next observation the file does not hold.
 
-    These are the last rows of truncated episodes and of the file: the row before then is the last of its episode, cut.
-    After a termination no target looks at the successor; the observation itself stands for it.
+    These are the last rows of truncated episodes and of the file. The row before then becomes the last of its episode,
+    marked as truncated. After a termination no target uses the next observation, so the observation itself is stored.
     """
     obs, terminations = arrays["observations"], arrays["terminations"]
     truncations = arrays["truncations"].copy()
@@ -165,7 +168,7 @@ def _with_successors(arrays: dict[str, np.ndarray], source: str) -> dict[str, np
     next_obs[terminations] = obs[terminations]
     unknown = truncations & ~terminations
     unknown[-1] = not terminations[-1]
-    # The row before a dropped one; where that ends an episode itself, the dropped row was an episode of its own.
+    # The row before a dropped one; if it terminates an episode, the dropped row was an episode of its own.
     before = np.flatnonzero(unknown[1:])
     truncations[before] |= ~terminations[before]
     keep = ~unknown

@@ -1,4 +1,4 @@
-"""The check that an algorithm can handle an environment's spaces, before anything is built."""
+"""The check that an algorithm supports the spaces of an environment, before anything is built."""
 
 import gymnasium as gym
 
@@ -8,7 +8,7 @@ from rl_training.experiment.registry import AlgorithmSpec
 
 
 def check_spaces(spec: AlgorithmSpec, spaces: Spaces, env_id: str) -> None:
-    """Refuse, before training, an environment that the algorithm cannot handle."""
+    """Raise `SpaceError` if the algorithm does not support the spaces of the environment."""
     if action_kind(spaces.action) not in spec.actions:
         expected = " or ".join(sorted(spec.actions))
         raise SpaceError(f"{spec.name} needs a {expected} action space, but {env_id} has {spaces.action}")
