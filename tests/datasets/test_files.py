@@ -1,4 +1,4 @@
-"""Datasets come back from every format as they were; damaged and hostile files are refused, and none of them runs."""
+"""Every format returns a dataset unchanged; damaged and hostile files are refused, and no code in them runs."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def load(path: Path) -> TransitionDataset:
 
 @pytest.mark.parametrize("env_id", ENVS)
 @pytest.mark.parametrize("kind", FILES)
-def test_what_is_written_comes_back_array_for_array(kind: str, env_id: str, tmp_path: Path) -> None:
+def test_reading_returns_the_arrays_that_were_written(kind: str, env_id: str, tmp_path: Path) -> None:
     transitions, path = recorded(env_id), tmp_path / FILES[kind]
     write_transitions(transitions, path)
     again = read_transitions(path)
@@ -257,7 +257,7 @@ for _ in range(12):
     DEEP = {"type": "Dict", "subspaces": {"in": DEEP}}
 EVIL_SPEC = json.dumps({"id": "Evil-v0", "entry_point": "evil_module:Env", "kwargs": {}})
 
-# What stands in the columns instead (None: nothing), and what the message says.
+# The replaced columns (None: missing), and a part of the message.
 WRONG_COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
     "short rewards": ({"rewards": np.zeros(2)}, "one length, found observations 3, actions 3, rewards 2"),
     "long observations": ({"observations": np.zeros((5, 3))}, "one length"),
@@ -341,7 +341,7 @@ _ONLY_NPZ = {"dates", "records", "a single reward", "complex numbers"}  # what t
 
 
 def can_hold(kind: str, case: str) -> bool:
-    """Tell whether a format can be given these columns at all; a table has columns of one length."""
+    """Return whether a format can hold these columns at all; a table has columns of one length."""
     changes, _ = WRONG_COLUMNS[case]
     if case in _ONLY_NPZ:
         return kind == "npz"
@@ -437,7 +437,7 @@ HUGE = "{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }"
 OBJECTS = "{'descr': '|O', 'fortran_order': False, 'shape': (3,), }"
 CODE = "__import__('evil_module')"
 
-# What is done to a good npz file, and what the message says.
+# How a good npz file is damaged, and a part of the message.
 WRONG_NPZ: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "cut": (lambda path, trace: rewrite(path, lambda data: data[: len(data) // 2]), "damaged or not a npz"),
     "without its last byte": (lambda path, trace: rewrite(path, lambda data: data[:-1]), "damaged or not a npz"),
@@ -485,7 +485,7 @@ def test_a_file_that_declares_more_than_memory_holds_is_refused_unread(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / FILES[kind]
-    write_transitions(recorded("Pendulum-v1"), path)  # packed: zeros would take next to nothing
+    write_transitions(recorded("Pendulum-v1"), path)  # compressed, zeros would need almost no space
     monkeypatch.setattr(memory_limits, "available_memory", lambda: 1_000)
     with pytest.raises(ConfigError, match=r"the dataset .*data.* needs .* only .* of memory"):
         read_transitions(path)
@@ -608,7 +608,7 @@ def test_a_damaged_chunk_of_hdf5_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["npz", "parquet"])
-def test_bytes_changed_at_random_never_give_other_rows(kind: str, tmp_path: Path) -> None:
+def test_bytes_changed_at_random_never_lead_to_other_rows(kind: str, tmp_path: Path) -> None:
     path, rng = tmp_path / FILES[kind], np.random.default_rng(0)
     write_transitions(recorded("Pendulum-v1"), path)
     whole, expected = path.read_bytes(), load(path)

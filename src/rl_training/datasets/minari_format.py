@@ -73,42 +73,57 @@ def find_local_dataset(dataset_id: str, name: str = "dataset_id") -> Path:
 
 
 def is_minari(path: Path) -> bool:
-    return any((folder / METADATA).is_file() for folder in (path / "data", path))
+    return _data_folder(path) is not None
+
+
+def _data_folder(path: Path) -> Path | None:
+    return next((folder for folder in (path / "data", path) if (folder / METADATA).is_file()), None)
 
 
 def read_minari(path: Path, *, allow_entry_points: bool = False) -> Transitions:
     """Read the folder of a dataset. Episodes hold one observation more than steps, so every next one is known."""
-    folder = next((folder for folder in (path / "data", path) if (folder / METADATA).is_file()), None)
+    folder = _data_folder(path)
     if folder is None:
         raise DatasetError(f"{path} is not a Minari dataset: it has no file data/{METADATA}")
-    check_file(folder / METADATA)
-    if (folder / METADATA).stat().st_size > MAX_TEXT:
-        raise DatasetError(f"{folder / METADATA} has more than {MAX_TEXT:,} bytes")
-    metadata = parse_json((folder / METADATA).read_bytes(), str(folder / METADATA))
+    metadata = _read_metadata(folder / METADATA)
     refuse_entry_points(metadata, str(path), allowed=allow_entry_points)
     env_id = plain_env_id(_env_id(metadata), str(path), allow_entry_points=allow_entry_points)
+    layout = _Layout(path, _declared_spaces(metadata, path), bool(metadata.get("jpeg_encoding", True)))
+    columns = _read_columns(folder, metadata, layout)
+    steps = metadata.get("total_steps")
+    if steps is not None and steps != len(columns["rewards"]):
+        raise DatasetError(f"{path}: the metadata declare {steps:,} steps, but there are {len(columns['rewards']):,}")
+    return build_transitions(columns, source=str(path), spaces=layout.spaces, env_id=env_id)
+
+
+def _read_metadata(file: Path) -> dict[str, Any]:
+    check_file(file)
+    if file.stat().st_size > MAX_TEXT:
+        raise DatasetError(f"{file} has more than {MAX_TEXT:,} bytes")
+    return parse_json(file.read_bytes(), str(file))
+
+
+def _declared_spaces(metadata: dict[str, Any], path: Path) -> Spaces:
     observation, action = (
         space_from_json(metadata.get(f"{role}_space"), f"{path}: {role}_space") for role in ("observation", "action")
     )
     if observation is None or action is None:
         raise DatasetError(f"{path}: the metadata must declare observation_space and action_space")
-    count, steps = (metadata.get(f"total_{what}") for what in ("episodes", "steps"))
+    return Spaces(observation, action)
+
+
+def _read_columns(folder: Path, metadata: dict[str, Any], layout: _Layout) -> dict[str, np.ndarray]:
+    path, count = layout.path, metadata.get("total_episodes")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise DatasetError(f"{path}: total_episodes in the metadata must be at least 1, found {count!r}")
-    layout = _Layout(path, Spaces(observation, action), bool(metadata.get("jpeg_encoding", True)))
     data_format = metadata.get("data_format", "hdf5")
     if data_format == "hdf5":
         with open_hdf5(folder / HDF5_FILE) as file:
-            columns = _join_episodes(
-                path, [_hdf5_episode(file, number, layout) for number in _episode_numbers(file, count, path)]
-            )
-    elif data_format in ("arrow", "parquet"):
-        columns = _join_episodes(path, [_arrow_episode(folder, number, layout, data_format) for number in range(count)])
-    else:
-        raise DatasetError(f"{path}: data_format must be hdf5, arrow or parquet, found {data_format!r}")
-    if steps is not None and steps != len(columns["rewards"]):
-        raise DatasetError(f"{path}: the metadata declare {steps:,} steps, but there are {len(columns['rewards']):,}")
-    return build_transitions(columns, source=str(path), spaces=layout.spaces, env_id=env_id)
+            numbers = _episode_numbers(file, count, path)
+            return _join_episodes(path, [_hdf5_episode(file, number, layout) for number in numbers])
+    if data_format in ("arrow", "parquet"):
+        return _join_episodes(path, [_arrow_episode(folder, number, layout, data_format) for number in range(count)])
+    raise DatasetError(f"{path}: data_format must be hdf5, arrow or parquet, found {data_format!r}")
 
 
 def _env_id(metadata: dict[str, Any]) -> object:
@@ -124,15 +139,8 @@ def _join_episodes(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.nda
     }
     for number, episode in enumerate(episodes):
         read = {name: load() for name, (_, load) in episode.items()}
-        steps = len(read["rewards"])
-        expected = {name: steps + (name == "observations") for name in read}
-        for name, array in read.items():
-            if len(array) != expected[name]:
-                raise DatasetError(
-                    f"{path}: episode {number} has {steps:,} rewards and {len(array):,} {name}, "
-                    f"expected {expected[name]:,}"
-                )
-        if steps == 0:
+        _check_lengths(read, number, path)
+        if len(read["rewards"]) == 0:
             continue
         truncations = read["truncations"].copy()
         truncations[-1] |= not read["terminations"][-1]  # where the recording stops, the episode was truncated
@@ -148,6 +156,16 @@ def _join_episodes(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.nda
         if len(found) > 1:
             raise DatasetError(f"{path}: {name} must be of one shape, found {' and '.join(map(str, sorted(found)))}")
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+
+def _check_lengths(columns: dict[str, np.ndarray], number: int, path: Path) -> None:
+    steps = len(columns["rewards"])
+    for name, array in columns.items():
+        expected = steps + (name == "observations")
+        if len(array) != expected:
+            raise DatasetError(
+                f"{path}: episode {number} has {steps:,} rewards and {len(array):,} {name}, expected {expected:,}"
+            )
 
 
 # --- Episodes in HDF5 ------------------------------------------------------------------------------------------------
@@ -297,20 +315,11 @@ def write_minari(transitions: Transitions, path: Path, *, name: str = "") -> Non
         raise DatasetError(f"{transitions.source} does not declare its spaces, but a Minari dataset must")
     folder, name = path / "data", name or path.name
     folder.mkdir(parents=True)
-    ends = transitions.terminations | transitions.truncations
-    ends[-1] = True
-    bounds = [0, *(np.flatnonzero(ends) + 1).tolist()]
     with h5py.File(folder / HDF5_FILE, "w", track_order=True) as file:
-        for number, (start, end) in enumerate(itertools.pairwise(bounds)):
-            group, rows = file.create_group(f"episode_{number}"), slice(start, end)
-            group.attrs.update({"id": number, "total_steps": end - start})
-            obs = np.concatenate([transitions.observations[rows], transitions.next_observations[end - 1 : end]])
-            _write_elements(group, "observations", obs, known.observation)
-            for column in ("actions", *PER_STEP):
-                group.create_dataset(column, data=getattr(transitions, column)[rows], fletcher32=True)
+        num_episodes = _write_episodes(file, transitions, known.observation)
     metadata = {
         "dataset_id": name if re.search(r"-v\d+$", name) else f"{name}-v0",
-        "total_episodes": len(bounds) - 1,
+        "total_episodes": num_episodes,
         "total_steps": len(transitions),
         "data_format": "hdf5",
         "jpeg_encoding": False,
@@ -327,6 +336,21 @@ def write_minari(transitions: Transitions, path: Path, *, name: str = "") -> Non
     if spec is not None and isinstance(spec.entry_point, str):
         metadata["env_spec"] = spec.to_json()
     (folder / METADATA).write_text(json.dumps(metadata), "utf-8")
+
+
+def _write_episodes(file: Any, transitions: Transitions, observation: gym.Space[Any]) -> int:
+    """Write one group per episode and return their number."""
+    ends = transitions.terminations | transitions.truncations
+    ends[-1] = True
+    bounds = [0, *(np.flatnonzero(ends) + 1).tolist()]
+    for number, (start, end) in enumerate(itertools.pairwise(bounds)):
+        group, rows = file.create_group(f"episode_{number}"), slice(start, end)
+        group.attrs.update({"id": number, "total_steps": end - start})
+        obs = np.concatenate([transitions.observations[rows], transitions.next_observations[end - 1 : end]])
+        _write_elements(group, "observations", obs, observation)
+        for column in ("actions", *PER_STEP):
+            group.create_dataset(column, data=getattr(transitions, column)[rows], fletcher32=True)
+    return len(bounds) - 1
 
 
 def _write_elements(group: Any, name: str, rows: np.ndarray, space: gym.Space[Any]) -> None:
