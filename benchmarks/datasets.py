@@ -263,7 +263,7 @@ def describe_episodes(file: Path) -> dict[str, Any]:
     from rl_training.datasets.files import read_transitions  # imports torch, which other benchmarks do not need
     from rl_training.datasets.transition_dataset import TransitionDataset
 
-    dataset = TransitionDataset.of(read_transitions(file))
+    dataset = TransitionDataset.from_transitions(read_transitions(file))
     returns = dataset.episode_returns()
     terminated = int(dataset.terminated.sum())
     return {

@@ -332,7 +332,7 @@ def test_damaged_newest_checkpoint_is_named_and_the_next_offered(kind: str, stop
         resume(stopped, QUIET)
     offered = stopped / "checkpoints" / "step_000000040"
     assert "step_000000050" in str(error.value)
-    assert str(error.value).endswith(f"; the newest whole one is {offered}")
+    assert str(error.value).endswith(f"; the newest intact one is {offered}")
     result = resume(offered, QUIET)
     assert (damage(stopped), result.step) == ([], 60)
     assert differences(stopped, unbroken) == []
@@ -354,7 +354,7 @@ def test_damage_to_the_only_checkpoint_is_named_and_nothing_is_trained_over_it(k
 @pytest.mark.parametrize("kind", ["a flipped byte", "a list", "an endless file"])
 def test_damaged_policy_is_not_evaluated(kind: str, stopped: Path) -> None:
     DAMAGE[kind][0](newest(stopped))
-    with pytest.raises(CheckpointError, match=r"; the newest whole one is .*step_000000040"):
+    with pytest.raises(CheckpointError, match=r"; the newest intact one is .*step_000000040"):
         DQN.load(stopped)
 
 
@@ -419,7 +419,7 @@ def test_full_disk_leaves_the_earlier_checkpoint_whole(
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpointing, "write_tensors", write_until_full)
-        with pytest.raises(CheckpointError, match=r"step_000000040 could not be written: .*No space.*ones are whole"):
+        with pytest.raises(CheckpointError, match=r"step_000000040 could not be written: .*No space.*ones are intact"):
             start(tmp_path)
     run_dir = tmp_path / "run"
     assert damage(run_dir) == []
@@ -462,7 +462,7 @@ class FillDisk(Callback):
 def test_disk_that_is_really_full(
     step: int, tensorboard: bool, small_disk: Path, unbroken: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(CheckpointError, match=r"No space left on device.*whole"):
+    with pytest.raises(CheckpointError, match=r"No space left on device.*intact"):
         start(small_disk, FillDisk(small_disk, step), tensorboard=tensorboard)
     run_dir = small_disk / "run"
     assert damage(run_dir) == []
@@ -477,7 +477,7 @@ def test_log_on_a_full_disk_names_itself(tmp_path: Path) -> None:
     os.dup2(os.open("/dev/full", os.O_WRONLY), log._file.fileno())
     log.write({"step": 1})
     with pytest.raises(
-        CheckpointError, match=r"metrics\.jsonl cannot be written: .*No space.*the checkpoints are whole"
+        CheckpointError, match=r"metrics\.jsonl cannot be written: .*No space.*the checkpoints are intact"
     ):
         log.flush()
     log.close()  # silent: it would hide the error that ended the run

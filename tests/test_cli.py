@@ -279,7 +279,7 @@ def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("seed: 1\nalgo: dqn\nseed: 2\n", "setting 'seed' stands twice (line 3)"),
+        ("seed: 1\nalgo: dqn\nseed: 2\n", "setting 'seed' is given twice (line 3)"),
         ("algo: dqn\n", "total_timesteps is missing"),
         ("algo: dqn\ntotal_timesteps: 5\n", "env_id is missing: dqn learns in an environment"),
         ("- dqn\n", "must hold settings as `key: value` lines, found list"),
@@ -350,7 +350,7 @@ def test_a_changed_byte_of_the_policy_is_found(command: list[str], run: Path) ->
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    assert f"{file} is damaged: its checksum is not the manifest's" in fails(*command, run)
+    assert f"{file} is damaged: its checksum differs from that in the manifest" in fails(*command, run)
 
 
 @pytest.mark.parametrize("command", READERS)

@@ -151,7 +151,7 @@ def test_another_expert_is_refused_on_resuming(tmp_path: Path) -> None:
     result = train_gail(config_of(tmp_path), QUIET)
     (tmp_path / "expert.npz").unlink()
     record(tmp_path / "expert.npz", seed=1)
-    with pytest.raises(CheckpointError, match=r"the run learnt from 50 transitions .* now gives 50 others"):
+    with pytest.raises(CheckpointError, match=r"the run learned from 50 transitions .* now holds 50 others"):
         resume(result.run_dir, QUIET, total_timesteps=200)
 
 
@@ -169,7 +169,7 @@ def edited(path: Path, **columns: np.ndarray | None) -> None:
     ("columns", "message"),
     [
         ({"actions": None}, "actions"),
-        ({"actions": np.full(50, 2)}, r"actions lie outside Discrete\(2\)"),
+        ({"actions": np.full(50, 2)}, r"actions are outside Discrete\(2\)"),
         ({"actions": np.full(50, 0.5)}, "actions must be whole numbers"),
         ({"actions": np.zeros((50, 3), np.int64)}, r"actions must have shape \(50,\), found \(50, 3\)"),
         ({"observations": np.full((50, 4), np.nan)}, "not finite"),

@@ -177,7 +177,7 @@ def test_the_agent_of_a_file_predicts_saves_and_loads_without_it(algo: str, tmp_
 
 def test_held_out_data_are_judged_by_the_mean_over_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = cast(OfflineLearner, train_iql(from_file(tmp_path), QUIET).algorithm)
-    dataset = TransitionDataset.of(read_transitions(tmp_path / "data.npz"))
+    dataset = TransitionDataset.from_transitions(read_transitions(tmp_path / "data.npz"))
     batch = {name: torch.from_numpy(getattr(dataset, name).copy()) for name in transition_fields(dataset.spaces)}
     monkeypatch.setattr(offline_evaluation, "_ROWS_AT_ONCE", 30)  # of 100
     expected = {name: float(value) for name, value in learner.evaluate_offline(batch).items()}
@@ -198,7 +198,7 @@ def test_evaluating_the_agent_of_a_file_asks_the_held_out_data_again(algo: str, 
     assert json.loads(answer.stdout)["held_out"] == pytest.approx(line["held_out"], rel=1e-5)
     assert "held out    log_likelihood" in CliRunner().invoke(app, ["evaluate", str(result.run_dir)]).stdout
     write_file(tmp_path / "data.npz", seed=1)
-    assert "now gives 80 others" in CliRunner().invoke(app, ["evaluate", str(result.run_dir)]).stderr
+    assert "now holds 80 others" in CliRunner().invoke(app, ["evaluate", str(result.run_dir)]).stderr
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_entry_points_are_allowed_on_the_command_line_alone(tmp_path: Path) -> N
     (run,) = (tmp_path / "runs").iterdir()
     assert "allow_entry" not in (run / "config.yaml").read_text()  # the permission is not kept
     longer = ["resume", run, "--total-timesteps", 70]
-    assert "--allow-entry-points reads the data in spite of it" in call(*longer).stderr
+    assert "--allow-entry-points reads the data anyway" in call(*longer).stderr
     assert call(*longer, "--allow-entry-points").exit_code == 0
     assert call("predict", run, "--obs", "[0, 0, 0]").exit_code == 0  # opens no dataset
 
@@ -346,8 +346,8 @@ def test_another_dataset_in_the_same_place_is_refused(tmp_path: Path) -> None:
     write_file(tmp_path / "data.npz", seed=1)
     with pytest.raises(CheckpointError) as caught:
         resume(result.run_dir, QUIET, total_timesteps=90)
-    assert str(caught.value).startswith("the run learnt from 80 transitions (digest ")
-    assert "data.npz now gives 80 others (digest " in str(caught.value)
+    assert str(caught.value).startswith("the run learned from 80 transitions (digest ")
+    assert "data.npz now holds 80 others (digest " in str(caught.value)
     write_file(tmp_path / "data.npz", seed=0)
     assert resume(result.run_dir, QUIET, total_timesteps=90).step == 90
 

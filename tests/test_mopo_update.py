@@ -303,5 +303,5 @@ def test_observations_that_are_no_real_numbers_are_refused() -> None:
 
 
 def test_a_single_transition_is_refused() -> None:
-    with pytest.raises(DatasetError, match="the dataset has a single transition to learn from: a model needs another"):
+    with pytest.raises(DatasetError, match="the dataset has a single transition to learn from: a model needs a second"):
         build_mixed_dataset(make_setup(rows=1))

@@ -1,4 +1,4 @@
-"""A dataset keeps terminations and truncations apart, never joins episodes, and refuses what cannot be learnt from."""
+"""A dataset distinguishes terminations from truncations, never joins episodes, and refuses bad rows."""
 
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from conftest import assert_identical
 from rl_training.core import memory_limits
 from rl_training.core.spaces import Spaces, to_env_actions
-from rl_training.data.dataset_memory import replay_of
-from rl_training.datasets.checks import to_own_actions
+from rl_training.data.dataset_memory import replay_from_dataset
+from rl_training.datasets.checks import from_env_actions
 from rl_training.datasets.transition_dataset import TransitionDataset
-from rl_training.datasets.transitions import Transitions, assemble
+from rl_training.datasets.transitions import Transitions, build_transitions
 from rl_training.envs.factory import make_env_factory
 from rl_training.errors import ConfigError, DatasetError
 from rl_training.hparams.offline import BCHParams
@@ -30,7 +30,7 @@ FIELDS = ("obs", "actions", "rewards", "next_obs", "terminated", "truncated")
 def columns(
     terminations: list[int], truncations: list[int] | None = None, *, next_observations: list[float] | None = None
 ) -> dict[str, np.ndarray]:
-    """Rows 0, 1, 2, ... whose observation, action and reward tell their number."""
+    """Rows 0, 1, 2, ... whose observation, action and reward hold their number."""
     numbers = np.arange(len(terminations))
     found: dict[str, Any] = {
         "observations": numbers[:, None].astype(np.float32),
@@ -46,7 +46,7 @@ def columns(
 
 
 def dataset_of(found: dict[str, np.ndarray], spaces: Spaces = LINE) -> TransitionDataset:
-    return TransitionDataset.of(assemble(found, source="the file", spaces=spaces))
+    return TransitionDataset.from_transitions(build_transitions(found, source="the file", spaces=spaces))
 
 
 def as_arrays(dataset: TransitionDataset) -> dict[str, np.ndarray]:
@@ -72,7 +72,7 @@ def test_terminations_and_truncations_stay_apart_and_both_end_an_episode() -> No
 
 
 def test_missing_successors_come_from_the_next_row_and_never_from_the_next_episode() -> None:
-    # Row 1 terminates, row 4 is cut, the file ends with row 6: of rows 4 and 6 the successor is not known.
+    # Row 1 terminates, row 4 is truncated, the file ends with row 6: the successors of rows 4 and 6 are not known.
     dataset = dataset_of(columns([0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0]))
     assert dataset.obs[:, 0].tolist() == [0, 1, 2, 3, 5]
     assert dataset.next_obs[:, 0].tolist() == [1, 1, 3, 4, 6]  # after a termination nothing looks at it
@@ -99,13 +99,13 @@ def test_a_file_without_any_known_successor_is_refused() -> None:
         dataset_of(columns([0, 0], [1, 1]))
 
 
-def test_a_cut_that_a_file_does_not_tell_is_seen_by_the_jump_of_the_observations() -> None:
+def test_a_truncation_that_a_file_does_not_mark_is_found_by_a_jump_of_the_observations() -> None:
     dataset = dataset_of(columns([0, 1, 0, 0, 0], next_observations=[1, 7, 3, 9, 5]))
     assert dataset.truncated.tolist() == [False, False, False, True, True]
 
 
 @given(seed=st.integers(0, 2**32), rows=st.integers(2, 40))
-def test_a_derived_successor_always_lies_in_the_same_episode(seed: int, rows: int) -> None:
+def test_a_derived_successor_is_always_in_the_same_episode(seed: int, rows: int) -> None:
     rng = np.random.default_rng(seed)
     found = columns(list(rng.random(rows) < 0.2), list(rng.random(rows) < 0.2))
     found["terminations"][0] = True  # so that a row is left
@@ -120,7 +120,7 @@ def test_a_derived_successor_always_lies_in_the_same_episode(seed: int, rows: in
         assert len(set(episode[kept[start : end + 1]])) == 1
 
 
-# --- What it gives ---------------------------------------------------------------------------------------------------
+# --- What it returns -------------------------------------------------------------------------------------------------
 
 
 def test_arrays_cannot_be_written_to() -> None:
@@ -132,7 +132,7 @@ def test_arrays_cannot_be_written_to() -> None:
 
 def test_the_memory_draws_every_row_with_its_own_fields() -> None:
     dataset = load_random("Pendulum-v1", size=50)
-    memory = replay_of(dataset, generator=np.random.default_rng(0))
+    memory = replay_from_dataset(dataset, generator=np.random.default_rng(0))
     batch = memory.sample(2_000)
     rows = [int(np.flatnonzero((dataset.obs == obs).all(1))[0]) for obs in batch["obs"].numpy()]
     assert set(rows) == set(range(50))
@@ -140,7 +140,7 @@ def test_the_memory_draws_every_row_with_its_own_fields() -> None:
         assert torch.equal(batch[name], torch.from_numpy(getattr(dataset, name)[rows].copy())), name
 
 
-def test_split_parts_whole_episodes_by_a_seed() -> None:
+def test_split_chooses_whole_episodes_by_a_seed() -> None:
     dataset = dataset_of(columns([0, 1] * 10, [0, 0] * 10, next_observations=[0] * 20))
     train, held_out = dataset.split(0.3, seed=1)
     assert (len(train), len(held_out)) == (14, 6)
@@ -173,7 +173,7 @@ def test_a_memory_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) 
     dataset = dataset_of(columns([0, 1], [0, 0], next_observations=[1, 2]))
     monkeypatch.setattr(memory_limits, "available_memory", lambda: 10)
     with pytest.raises(ConfigError, match=r"2 transitions of the file needs .* only .* are available"):
-        replay_of(dataset, generator=np.random.default_rng(0))
+        replay_from_dataset(dataset, generator=np.random.default_rng(0))
 
 
 # --- Actions ---------------------------------------------------------------------------------------------------------
@@ -199,14 +199,14 @@ PAIR = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
     ids=str,
 )
 def test_actions_become_ours(space: gym.Space[Any], theirs: Any, ours: Any) -> None:
-    assert np.allclose(to_own_actions(np.array(theirs), space, "the file"), ours)
+    assert np.allclose(from_env_actions(np.array(theirs), space, "the file"), ours)
 
 
 @given(st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=20))
-def test_actions_come_back_from_the_environments_side(actions: list[float]) -> None:
+def test_actions_converted_for_the_environment_and_back_are_the_same(actions: list[float]) -> None:
     space = Box(-2.0, 6.0, (1,), np.float32)
     ours = np.array(actions, np.float32)[:, None]
-    assert np.allclose(to_own_actions(to_env_actions(space)(ours), space, "the file"), ours, atol=1e-6)
+    assert np.allclose(from_env_actions(to_env_actions(space)(ours), space, "the file"), ours, atol=1e-6)
 
 
 # --- What is refused -------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ GOOD = {
             {"next_obs": np.array([[0], [0], [np.inf]], np.float32)},
             "next_obs are not finite in 1 of 3 rows, first in row 2",
         ),
-        ({"actions": np.array([0, 1, 2])}, r"actions lie outside Discrete\(2\) in 1 of 3 rows, first in row 2: 2"),
+        ({"actions": np.array([0, 1, 2])}, r"actions are outside Discrete\(2\) in 1 of 3 rows, first in row 2: 2"),
     ],
 )
 def test_construction_refuses_with_a_count_and_the_first_offender(change: dict[str, np.ndarray], message: str) -> None:
@@ -245,36 +245,36 @@ def test_construction_refuses_with_a_count_and_the_first_offender(change: dict[s
 
 def stored(**changes: Any) -> Transitions:
     values = {**columns([0, 0, 1], [0, 0, 0], next_observations=[1, 2, 3]), **changes}
-    return assemble(values, source="the file", spaces=changes.pop("spaces", None))
+    return build_transitions(values, source="the file", spaces=changes.pop("spaces", None))
 
 
 def test_a_file_must_fit_the_environment() -> None:
     pendulum = Spaces(Box(-1, 1, (1,), np.float32), Box(-2.0, 2.0, (1,), np.float32))
     narrow = Spaces(pendulum.observation, Box(-1.0, 1.0, (1,), np.float32))
     actions = np.zeros((3, 1), np.float32)
-    found = assemble({**stored().columns(), "actions": actions}, source="the file", spaces=narrow)
+    found = build_transitions({**stored().columns(), "actions": actions}, source="the file", spaces=narrow)
     with pytest.raises(DatasetError, match=r"the action space Box\(-1.0, .*, but the environment has Box\(-2.0"):
-        TransitionDataset.of(found, pendulum)
+        TransitionDataset.from_transitions(found, pendulum)
 
 
-def test_without_declared_spaces_the_arrays_tell_them() -> None:
-    dataset = TransitionDataset.of(stored())
+def test_without_declared_spaces_they_are_inferred_from_the_arrays() -> None:
+    dataset = TransitionDataset.from_transitions(stored())
     assert dataset.spaces.action == Discrete(2)
     assert dataset.spaces.observation == Box(-np.inf, np.inf, (1,), np.float32)
 
 
 def test_actions_of_unknown_bounds_are_refused() -> None:
     with pytest.raises(DatasetError, match=r"action space is not declared.*in 1 of 3 rows, first in row 1: \[2"):
-        TransitionDataset.of(stored(actions=np.array([[0.0], [2.0], [1.0]])))
+        TransitionDataset.from_transitions(stored(actions=np.array([[0.0], [2.0], [1.0]])))
 
 
-def test_observations_may_overstep_their_bounds_a_little_but_not_far(caplog: pytest.LogCaptureFixture) -> None:
+def test_observations_may_exceed_their_bounds_slightly_but_not_far(caplog: pytest.LogCaptureFixture) -> None:
     bounded = Spaces(Box(-2.0, 2.0, (1,), np.float32), Discrete(2))
-    assert len(TransitionDataset.of(stored(), bounded)) == 3
-    assert "next_obs overstep" in caplog.text
+    assert len(TransitionDataset.from_transitions(stored(), bounded)) == 3
+    assert "next_obs exceed" in caplog.text
     far = stored(observations=np.array([[0.0], [1.0], [7.0]], np.float32))
-    with pytest.raises(DatasetError, match=r"obs lie far outside Box.* in 1 of 3 rows, first in row 2"):
-        TransitionDataset.of(far, bounded)
+    with pytest.raises(DatasetError, match=r"obs are far outside Box.* in 1 of 3 rows, first in row 2"):
+        TransitionDataset.from_transitions(far, bounded)
 
 
 # --- Random datasets -------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_a_random_dataset_is_determined_by_its_seed(env_id: str) -> None:
 
 def test_random_actions_are_valid_and_cover_the_space() -> None:
     masked, pendulum = load_random("rl_training/Masked-v0"), load_random("Pendulum-v1", size=1_000)
-    assert not masked.terminated.any()  # an invalid action would end its episode so
+    assert not masked.terminated.any()  # an invalid action would terminate the episode
     assert np.histogram(pendulum.actions, 10, (-1, 1))[0].min() > 60  # 100 expected
 
 
@@ -302,7 +302,7 @@ def test_time_limits_are_truncations_whose_successor_is_the_final_observation() 
     assert not np.array_equal(dataset.next_obs[199], dataset.obs[200])
 
 
-def test_a_longer_random_dataset_begins_with_the_shorter_one() -> None:
+def test_a_longer_random_dataset_starts_with_the_shorter_one() -> None:
     short, long = load_random("CartPole-v1", size=100), load_random("CartPole-v1", size=200)
     assert np.array_equal(long.obs[:100], short.obs)
 
@@ -313,7 +313,7 @@ def test_a_longer_random_dataset_begins_with_the_shorter_one() -> None:
         ({"dataset_kind": "random"}, "random needs an environment"),
         ({"dataset_kind": "npz", "dataset_path": Path("no/such.npz")}, "there is no dataset no/such.npz"),
         ({"dataset_kind": "minari", "dataset_id": "no/such-v0"}, "minari download no/such-v0"),
-        ({"dataset_kind": "minari", "dataset_id": "../../etc"}, "dataset_id must be such as"),
+        ({"dataset_kind": "minari", "dataset_id": "../../etc"}, "dataset_id must be an id such as"),
     ],
 )
 def test_settings_that_name_no_dataset_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""The replay buffer holds the last `capacity` transitions, whole, and goes on exactly after a save."""
+"""The replay buffer holds the last `capacity` transitions and continues exactly after a save."""
 
 from collections import deque
 from pathlib import Path
@@ -27,7 +27,7 @@ def make_buffer(capacity: int, fields: dict[str, Field] = VECTOR, seed: int = 0)
 
 
 def rows_from(first: int, count: int) -> dict[str, np.ndarray]:
-    """Transitions whose every field tells their number."""
+    """Transitions whose every field holds their number."""
     number = np.arange(first, first + count)
     return {
         "obs": np.stack([number, number + 0.25, -number], axis=1).astype(np.float32),
@@ -129,7 +129,7 @@ def test_what_was_added_may_change_afterwards() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("action", [Discrete(3), Box(-1, 1, (2,), np.float32)], ids=["discrete", "box"])
-def test_shapes_dtypes_and_values_come_back_for_any_space(observation: Any, stored: torch.dtype, action: Any) -> None:
+def test_shapes_dtypes_and_values_are_kept_for_any_space(observation: Any, stored: torch.dtype, action: Any) -> None:
     observation.seed(0)
     action.seed(0)
     obs, next_obs = (np.stack([observation.sample() for _ in range(6)]) for _ in range(2))
@@ -171,7 +171,7 @@ def test_sampling_is_uniform() -> None:
 
 
 @given(adds=st.lists(st.integers(1, 9), min_size=1, max_size=5), more=st.integers(0, 12))
-def test_a_loaded_buffer_goes_on_as_the_saved_one(adds: list[int], more: int) -> None:
+def test_a_loaded_buffer_continues_like_the_saved_one(adds: list[int], more: int) -> None:
     buffer, first = make_buffer(10), 0
     for count in adds:
         buffer.add(rows_from(first, count))
@@ -254,7 +254,7 @@ def test_the_available_memory_of_this_machine_is_a_sensible_figure() -> None:
     [
         ("5000000", 5_000_000 - 4_000_000 + 700_000),  # what is used, less the files that are only cached
         ("2000000", 0),
-        ("9000000000000", 8_192_000),  # the machine has less than the container may take
+        ("9000000000000", 8_192_000),  # the machine has less than the limit of the container
         ("max", 8_192_000),
     ],
 )

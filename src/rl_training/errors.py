@@ -1,16 +1,16 @@
 """Errors whose message is meant for the user.
 
-Each says what was wrong, what was found and what would be right. The CLI prints the message alone and
-exits with code 2; anything else that escapes is a bug of ours and keeps its traceback.
+Each message says what is wrong, what was found and what is expected. The CLI prints the message alone and exits with
+code 2. Any other error is a bug of the library and keeps its traceback.
 """
 
 
 class UserError(Exception):
-    """Base of every error that the user can mend; never raised itself."""
+    """Base class of every error that the user can fix; never raised itself."""
 
 
 class ConfigError(UserError, ValueError):
-    """A setting is unknown, of the wrong type or out of range."""
+    """A setting is unknown, has the wrong type or is out of range."""
 
 
 class SpaceError(UserError, TypeError):
@@ -18,7 +18,7 @@ class SpaceError(UserError, TypeError):
 
 
 class EnvError(UserError, RuntimeError):
-    """An environment could not be made, crashed, hung, or gave values that cannot be learnt from."""
+    """An environment could not be created, crashed, hung, or returned values that cannot be used for training."""
 
 
 class CheckpointError(UserError, RuntimeError):
@@ -30,4 +30,4 @@ class DatasetError(UserError, ValueError):
 
 
 class TrainingError(UserError, RuntimeError):
-    """Training reached a state that must not be kept, such as weights that are not finite."""
+    """Training reached a state that must not be saved, such as weights that are not finite."""

@@ -1,4 +1,4 @@
-"""Acting without PyTorch's overhead gives what the network gives, and only where it can."""
+"""Acting without PyTorch's overhead returns what the network returns, and is used only where it can be."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ def make_policy() -> nn.Sequential:
     torch.manual_seed(0)
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32, bias=False), nn.SiLU())
     norm = nn.LayerNorm(16)
-    with torch.no_grad():  # not at 1 and 0, where a missing scale or shift would not show
+    with torch.no_grad():  # not 1 and 0, which would hide a missing scale or shift
         norm.weight.uniform_(0.5, 2.0)
         norm.bias.uniform_(-1.0, 1.0)
     return nn.Sequential(encoder, nn.Identity(), nn.Linear(32, 16), norm, nn.Tanh(), nn.Linear(16, 3))
@@ -178,7 +178,7 @@ def test_fast_forward_is_for_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Softplus])
-def test_where_observations_lie_in_memory_makes_no_difference(activation: type[nn.Module]) -> None:
+def test_the_memory_address_of_observations_makes_no_difference(activation: type[nn.Module]) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(20, 64), activation(), nn.Linear(64, 2))
     forward = act_function(module, torch.device("cpu"), "eager")

@@ -1,4 +1,4 @@
-"""Products of matrices in compiled steps: which are rounded to bfloat16, when, and how near they stay."""
+"""Matrix products in compiled steps: which are rounded to bfloat16, when, and how small the error is."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -46,7 +46,9 @@ def numbers(*shape: int) -> Tensor:
     ],
 )
 @pytest.mark.usefixtures("medium")
-def test_wide_products_are_rounded_and_stay_near(function: Callable[..., Tensor], shapes: list[tuple[int]]) -> None:
+def test_wide_products_are_rounded_with_a_small_error(
+    function: Callable[..., Tensor], shapes: list[tuple[int]]
+) -> None:
     inputs = [numbers(*shape) for shape in shapes]
     assert rounds(function, *inputs)
     result, exact = traced(function, *inputs)(*inputs), function(*inputs)
@@ -56,7 +58,7 @@ def test_wide_products_are_rounded_and_stay_near(function: Callable[..., Tensor]
 
 @pytest.mark.parametrize("side", range(3))
 @pytest.mark.usefixtures("medium")
-def test_products_with_a_short_side_such_as_a_first_layers_are_left_alone(side: int) -> None:
+def test_products_with_a_short_side_such_as_that_of_a_first_layer_are_not_rounded(side: int) -> None:
     sides = [WIDE] * 3
     sides[side] = WIDE - 1
     rows, inner, columns = sides
@@ -66,7 +68,7 @@ def test_products_with_a_short_side_such_as_a_first_layers_are_left_alone(side: 
 
 
 @pytest.mark.usefixtures("medium")
-def test_other_types_and_scaled_products_are_left_alone() -> None:
+def test_other_dtypes_and_scaled_products_are_not_rounded() -> None:
     double, single = numbers(WIDE, WIDE).double(), numbers(WIDE, WIDE)
     assert not rounds(torch.mm, double, double)
     assert not rounds(lambda bias, x: torch.addmm(bias, x, x, beta=0.5), single[0], single)
@@ -74,14 +76,14 @@ def test_other_types_and_scaled_products_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("precision", ["highest", "high"])
-def test_nothing_is_rounded_unless_it_is_asked_for(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_rounded_unless_the_precision_is_medium(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul_rewrites, "has_bfloat16", lambda: True)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     assert not rounds(torch.mm, numbers(WIDE, WIDE), numbers(WIDE, WIDE))
 
 
 @pytest.mark.usefixtures("medium")
-def test_a_processor_without_bfloat16_rounds_nothing_and_says_so(
+def test_a_processor_without_bfloat16_rounds_nothing_and_warns(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(matmul_rewrites, "has_bfloat16", lambda: False)
@@ -106,4 +108,4 @@ def test_whether_a_processor_has_bfloat16_is_what_pytorch_says(monkeypatch: pyte
     assert matmul_rewrites.has_bfloat16()
     for name in matmul_rewrites.BFLOAT16_CHECKS:
         monkeypatch.delattr(torch.cpu, name)
-    assert not matmul_rewrites.has_bfloat16()  # they are private: another PyTorch may lack them
+    assert not matmul_rewrites.has_bfloat16()  # the checks are private: another release of PyTorch may lack them

@@ -1,4 +1,4 @@
-"""Every fast path gives the results of the plain one, and native code is loaded only from a private cache."""
+"""Every fast path returns the results of the eager one, and native code is loaded only from a private cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rl_training.learners.optim import FlatModule, adam
 
 
 class TinyQLearning:
-    """A network with a buffer, and a step with all that real ones have: target, gradient, Adam, counted sync."""
+    """A network with a constant, and a step with the parts of a real one: target, gradient, Adam, counted sync."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -71,7 +71,7 @@ def make_batch(seed: int, size: int = 8) -> Batch:
 
 @pytest.fixture(scope="module")
 def warm_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder into which the first test that needs it compiles the tiny step, once for this file."""
+    """A cache folder. The first test that needs the tiny step compiles it there, once for this file."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -86,7 +86,7 @@ def _one_thread_and_own_cache(warm_cache: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def compiled_once(warm_cache: Path) -> Path:
-    """The package of the tiny step, compiled if no test did so before."""
+    """The package of the tiny step, compiled unless an earlier test did so."""
     tiny = TinyQLearning()
     accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
     (package,) = (warm_cache / "aoti").iterdir()
@@ -126,7 +126,7 @@ def test_the_state_keeps_its_memory_and_earlier_metrics_their_values(mode: str) 
     assert torch.equal(next(tiny.flat.module.parameters()).reshape(-1), tiny.state["params"][:48])
 
 
-def test_a_new_value_that_is_another_tensor_of_the_state_is_the_old_one() -> None:
+def test_a_new_value_that_is_another_tensor_of_the_state_is_read_before_the_state_changes() -> None:
     state = {"params": torch.tensor([1.0]), "target": torch.tensor([0.0])}
     step = accelerate(lambda s, b: ({"params": s["params"] + 1, "target": s["params"]}, {}), "eager")
     step(state, {})
@@ -139,7 +139,7 @@ def test_another_batch_layout_gets_its_own_program(compiled_once: Path, monkeypa
     update = accelerate(tiny.step, "compile")
     update(tiny.state, make_batch(0))
     monkeypatch.setattr(compiled_packages, "_build_package", never_compile)
-    update(tiny.state, dict(reversed(make_batch(0).items())))  # another order of names is no other layout on disk
+    update(tiny.state, dict(reversed(make_batch(0).items())))  # the order of the names does not change the package
     for other in (make_batch(0, size=9), make_batch(0) | {"obs": make_batch(0)["obs"].contiguous()}):
         with pytest.raises(AssertionError, match="compiled again"):
             update(tiny.state, other)
@@ -162,12 +162,12 @@ def test_an_unknown_mode_is_refused() -> None:
 
 
 def add_rows(state: State, batch: Batch) -> tuple[State, Metrics]:
-    """total = 2 * total + the sum of the rows: the order of the rounds shows."""
+    """total = 2 * total + the sum of the rows: the result depends on the order of the rounds."""
     total = 2.0 * state["total"] + batch["rows"].sum()
     return {"total": total}, {"total": total, "before": state["total"], "rows": batch["rows"]}
 
 
-def test_rounds_take_their_rows_one_after_the_other_and_stack_the_metrics() -> None:
+def test_rounds_take_consecutive_rows_and_stack_the_metrics() -> None:
     # Rows 1 2 | 3 4 | 5 6 from 1: 2 * 1 + 3 = 5, 2 * 5 + 7 = 17, 2 * 17 + 11 = 45.
     state = {"total": torch.tensor(1.0)}
     memory = state["total"].data_ptr()
@@ -187,8 +187,8 @@ def test_one_round_is_a_plain_step_whose_metrics_are_not_stacked() -> None:
     torch.testing.assert_close(metrics, expected, rtol=0, atol=0)
 
 
-def test_parts_of_a_batch_may_have_rows_of_other_numbers() -> None:
-    # Two rounds: of four rows two each, of six numbers three each, as a subset of critics has.
+def test_tensors_of_a_batch_may_differ_in_their_number_of_rows() -> None:
+    # Two rounds: two of the four rows each, three of the six numbers each, as for a subset of critics.
     def step(state: State, batch: Batch) -> tuple[State, Metrics]:
         return {}, {"rows": batch["rows"].sum(), "numbers": batch["numbers"].sum()}
 
@@ -206,7 +206,7 @@ def test_rounds_in_an_unknown_mode_are_refused() -> None:
 # --- Captured in a graph ---------------------------------------------------------------------------------------------
 
 
-def compile_eagerly(step: steps.Step, *_: object) -> steps.Update:
+def compile_eagerly(step: steps.Step, *_: object) -> steps.InPlaceStep:
     return accelerate(step, "eager")  # code that is called without PyTorch's dispatcher would not be recorded
 
 
@@ -236,7 +236,7 @@ def test_a_captured_step_keeps_the_states_memory_and_earlier_metrics_their_value
     kept = {name: value.clone() for name, value in first.items()}
     update(tiny.state, make_batch(1))
     assert {name: tensor.data_ptr() for name, tensor in tiny.state.items()} == pointers
-    assert tiny.state["count"].item() == 2  # warming up left the state as it was
+    assert tiny.state["count"].item() == 2  # the warm-up did not change the state
     torch.testing.assert_close(first, kept, rtol=0, atol=0)
 
 
@@ -245,7 +245,7 @@ def test_all_rounds_are_captured_together(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(steps, "_compile", compile_eagerly)
     state, update = {"total": torch.tensor(1.0)}, accelerate_rounds(add_rows, "cuda_graph")
     metrics = [update(state, {"rows": torch.arange(1.0, 7.0)}, 3)["total"].tolist() for _ in range(2)]
-    # As above, then from 45 on: 2 * 45 + 3 = 93, 2 * 93 + 7 = 193, 2 * 193 + 11 = 397.
+    # As above, then starting from 45: 2 * 45 + 3 = 93, 2 * 93 + 7 = 193, 2 * 193 + 11 = 397.
     assert metrics == [[5.0, 17.0, 45.0], [93.0, 193.0, 397.0]]
 
 
@@ -253,7 +253,7 @@ def test_all_rounds_are_captured_together(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @needs_compiler
-def test_a_second_build_takes_the_package_from_the_cache(compiled_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_build_loads_the_package_from_the_cache(compiled_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_packages, "_build_package", never_compile)
     tiny = TinyQLearning()
     accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
@@ -310,7 +310,9 @@ def test_the_cache_folder_is_private_and_one_that_others_can_write_is_refused(
 
 
 @needs_compiler
-def test_a_cache_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_folder_that_cannot_be_created_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "file"))
     tiny = TinyQLearning()
@@ -318,24 +320,24 @@ def test_a_cache_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path, mon
         accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
 
 
-def test_the_cache_lies_in_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_in_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RL_TRAINING_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert compiled_packages.cache_dir() == tmp_path / "rl_training" / "aoti"
 
 
-@pytest.mark.parametrize("answer", ["exit 1", "echo c++ 1.0; exit 0"])  # to the question for its version
+@pytest.mark.parametrize("answer", ["exit 1", "echo c++ 1.0; exit 0"])  # to --version
 def test_a_compiler_that_fails_is_a_clear_error(answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = tmp_path / "c++"
     compiler.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then {answer}; fi\nexit 1\n')
     compiler.chmod(0o700)
     monkeypatch.setenv("CXX", str(compiler))
-    import torch._inductor.config  # a second, which the other tests need not wait for
+    import torch._inductor.config  # takes a second, which the other tests do not need
 
     tiny = TinyQLearning()
     with (
-        torch._inductor.config.patch({"cpp.cxx": (None, str(compiler))}),  # PyTorch looks at $CXX once
-        pytest.raises(ConfigError, match=r"c\+\+ failed; use acceleration: eager, or mend this: "),
+        torch._inductor.config.patch({"cpp.cxx": (None, str(compiler))}),  # PyTorch reads $CXX only once
+        pytest.raises(ConfigError, match=r"c\+\+ failed; use acceleration: eager, or fix this: "),
     ):
         accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
 
@@ -373,7 +375,7 @@ def test_without_a_compiler_compile_is_refused_and_auto_runs_eagerly(monkeypatch
     assert resolve_acceleration("auto", device_type="cpu", worth_compiling=True) == "eager"
 
 
-# --- Found again without tracing -------------------------------------------------------------------------------------
+# --- Known steps, loaded without tracing -----------------------------------------------------------------------------
 
 
 def a_step_of_the_package(tiny: TinyQLearning) -> steps.Step:
@@ -390,7 +392,7 @@ def never_trace(*_: object) -> None:
 
 @pytest.fixture
 def known_step(compiled_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache in which the tiny step was noted under the identity "tiny"."""
+    """A cache that knows the tiny step by the identity "tiny"."""
     folder = tmp_path / "aoti"
     folder.mkdir(mode=0o700)
     (folder / compiled_once.name).write_bytes(compiled_once.read_bytes())
@@ -423,7 +425,7 @@ def test_a_step_that_may_differ_is_traced(known_step: Path, monkeypatch: pytest.
         monkeypatch.setattr(compiled_packages, "_source_digest", lambda: "another")
     if change == "module":
         step.__module__ = "someone.elses"
-    if change == "step":  # another one of the same algorithm, on the same tensors
+    if change == "step":  # another step of the same algorithm, on the same tensors
         step.__qualname__ = "Tiny.another"
     if change == "precision":
         monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
@@ -434,16 +436,16 @@ def test_a_step_that_may_differ_is_traced(known_step: Path, monkeypatch: pytest.
 
 @needs_compiler
 @pytest.mark.parametrize("damage", ["", "{}", '{"package": "../../x.pt2", "metrics": []}', "[1]", "\x00"])
-def test_a_damaged_note_is_traced_and_written_anew(known_step: Path, damage: str) -> None:
-    (note,) = known_step.glob("step_*.json")
-    whole = note.read_text()
-    note.write_text(damage)
+def test_a_step_whose_record_is_damaged_is_traced_and_the_record_written_again(known_step: Path, damage: str) -> None:
+    (record,) = known_step.glob("step_*.json")
+    intact = record.read_text()
+    record.write_text(damage)
     tiny = TinyQLearning()
     accelerate(a_step_of_the_package(tiny), "compile", identity="tiny")(tiny.state, make_batch(0))
-    assert note.read_text() == whole
+    assert record.read_text() == intact
 
 
-def test_only_what_is_known_whole_has_an_identity() -> None:
+def test_a_setup_with_a_users_network_has_no_identity() -> None:
     assert make_setup().identity == make_setup().identity
     assert make_setup().identity != make_setup(gamma=0.5).identity
     assert make_setup().identity != make_setup(num_actions=3).identity

@@ -126,7 +126,7 @@ def test_each_kind_is_recorded_by_its_policies(folder: DatasetFolder) -> None:
 
 def test_facts_are_those_of_the_files(folder: DatasetFolder) -> None:
     for kind, facts in folder.facts()["datasets"].items():
-        held = TransitionDataset.of(read_transitions(folder.file(kind)))
+        held = TransitionDataset.from_transitions(read_transitions(folder.file(kind)))
         returns = held.episode_returns()
         assert (facts["rows"], facts["episodes"], facts["truncated"]) == (800, 4, 4), kind
         assert (facts["mean_return"], facts["min_return"]) == pytest.approx((returns.mean(), returns.min())), kind
@@ -138,7 +138,7 @@ def test_facts_are_those_of_the_files(folder: DatasetFolder) -> None:
 def test_policies_explore_as_in_training(called: CalledHere, folder: DatasetFolder) -> None:
     recorded = [command for command in called.commands if command[0] == "record"]
     assert ["--explore" in command for command in recorded] == [False, True, True, True, True]
-    actions = TransitionDataset.of(read_transitions(folder.file("expert"))).actions
+    actions = TransitionDataset.from_transitions(read_transitions(folder.file("expert"))).actions
     assert actions.std() > 0.3  # hardly trained: the noise is most of it
 
 

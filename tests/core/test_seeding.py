@@ -1,4 +1,4 @@
-"""One seed gives named streams that depend on their name and indices alone."""
+"""Random streams depend only on the seed, their name and indices."""
 
 import json
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rl_training.core.seeding import STREAM_NAMES, Streams, generator_state, set_generator_state
 
 
-def test_a_stream_is_the_same_whenever_and_in_whatever_order_it_is_asked_for() -> None:
+def test_a_stream_does_not_depend_on_when_or_in_which_order_it_is_created() -> None:
     streams = Streams(7)
     first = streams.numpy("buffer").random(5)
     for name in reversed(STREAM_NAMES):
@@ -32,8 +32,8 @@ def test_streams_differ_by_name_index_and_seed() -> None:
     assert len(set(integers)) == len(integers)
 
 
-def test_seeds_stay_what_they_are() -> None:
-    # Written down: another derivation would silently change every published score and break resumes of older runs.
+def test_seeds_never_change() -> None:
+    # Literal values: another derivation would silently change every published score and break resumes of older runs.
     streams = Streams(0)
     assert [streams.integer("init"), streams.episode_seed(0, 0), streams.episode_seed(2, 1)] == [
         949240827,
@@ -44,13 +44,13 @@ def test_seeds_stay_what_they_are() -> None:
 
 
 @given(seed=st.integers(0, 2**128), env=st.integers(0, 10_000), episode=st.integers(0, 10**9))
-def test_every_seed_is_one_that_every_env_takes(seed: int, env: int, episode: int) -> None:
+def test_every_env_accepts_every_seed(seed: int, env: int, episode: int) -> None:
     value = Streams(seed).episode_seed(env, episode)
     assert type(value) is int
     assert 0 <= value < 2**31
 
 
-def test_longer_evaluations_begin_with_the_same_seeds() -> None:
+def test_longer_evaluations_start_with_the_same_seeds() -> None:
     assert Streams(3).eval_seeds(20)[:5] == Streams(3).eval_seeds(5)
 
 
@@ -61,7 +61,7 @@ def test_an_unknown_stream_is_refused() -> None:
 
 def test_a_generators_state_survives_json() -> None:
     generator, other = Streams(1).numpy("action"), Streams(2).numpy("action")
-    generator.integers(3, size=7, dtype=np.int32)  # leaves half a draw in the generator's pocket
+    generator.integers(3, size=7, dtype=np.int32)  # the generator keeps half of a draw for the next call
     set_generator_state(other, json.loads(json.dumps(generator_state(generator))))
     assert np.array_equal(other.integers(3, size=50, dtype=np.int32), generator.integers(3, size=50, dtype=np.int32))
     assert np.array_equal(other.random(50), generator.random(50))

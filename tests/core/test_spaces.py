@@ -1,4 +1,4 @@
-"""Spaces become kinds, fields and dtypes in one place; what no algorithm can take is refused by name."""
+"""Spaces become kinds, fields and dtypes in one place; unsupported spaces are refused by name."""
 
 import re
 from typing import Any
@@ -42,7 +42,7 @@ VECTOR = Box(-1.0, 1.0, (3,), np.float32)
         (Box(-1, 1, (2, 3, 4, 5), np.float32), "vector"),
         (Discrete(4), "discrete"),
         (spaces.MultiDiscrete([2, 3]), None),
-        (spaces.Dict({"a": VECTOR}), None),  # only once it is packed
+        (spaces.Dict({"a": VECTOR}), None),  # only after it is packed
         (pack_space(spaces.Dict({"a": VECTOR})), "dict"),
         (spaces.Tuple([VECTOR]), None),
         (spaces.Text(5), None),
@@ -77,7 +77,7 @@ def test_the_kind_of_an_action(space: Any, kind: str | None) -> None:
         (VECTOR, np.float32),
         (Box(-1, 1, (3,), np.float64), np.float32),
         (Box(-1, 1, (3,), np.float16), np.float16),
-        (Box(0, 9, (3,), np.int32), np.int32),  # a vector of integers is no image
+        (Box(0, 9, (3,), np.int32), np.int32),  # a vector of integers is not an image
         (Box(0, 255, (8, 8, 3), np.uint8), np.uint8),
         (Box(0, 255, (8, 8, 3), np.int64), np.uint8),
         (Box(0, 1, (8, 8, 3), np.float32), np.float32),
@@ -94,7 +94,7 @@ def test_how_an_observation_is_stored(space: Any, dtype: Any) -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(0, 256), (-1, 200)])
 def test_integer_images_beyond_a_byte_are_refused(low: int, high: int) -> None:
-    with pytest.raises(SpaceError, match=rf"integer images must lie in 0\.\.255, but this space spans {low}\.\.{high}"):
+    with pytest.raises(SpaceError, match=rf"integer images must be in 0\.\.255, but this space spans {low}\.\.{high}"):
         observation_field(Box(low, high, (8, 8, 3), np.int32))
 
 
@@ -110,7 +110,7 @@ CANNOT = "the part 'a.b' of the observation space cannot be "
         (spaces.Graph(VECTOR, None), CANNOT + "encoded: it is Graph("),
         (spaces.MultiDiscrete([2, 2]), CANNOT + "encoded: it is MultiDiscrete("),
         (Box(0, 1, (0,), np.float32), CANNOT + "encoded: it is Box("),
-        (Box(0, 300, (8, 8, 3), np.int32), CANNOT + "stored: integer images must lie in 0..255"),
+        (Box(0, 300, (8, 8, 3), np.int32), CANNOT + "stored: integer images must be in 0..255"),
         pytest.param(
             Box(0, 1, (2,), np.longdouble),
             CANNOT + f"stored: its dtype is {np.dtype(np.longdouble)}",
@@ -119,7 +119,7 @@ CANNOT = "the part 'a.b' of the observation space cannot be "
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_parts_of_a_dict_that_cannot_be_learnt_from_are_refused_by_name(part: Any, message: str) -> None:
+def test_unsupported_parts_of_a_dict_are_refused_by_name(part: Any, message: str) -> None:
     space = spaces.Dict({"a": spaces.Dict({"b": part}), "c": VECTOR})
     with pytest.raises(SpaceError, match=re.escape(message)):
         pack_space(space)
@@ -185,11 +185,11 @@ def test_other_actions_have_no_masks(space: Any) -> None:
         (
             Box(0, 300, (8, 8, 3), np.int32),
             TWO,
-            "integer images must lie in 0..255, but this space spans 0..300: Box(0, 300, (8, 8, 3), int32)",
+            "integer images must be in 0..255, but this space spans 0..300: Box(0, 300, (8, 8, 3), int32)",
         ),
     ],
 )
-def test_spaces_that_dqn_cannot_take_are_refused_by_name(observation: Any, action: Any, message: str) -> None:
+def test_spaces_that_dqn_does_not_support_are_refused_by_name(observation: Any, action: Any, message: str) -> None:
     with pytest.raises(SpaceError, match=f"^{re.escape(message)}$"):
         check_spaces(find_spec("dqn"), Spaces(observation, action), "Pendulum-v1")
 
@@ -199,5 +199,5 @@ def test_spaces_that_dqn_cannot_take_are_refused_by_name(observation: Any, actio
     [VECTOR, Discrete(5), Box(0, 255, (84, 84, 4), np.uint8), pack_space(spaces.Dict({"a": VECTOR}))],
     ids=str,
 )
-def test_spaces_that_dqn_takes_pass(observation: Any) -> None:
+def test_spaces_that_dqn_supports_pass(observation: Any) -> None:
     check_spaces(find_spec("dqn"), Spaces(observation, Discrete(3, start=1)), "some env")

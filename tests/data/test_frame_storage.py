@@ -1,4 +1,4 @@
-"""Frames are kept once, and every stack comes back as it was added."""
+"""Each frame is stored once, and every stack is returned as it was added."""
 
 import logging
 from typing import Any
@@ -47,7 +47,9 @@ class StackingEnvs:
 
     def _picture(self) -> np.ndarray:
         if self.rng.random() < 0.1:
-            return np.zeros(self.space.frame_shape, np.uint8)  # the same picture twice is two frames or one: no matter
+            return np.zeros(
+                self.space.frame_shape, np.uint8
+            )  # the same picture twice may be stored as one frame or two
         return self.rng.integers(0, 256, self.space.frame_shape, np.uint8)
 
     def _begin(self) -> np.ndarray:
@@ -77,7 +79,7 @@ class StackingEnvs:
 def make_storages(
     capacity: int, space: FrameStackSpace, *, num_envs: int = 1, n_step: int = 1
 ) -> tuple[FrameStorage, RowStorage]:
-    """One that keeps each frame once, and a plain one."""
+    """A storage that keeps each frame once, and a plain one."""
     fields = replay_fields(Spaces(space, Discrete(4)), n_step=n_step)
     windows = NStepWindows(n_step, GAMMA, num_envs, fields) if n_step > 1 else None
     frames = FrameStorage(capacity, fields, space, num_envs=num_envs, n_step=n_step, gamma=GAMMA)
@@ -104,7 +106,7 @@ SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 2), st.sampled_from([3, 4])
     leaps=st.sampled_from([0.0, 0.2]),
     seed=st.integers(0, 2**32),
 )
-def test_stacks_come_back_as_a_plain_storage_gives_them(
+def test_stacks_equal_those_of_a_plain_storage(
     shape: tuple[int, int, int], num_envs: int, n_step: int, capacity: int, steps: int, leaps: float, seed: int
 ) -> None:
     space = make_space(*shape)
@@ -115,7 +117,7 @@ def test_stacks_come_back_as_a_plain_storage_gives_them(
         frames.add(transitions)
         plain.add(transitions)
         assert frames.end == plain.end
-        assert frames.first >= plain.first  # where frames ran out, the oldest rows are gone
+        assert frames.first >= plain.first  # if the ring is full first, the oldest rows are discarded
         if frames.end > frames.first:
             assert_identical(all_rows(frames), all_rows(plain, frames.first))
 
@@ -132,7 +134,7 @@ def test_long_episodes_fill_the_storage_to_its_capacity(
     assert frames.end - frames.first == 50
 
 
-def test_each_frame_is_kept_once() -> None:
+def test_each_frame_is_stored_once() -> None:
     space = make_space(4)
     frames, _ = make_storages(100, space)
     envs = StackingEnvs(space, 1, seed=0, ends=0.0)
@@ -155,7 +157,7 @@ def test_an_env_may_write_its_pictures_to_the_same_memory_again() -> None:
     assert_identical(all_rows(frames), all_rows(plain, frames.first))
 
 
-def test_a_run_may_begin_with_a_blank_picture() -> None:
+def test_a_run_may_start_with_a_blank_picture() -> None:
     space = make_space(2)
     frames, plain = make_storages(10, space)
     envs = StackingEnvs(space, 1, seed=0, ends=0.0)
@@ -167,7 +169,7 @@ def test_a_run_may_begin_with_a_blank_picture() -> None:
     assert_identical(all_rows(frames), all_rows(plain))
 
 
-def test_an_env_whose_picture_stands_still_does_not_hold_back_the_others() -> None:
+def test_an_env_whose_picture_does_not_change_does_not_hold_back_the_others() -> None:
     space = make_space(2)
     frames, plain = make_storages(10, space, num_envs=2)
     envs = StackingEnvs(space, 2, seed=0, ends=0.0)
@@ -195,7 +197,7 @@ def test_no_row_outlives_its_frames(seed: int, ends: float, leaps: float) -> Non
             assert_identical(all_rows(frames), all_rows(plain, frames.first))
 
 
-def test_episodes_of_one_step_forget_the_oldest_rows_before_the_capacity_is_reached() -> None:
+def test_episodes_of_one_step_discard_the_oldest_rows_before_the_capacity_is_reached() -> None:
     space = make_space(2)
     frames, plain = make_storages(400, space)
     envs = StackingEnvs(space, 1, seed=0, ends=1.0)
@@ -204,7 +206,7 @@ def test_episodes_of_one_step_forget_the_oldest_rows_before_the_capacity_is_reac
         frames.add(transitions)
         plain.add(transitions)
     held = frames.end - frames.first
-    assert 420 // 2 <= held <= frames.ring_size // 2  # two frames a row, of which there are 420 and some
+    assert 420 // 2 <= held <= frames.ring_size // 2  # two frames per row, and room for a little more than 420
     assert_identical(all_rows(frames), all_rows(plain, frames.first))
 
 
@@ -221,7 +223,7 @@ def test_stacks_of_single_steps_are_views_on_one_block() -> None:
     assert batch["obs"].untyped_storage().nbytes() == 8 * 4 * 2 * 3 * 3  # k + 1 frames per row
 
 
-def test_a_reader_goes_on_when_rows_come_that_do_not_stack() -> None:
+def test_a_reader_continues_when_rows_without_shared_frames_are_added() -> None:
     space = make_space(3)
     frames, plain = make_storages(20, space)
     reader = frames.reader(12, torch.device("cpu"))
@@ -254,7 +256,7 @@ class FarBlock(Block):
 
 @pytest.mark.parametrize("leaps", [0.0, 0.3])
 @pytest.mark.parametrize("prioritized", [False, True])
-def test_a_batch_reaches_a_device_of_its_own_in_two_transfers(
+def test_a_batch_reaches_another_device_in_two_transfers(
     prioritized: bool, leaps: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = make_space(3)
@@ -276,7 +278,7 @@ def test_a_batch_reaches_a_device_of_its_own_in_two_transfers(
         assert_identical(far.sample(6), near.sample(6))
 
 
-# --- Drawing and saving ----------------------------------------------------------------------------------------------
+# --- Sampling and saving ---------------------------------------------------------------------------------------------
 
 
 def make_buffer(
@@ -301,7 +303,7 @@ def work(buffer: ReplayBuffer | PrioritizedReplayBuffer, envs: StackingEnvs, ste
 
 
 @pytest.mark.parametrize("leaps", [0.0, 0.3])
-def test_a_sample_is_one_that_later_draws_and_adds_do_not_change(leaps: float) -> None:
+def test_later_samples_and_adds_do_not_change_a_sample(leaps: float) -> None:
     space = make_space(3)
     buffer = make_buffer(make_storages(10, space)[0], prioritized=True)
     envs = StackingEnvs(space, 1, seed=0, leaps=leaps)
@@ -315,7 +317,7 @@ def test_a_sample_is_one_that_later_draws_and_adds_do_not_change(leaps: float) -
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
-def test_forgotten_rows_are_not_drawn(prioritized: bool) -> None:
+def test_discarded_rows_are_not_sampled(prioritized: bool) -> None:
     space = make_space(2)
     storage, _ = make_storages(200, space)
     buffer = make_buffer(storage, prioritized=prioritized)
@@ -326,9 +328,9 @@ def test_forgotten_rows_are_not_drawn(prioritized: bool) -> None:
         assert storage.first <= int(drawn.min())
         assert int(drawn.max()) < storage.end
         buffer.update_priorities(torch.ones(8))
-    assert len(buffer) < 200  # there are forgotten ones
-    wanted = set(range(storage.first, storage.end))
-    assert {int(number) for _ in range(40) for number in buffer.sample(100)["rewards"]} == wanted
+    assert len(buffer) < 200  # some were discarded
+    expected = set(range(storage.first, storage.end))
+    assert {int(number) for _ in range(40) for number in buffer.sample(100)["rewards"]} == expected
 
 
 @given(
@@ -340,7 +342,7 @@ def test_forgotten_rows_are_not_drawn(prioritized: bool) -> None:
     before=st.integers(0, 80),
     seed=st.integers(0, 2**32),
 )
-def test_a_loaded_buffer_goes_on_as_the_saved_one(
+def test_a_loaded_buffer_continues_like_the_saved_one(
     num_envs: int, n_step: int, prioritized: bool, ends: float, leaps: float, before: int, seed: int
 ) -> None:
     space = make_space(3)
@@ -349,7 +351,7 @@ def test_a_loaded_buffer_goes_on_as_the_saved_one(
     copy = make_buffer(make_storages(30, space, **kind)[0], prioritized=prioritized, seed=1)
     envs = StackingEnvs(space, num_envs, seed, ends=ends, leaps=leaps)
     work(buffer, envs, before)
-    work(copy, StackingEnvs(space, num_envs, seed + 1, leaps=leaps), 20)  # what it held is gone
+    work(copy, StackingEnvs(space, num_envs, seed + 1, leaps=leaps), 20)  # loading replaces this content
     copy.load_state_dict(clone(buffer.state_dict()))
     assert_identical(copy.state_dict(), buffer.state_dict())
     for _ in range(60):
@@ -371,7 +373,7 @@ def test_a_loaded_buffer_goes_on_as_the_saved_one(
     ends=st.sampled_from([0.1, 1.0]),
     n_step=st.sampled_from([1, 3]),
 )
-def test_a_full_storage_goes_on_in_a_larger_one(
+def test_a_full_storage_continues_in_a_larger_one(
     capacity: int, before: int, after: int, ends: float, n_step: int
 ) -> None:
     space = make_space(2)
@@ -399,7 +401,7 @@ def test_more_frames_than_a_smaller_storage_holds_leave_its_newest_rows() -> Non
     space = make_space(4)
     large, plain = make_storages(1_000, space)
     small, _ = make_storages(200, space)
-    envs = StackingEnvs(space, 1, seed=0, leaps=1.0)  # four frames a row
+    envs = StackingEnvs(space, 1, seed=0, leaps=1.0)  # four frames per row
     for _ in range(200):
         transitions = envs.step()
         large.add(transitions)
@@ -410,13 +412,13 @@ def test_more_frames_than_a_smaller_storage_holds_leave_its_newest_rows() -> Non
     assert_identical(all_rows(small), all_rows(plain, plain.end - (small.end - small.first)))
 
 
-def test_a_storage_that_loads_an_empty_one_has_forgotten_what_it_saw() -> None:
+def test_a_storage_that_loads_an_empty_one_is_empty() -> None:
     space = make_space(2)
     (frames, plain), (empty, _) = make_storages(10, space), make_storages(10, space)
     envs = StackingEnvs(space, 1, seed=0, ends=0.0)
     frames.add(envs.step())
     frames.load_state_dict(clone(empty.state_dict()))
-    transitions = envs.step()  # goes on from the forgotten one
+    transitions = envs.step()  # continues from the one that is no longer stored
     frames.add(transitions)
     plain.add(transitions)
     assert_identical(all_rows(frames), all_rows(plain))
@@ -429,7 +431,7 @@ def test_only_live_frames_are_saved() -> None:
     for _ in range(100):
         frames.add(envs.step())
     saved = frames.state_dict()["frames"]
-    assert len(saved["older"]) + len(saved["newer"]) == 40 + 4  # of the oldest row four frames, of each other one
+    assert len(saved["older"]) + len(saved["newer"]) == 40 + 4  # four frames of the oldest row, one of each other row
 
 
 def test_frames_of_another_shape_are_refused() -> None:
@@ -444,7 +446,7 @@ def test_a_stack_of_another_depth_is_refused() -> None:
         make_storages(10, make_space(2))[0].load_state_dict(make_storages(10, make_space(3))[0].state_dict())
 
 
-# --- As the settings ask ---------------------------------------------------------------------------------------------
+# --- Built from the settings -----------------------------------------------------------------------------------------
 
 ATARI = FrameStackSpace(4, (4, 84, 84))
 
@@ -477,7 +479,7 @@ def make_atari_setup(**hparams: Any) -> Setup[DQNHParams]:
     return make_setup(observation=ATARI, num_actions=6, **hparams)
 
 
-def test_the_builder_says_before_the_run_what_the_buffer_will_take(
+def test_the_builder_logs_the_size_of_the_buffer_before_the_run(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_limits, "available_memory", lambda: None)
@@ -519,7 +521,7 @@ def test_the_builder_composes_frames_with_the_other_settings(prioritized: bool, 
 # --- The space -------------------------------------------------------------------------------------------------------
 
 
-def test_the_space_tells_stacks_of_different_depths_apart() -> None:
+def test_spaces_with_stacks_of_different_depths_are_not_equal() -> None:
     space = FrameStackSpace(2, (6, 5, 5))
     assert space.frame_shape == (3, 5, 5)
     assert space == FrameStackSpace(2, (6, 5, 5))
@@ -529,6 +531,6 @@ def test_the_space_tells_stacks_of_different_depths_apart() -> None:
     assert repr(space) == "FrameStackSpace(2, (6, 5, 5), high=255)"
 
 
-def test_layers_that_make_no_whole_frames_are_refused() -> None:
+def test_a_number_of_layers_that_is_not_a_multiple_of_the_frames_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a stack of 4 frames needs a multiple of 4 layers, got \(6, 5, 5\)"):
         FrameStackSpace(4, (6, 5, 5))

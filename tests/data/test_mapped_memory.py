@@ -1,4 +1,4 @@
-"""A buffer in a file takes no memory that the system cannot take back, neither in training nor to save and to load."""
+"""A buffer in a file uses only memory that the system can reclaim, in training and when saved or loaded."""
 
 import contextlib
 import ctypes
@@ -38,14 +38,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def own_memory() -> int:
-    """Bytes of RAM that only this process can give back: what is read from files does not count."""
+    """Return the bytes of RAM that only this process can free; pages read from files do not count."""
     lines = (line.split() for line in STATUS.read_text().splitlines())
     return next(int(words[1]) * 1024 for words in lines if words[0] == "RssAnon:")
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> None:
-    """Give back what the C library keeps of memory that was freed before: taking it again would not be seen."""
+    """Return freed memory of the C library to the system: its reuse would not be visible."""
     with contextlib.suppress(AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -92,7 +92,7 @@ def test_a_mapped_buffer_leaves_no_file_behind(folder: Path) -> None:
 
 
 @needs_proc
-def test_filling_a_mapped_buffer_takes_no_memory_of_the_process(folder: Path) -> None:
+def test_filling_a_mapped_buffer_uses_no_memory_of_the_process(folder: Path) -> None:
     buffer = large_buffer("ram")
     assert growth(lambda: fill(buffer))[0] > 50 * MEBIBYTE  # the measure sees it where it is taken
     buffer = large_buffer("mmap")
@@ -129,7 +129,7 @@ def test_a_mapped_buffer_may_be_larger_than_memory(folder: Path, monkeypatch: py
         build_replay_buffer(make_setup(memory="ram"))
 
 
-def test_the_log_says_where_the_file_lies(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_folder_of_the_file(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "rl_training"):
         build_replay_buffer(make_setup(memory="mmap", buffer_capacity=10_000))
     assert caplog.messages == [f"replay buffer: 10,000 transitions, 0.4 MiB in a file in {folder}"]
@@ -141,7 +141,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         build_replay_buffer(make_setup(memory="mmap"))
 
 
-def test_without_the_variable_files_lie_in_the_systems_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_variable_files_are_in_the_systems_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RL_TRAINING_MMAP_DIR", raising=False)
     array = mapped_zeros((3, 5), np.dtype(np.float32))
     array[1] = 2.0
@@ -150,7 +150,7 @@ def test_without_the_variable_files_lie_in_the_systems_temporary_folder(monkeypa
 
 
 @pytest.mark.parametrize("observation", [None, FrameStackSpace(2, (2, 3, 3))], ids=["rows", "frames"])
-def test_a_mapped_buffer_goes_on_from_one_in_memory_and_back(observation: Any, folder: Path) -> None:
+def test_a_mapped_buffer_continues_from_one_in_memory_and_back(observation: Any, folder: Path) -> None:
     buffers = [build_replay_buffer(make_setup(observation=observation, memory=memory)) for memory in ("ram", "mmap")]
     shape = (1, 3) if observation is None else (1, 2, 3, 3)
     for number in range(30):

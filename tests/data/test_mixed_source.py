@@ -17,7 +17,7 @@ from rl_training.errors import ConfigError
 from rl_training.hparams.mbpo import MBPOHParams
 from rl_training.hparams.schedules import synthetic_rows
 
-REAL, MODEL = 1.0, -1.0  # the sign of a reward tells where a transition is from
+REAL, MODEL = 1.0, -1.0  # the sign of a reward marks the origin of a transition
 
 
 def make_source(seed: int = 0, **hparams: Any) -> MixedSource:
@@ -33,7 +33,7 @@ def make_source(seed: int = 0, **hparams: Any) -> MixedSource:
 
 
 def rows_of(sign: float, first: int, count: int) -> dict[str, np.ndarray]:
-    """Transitions whose every field tells their number and where they are from."""
+    """Transitions whose every field holds their number and their origin."""
     number = (np.arange(first, first + count) + 1) * sign
     return {
         "obs": np.stack([number, number, number], 1),
@@ -59,25 +59,25 @@ def check_rows(batch: Batch) -> np.ndarray:
     # 20 * 0.05 = 1, 256 * 0.05 = 12.8; one row at least is real, unless none is to be.
     [(20, 0.95, 1), (256, 0.95, 13), (10, 0.5, 5), (4, 0.99, 1), (20, 0.0, 20), (20, 1.0, 0)],
 )
-def test_every_batch_begins_with_its_share_of_real_rows(batch_size: int, ratio: float, num_real: int) -> None:
+def test_every_batch_starts_with_its_share_of_real_rows(batch_size: int, ratio: float, num_real: int) -> None:
     source = make_source(batch_size=batch_size, synthetic_batch_ratio=ratio)
     source.add(rows_of(REAL, 0, 30))
-    source.add_model(rows_of(MODEL, 0, 20), keep=20)
+    source.add_model_rows(rows_of(MODEL, 0, 20), keep=20)
     is_real = (check_rows(source.sampler(3 * batch_size)()) > 0).reshape(3, batch_size)
     assert is_real[:, :num_real].all()
     assert not is_real[:, num_real:].any()
 
 
-def test_all_rows_are_real_while_the_model_has_made_up_nothing() -> None:
+def test_all_rows_are_real_until_the_model_has_generated_transitions() -> None:
     source = make_source(synthetic_batch_ratio=1.0)
     source.add(rows_of(REAL, 0, 30))
     draw = source.sampler(60)
     assert (check_rows(draw()) > 0).all()
-    source.add_model(rows_of(MODEL, 0, 5), keep=20)
+    source.add_model_rows(rows_of(MODEL, 0, 5), keep=20)
     assert (check_rows(draw()) < 0).all()
 
 
-def test_an_empty_source_says_so() -> None:
+def test_sampling_from_an_empty_source_is_a_clear_error() -> None:
     with pytest.raises(RuntimeError, match="empty"):
         make_source().sample(20)
 
@@ -85,7 +85,7 @@ def test_an_empty_source_says_so() -> None:
 def test_both_kinds_are_drawn_uniformly() -> None:
     source = make_source(synthetic_batch_ratio=0.5)
     source.add(rows_of(REAL, 0, 10))
-    source.add_model(rows_of(MODEL, 0, 10), keep=10)
+    source.add_model_rows(rows_of(MODEL, 0, 10), keep=10)
     numbers, counts = np.unique(check_rows(source.sampler(40_000)()), return_counts=True)
     assert numbers.tolist() == [*range(-10, 0), *range(1, 11)]
     assert counts.sum() == 40_000
@@ -104,10 +104,10 @@ def test_a_sampler_fills_the_same_tensors_and_a_sample_is_kept() -> None:
     assert_identical(kept, before)
 
 
-def test_the_real_memory_takes_what_is_collected_and_counts() -> None:
+def test_collected_transitions_go_to_the_real_memory() -> None:
     source = make_source()
     assert len(source) == 0
-    source.add_model(rows_of(MODEL, 0, 5), keep=20)
+    source.add_model_rows(rows_of(MODEL, 0, 5), keep=20)
     assert len(source) == 0
     source.add(rows_of(REAL, 0, 7))
     assert (len(source), len(source.real), len(source.model)) == (7, 7, 5)
@@ -120,8 +120,8 @@ def test_the_memory_of_the_model_follows_the_horizon() -> None:
     assert source.model.capacity == synthetic_rows(hparams, 3) == 2 * 10 * 3
     stored: list[list[int]] = []
     first = 0
-    for horizon in (1, 1, 1, 2, 3, 3):  # each refresh brings 10 rows a step
-        source.add_model(rows_of(MODEL, first, 10 * horizon), keep=synthetic_rows(hparams, horizon))
+    for horizon in (1, 1, 1, 2, 3, 3):  # each refresh adds 10 rows per step
+        source.add_model_rows(rows_of(MODEL, first, 10 * horizon), keep=synthetic_rows(hparams, horizon))
         first += 10 * horizon
         numbers = np.unique(-check_rows(source.sampler(20_000)())) - 1
         stored.append([int(number) for number in numbers if number >= 0])
@@ -132,23 +132,23 @@ def test_the_memory_of_the_model_follows_the_horizon() -> None:
 
 def test_the_capacity_bounds_the_memory_of_the_model() -> None:
     source = make_source(synthetic_buffer_capacity=15)
-    source.add_model(rows_of(MODEL, 0, 10), keep=20)
-    source.add_model(rows_of(MODEL, 10, 10), keep=20)
+    source.add_model_rows(rows_of(MODEL, 0, 10), keep=20)
+    source.add_model_rows(rows_of(MODEL, 10, 10), keep=20)
     assert (source.model.capacity, len(source.model)) == (15, 15)
 
 
 def test_its_state_loads_into_another_one_which_then_draws_the_same() -> None:
     source, other = make_source(), make_source(seed=1)
     source.add(rows_of(REAL, 0, 130))  # more than the ring holds
-    source.add_model(rows_of(MODEL, 0, 20), keep=20)
-    source.add_model(rows_of(MODEL, 20, 7), keep=12)
+    source.add_model_rows(rows_of(MODEL, 0, 20), keep=20)
+    source.add_model_rows(rows_of(MODEL, 20, 7), keep=12)
     source.sample(40)
     other.load_state_dict(clone(source.state_dict()))
     assert_identical(other.state_dict(), source.state_dict())
     for _ in range(3):
         assert_identical(other.sample(40), source.sample(40))
         for each in (source, other):
-            each.add_model(rows_of(MODEL, 100, 6), keep=12)
+            each.add_model_rows(rows_of(MODEL, 100, 6), keep=12)
     assert_identical(other.state_dict(), source.state_dict())
 
 

@@ -25,7 +25,7 @@ def make_windows(n_step: int, num_envs: int) -> NStepWindows:
 
 
 def make_steps(ends: list[list[int]]) -> Steps:
-    """Steps of envs whose observations tell env, episode and time. `ends`: per step and env 0 no, 1 term., 2 trunc."""
+    """Steps of envs whose observations are env, episode and time. `ends`: per step and env 0 no, 1 term., 2 trunc."""
     num_envs = len(ends[0]) if ends else 1
     episode, steps = [0] * num_envs, []
     rng = np.random.default_rng(0)
@@ -125,7 +125,7 @@ def test_saved_windows_go_on_in_the_middle(ends: list[list[int]], n_step: int, c
     assert_identical(copy.state_dict(), windows.state_dict())
 
 
-def test_a_window_is_dropped_where_a_resumed_env_begins_another_episode() -> None:
+def test_a_window_is_dropped_where_a_resumed_env_starts_another_episode() -> None:
     steps = make_steps([[0, 0]] * 4)
     windows, copy = make_windows(3, 2), make_windows(3, 2)
     for step in steps[:2]:
@@ -150,7 +150,7 @@ def test_a_memory_of_single_steps_has_no_windows_and_no_discounts() -> None:
     assert "discounts" not in buffer.storage.layout.fields  # type: ignore[attr-defined]
 
 
-def test_a_memory_of_n_steps_gives_sums_and_discounts() -> None:
+def test_a_replay_buffer_of_n_steps_holds_sums_and_discounts() -> None:
     buffer = build_replay_buffer(make_setup(observation=SPACES.observation, n_step=3, gamma=GAMMA))
     steps = make_steps([[0], [0], [0], [2]])
     for step in steps:
@@ -159,7 +159,7 @@ def test_a_memory_of_n_steps_gives_sums_and_discounts() -> None:
     batch = buffer.sample(200)
     expected = plain_n_step(steps, 3)
     for row in range(200):
-        wanted = expected[0, int(batch["obs"][row, 1])]
+        transition = expected[0, int(batch["obs"][row, 1])]
         for name in ("rewards", "discounts", "next_obs", "terminated", "actions"):
-            assert np.array_equal(batch[name][row].numpy(), wanted[name]), name
+            assert np.array_equal(batch[name][row].numpy(), transition[name]), name
     assert batch["discounts"].dtype == batch["rewards"].dtype

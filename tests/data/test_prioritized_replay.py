@@ -1,4 +1,4 @@
-"""Prioritized replay draws by TD error, weighs by how likely a draw was, and goes on exactly after a save."""
+"""Prioritized replay samples by TD error, weights by probability, and continues exactly after a save."""
 
 from typing import Any
 
@@ -43,13 +43,13 @@ def numbers_of(batch: dict[str, torch.Tensor]) -> np.ndarray:
 
 
 def set_priorities(buffer: PrioritizedReplayBuffer, priorities: dict[int, float]) -> None:
-    """Draw until every row was given its priority (alpha is 1); the floor of 1e-6 is taken off before."""
-    wanted = np.vectorize(lambda number: priorities[number] - 1e-6)
+    """Sample until every row has its priority (alpha is 1); the floor of 1e-6 is subtracted before."""
+    errors = np.vectorize(lambda number: priorities[number] - 1e-6)
     seen: set[int] = set()
     while seen != set(priorities):
         numbers = numbers_of(buffer.sample(16))
         seen |= set(numbers.tolist())
-        buffer.update_priorities(torch.from_numpy(wanted(numbers)))
+        buffer.update_priorities(torch.from_numpy(errors(numbers)))
 
 
 # --- The tree --------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_the_tree_finds_what_the_running_sum_of_all_priorities_finds(data: st.Da
     tree.set(np.array([0]), np.array([1.0]))
     fractions = rng.integers(0, 2**10, size=64) / 2**10
     targets = (np.arange(64) + fractions) * (model.sum() / 64)
-    assert np.array_equal(tree.find_strata(fractions), model.cumsum().searchsorted(targets, "right"))
+    assert np.array_equal(tree.find_stratified_places(fractions), model.cumsum().searchsorted(targets, "right"))
 
 
 @given(
@@ -91,9 +91,9 @@ def test_no_place_without_priority_is_found_and_none_past_the_end(
 ) -> None:
     tree = SumTree(len(priorities) + empty)
     tree.set(np.arange(len(priorities)), np.array(priorities))
-    ones = np.ones(batch_size)  # what a fraction just below 1 may be rounded to: the target is the total itself
+    ones = np.ones(batch_size)  # a fraction just below 1 may be rounded to 1: the target is then the total
     for fractions in (np.random.default_rng(seed).random(batch_size), np.zeros(batch_size), ones):
-        places = tree.find_strata(fractions)
+        places = tree.find_stratified_places(fractions)
         assert places.max() < len(priorities)
         assert (np.array(priorities)[places] > 0).all()
 
@@ -102,21 +102,21 @@ def test_the_last_place_is_found_in_trees_of_any_size() -> None:
     for capacity in [*range(1, 50), 1_023, 1_024, 1_025, 2_047, 2_049, 3_126, 6_251, 100_000]:
         tree = SumTree(capacity)
         tree.set_range(0, capacity, 1.0)
-        assert tree.find_strata(np.ones(3))[-1] == capacity - 1
+        assert tree.find_stratified_places(np.ones(3))[-1] == capacity - 1
 
 
 def test_sums_do_not_drift() -> None:
-    # 1e16 + 1 == 1e16 in float64: a tree that adds differences would keep nothing of the small priorities.
+    # 1e16 + 1 == 1e16 in float64: a tree that adds differences would lose the small priorities.
     tree = SumTree(5_000)
     tree.set_range(0, 5_000, 1.0)
     for _ in range(3):
         tree.set(np.array([17]), np.array([1e16]))
         tree.set(np.array([17]), np.array([1.0]))
     fractions = np.zeros(5_000)
-    assert np.array_equal(tree.find_strata(fractions), np.arange(5_000))
+    assert np.array_equal(tree.find_stratified_places(fractions), np.arange(5_000))
 
 
-# --- Drawing ---------------------------------------------------------------------------------------------------------
+# --- Sampling --------------------------------------------------------------------------------------------------------
 
 
 def test_rows_are_drawn_in_proportion_to_their_priority() -> None:
@@ -132,11 +132,11 @@ def test_rows_are_drawn_in_proportion_to_their_priority() -> None:
 def test_a_batch_takes_one_row_from_each_slice_of_the_sum() -> None:
     buffer = make_buffer(64)
     buffer.add(rows_from(0, 64))
-    assert numbers_of(buffer.sample(64)).tolist() == list(range(64))  # all alike: every slice is one row
+    assert numbers_of(buffer.sample(64)).tolist() == list(range(64))  # equal priorities: every slice is one row
 
 
-def test_of_several_batches_drawn_at_once_each_takes_one_row_from_each_slice_of_the_sum() -> None:
-    # 64 rows alike, 4 batches of 16: every batch has one of rows 0 to 3, one of 4 to 7, ...; together they have all.
+def test_each_of_several_batches_sampled_at_once_takes_one_row_from_each_slice_of_the_sum() -> None:
+    # 64 equal rows, 4 batches of 16: each has one of rows 0 to 3, one of 4 to 7, ..., and all batches have all rows.
     buffer = make_buffer(64, batch_size=16)
     buffer.add(rows_from(0, 64))
     batches = numbers_of(buffer.sampler(64)()).reshape(4, 16)
@@ -192,13 +192,13 @@ def test_several_batches_drawn_at_once_count_as_so_many_draws() -> None:
     buffer = make_buffer(2, beta_start=0.4, beta_end=1.0, total_draws=4, batch_size=2)
     buffer.add(rows_from(0, 2))
     betas = []
-    for rows in (2, 4, 3, 2):  # three rows are no whole number of batches: one draw
+    for rows in (2, 4, 3, 2):  # three rows are not a multiple of the batch size: one draw
         betas.append(buffer.beta)
         buffer.sampler(rows)()
     assert betas == pytest.approx([0.4, 0.55, 0.85, 1.0])
 
 
-def test_alpha_zero_draws_all_alike_with_weights_of_one() -> None:
+def test_alpha_zero_samples_uniformly_with_weights_of_one() -> None:
     buffer = make_buffer(4, alpha=0.0)
     buffer.add(rows_from(0, 4))
     for _ in range(3):
@@ -208,7 +208,7 @@ def test_alpha_zero_draws_all_alike_with_weights_of_one() -> None:
         buffer.update_priorities(torch.tensor([0.0, 1.0, 10.0, 100.0]))
 
 
-def test_new_rows_come_with_the_largest_priority_so_far() -> None:
+def test_new_rows_get_the_largest_priority_so_far() -> None:
     buffer = make_buffer(4)
     buffer.add(rows_from(0, 2))
     set_priorities(buffer, {0: 7.0, 1: 0.5})
@@ -221,9 +221,9 @@ def test_a_row_that_was_overwritten_after_the_draw_keeps_the_priority_of_the_new
     buffer = make_buffer(4)
     buffer.add(rows_from(0, 4))
     assert numbers_of(buffer.sample(4)).tolist() == [0, 1, 2, 3]
-    buffer.add(rows_from(4, 1))  # takes the place of row 0
+    buffer.add(rows_from(4, 1))  # overwrites row 0
     buffer.update_priorities(torch.full((4,), 3.0))
-    # Oldest first; the new row came when 1 was the largest.
+    # Oldest first; the new row was added when 1 was the largest.
     assert buffer.state_dict()["priorities"].tolist() == pytest.approx([3.000001] * 3 + [1.0])
 
 
@@ -241,7 +241,7 @@ def test_only_stored_rows_are_drawn_after_any_sequence_of_adds(capacity: int, ad
     assert len(buffer) == min(number, capacity)
 
 
-def test_a_sampler_fills_one_batch_with_what_sample_would_give() -> None:
+def test_a_sampler_fills_one_batch_with_what_sample_would_return() -> None:
     buffer, twin = make_buffer(6), make_buffer(6)
     draw = buffer.sampler(5)
     first = None
@@ -270,11 +270,11 @@ def work(buffer: PrioritizedReplayBuffer, number: int, rounds: int) -> list[dict
 
 
 @given(before=st.integers(1, 25), after=st.integers(1, 15))
-def test_a_loaded_buffer_goes_on_as_the_saved_one(before: int, after: int) -> None:
+def test_a_loaded_buffer_continues_like_the_saved_one(before: int, after: int) -> None:
     settings = {"alpha": 0.6, "beta_start": 0.4, "total_draws": 30}
     buffer, copy = make_buffer(10, **settings), make_buffer(10, seed=99, **settings)
     work(buffer, 0, before)
-    work(copy, 1_000, 9)  # what it held is gone
+    work(copy, 1_000, 9)  # loading replaces this content
     copy.load_state_dict(clone(buffer.state_dict()))
     assert_identical(copy.state_dict(), buffer.state_dict())
     for ours, theirs in zip(work(copy, before, after), work(buffer, before, after), strict=True):
@@ -325,7 +325,7 @@ def test_td_errors_of_another_shape_are_refused() -> None:
 def test_td_errors_without_a_batch_are_refused() -> None:
     buffer = make_buffer(4)
     buffer.add(rows_from(0, 4))
-    with pytest.raises(RuntimeError, match="no batch was drawn"):
+    with pytest.raises(RuntimeError, match="no batch was sampled"):
         buffer.update_priorities(torch.ones(4))
 
 
@@ -345,7 +345,7 @@ def test_any_alpha_leaves_rows_that_can_be_drawn(alpha: float) -> None:
     assert numbers_of(buffer.sample(4)).max() < 4
 
 
-# --- As the settings ask ---------------------------------------------------------------------------------------------
+# --- Built from the settings -----------------------------------------------------------------------------------------
 
 
 def test_the_builder_composes_priorities_with_the_runs_settings() -> None:
@@ -370,4 +370,4 @@ def test_the_builder_composes_priorities_with_the_runs_settings() -> None:
     assert {"weights", "discounts"} <= batch.keys()
     buffer.update_priorities(torch.tensor([3.0, 3.0]))
     assert buffer.state_dict()["max_priority"] == pytest.approx(3.0**0.3)
-    assert buffer.beta == pytest.approx(0.2 + 0.4 / 10)  # one of the ten draws that 20 steps owe
+    assert buffer.beta == pytest.approx(0.2 + 0.4 / 10)  # one of the ten updates in 20 steps

@@ -1,4 +1,4 @@
-"""Sequences come back as each env showed them: in order, with what led to each observation, and its episode's ends."""
+"""Sequences hold the observations of each env in order, with what led to them and the ends of episodes."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def test_an_episode_of_steps_becomes_its_observations_with_what_led_to_each() ->
         "terminated": (torch.bool, (64, 7)),
         "is_first": (torch.bool, (64, 7)),
     }
-    row = int(batch["obs"][:, 0].flatten().argmin())  # a sequence that begins with observation 0
+    row = int(batch["obs"][:, 0].flatten().argmin())  # a sequence that starts with observation 0
     whole = {name: values[row].flatten().tolist() for name, values in batch.items()}
     assert whole == {
         "obs": [0, 1, 2, 3, 4, 5, 6],
@@ -85,7 +85,7 @@ def test_an_episode_of_steps_becomes_its_observations_with_what_led_to_each() ->
     }
 
 
-def test_there_is_nothing_to_draw_before_an_env_has_shown_a_whole_sequence() -> None:
+def test_nothing_can_be_sampled_before_an_env_has_a_complete_sequence() -> None:
     buffer, stream = make_buffer(length=4, num_envs=2), Stream(2)
     fill(buffer, 2, stream)
     assert len(buffer) == 0
@@ -124,7 +124,7 @@ def test_any_sequence_is_a_run_of_consecutive_observations_of_one_env_and_the_ne
         assert rows.size == 0 or newest[env] - ring < rows.min() <= rows.max() <= newest[env]
 
 
-def test_all_starts_of_all_envs_are_drawn_alike() -> None:
+def test_all_starts_of_all_envs_are_sampled_uniformly() -> None:
     buffer = make_buffer(60, num_envs=2, length=3)
     fill(buffer, 5)  # 6 observations, 4 starts in each env
     starts = buffer.sample(8_000)["obs"][:, 0].flatten().numpy()
@@ -144,12 +144,12 @@ def test_the_sampler_fills_the_same_tensors() -> None:
     assert not torch.equal(before, again["obs"])
 
 
-def test_a_step_that_does_not_follow_on_the_newest_observation_begins_an_episode() -> None:
+def test_a_step_that_does_not_continue_from_the_newest_observation_starts_an_episode() -> None:
     buffer = make_buffer(length=4)
     fill(buffer, 2)
     stream = Stream()
     stream.now = [50]
-    fill(buffer, 1, stream)  # as after a resume that could not bring the env back
+    fill(buffer, 1, stream)  # as after a resume that could not restore the env
     assert buffer.sample(1)["obs"].shape[1] == 4
     everything = dict(zip([0, 1, 2, 50, 51], [1, 0, 0, 1, 0], strict=True))
     batch = buffer.sample(32)
@@ -158,7 +158,7 @@ def test_a_step_that_does_not_follow_on_the_newest_observation_begins_an_episode
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 40])
-def test_its_state_loads_into_another_one_which_goes_on_alike(steps: int) -> None:
+def test_its_state_loads_into_another_one_which_continues_in_the_same_way(steps: int) -> None:
     stream = Stream(2, ends={3: "t", 7: "c"})
     buffer, other = make_buffer(num_envs=2), make_buffer(num_envs=2, seed=1)
     fill(buffer, steps, stream)

@@ -1,4 +1,4 @@
-"""The rollout buffer gives back what was put in, step by step, with the observations that follow on its open ends."""
+"""The rollout buffer returns what was added, step by step, with the observations that follow its open ends."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def make_buffer(num_steps: int = 4, num_envs: int = NUM_ENVS, **settings: Any) -
 
 
 def step_number(step: int, truncated: Any = False, num_envs: int = NUM_ENVS) -> dict[str, np.ndarray]:
-    """A step whose every field tells its own number and that of the env."""
+    """A step whose every field holds the numbers of the step and the env."""
     env = np.arange(num_envs)
     number = 10.0 * step + env
     return {
@@ -36,7 +36,7 @@ def step_number(step: int, truncated: Any = False, num_envs: int = NUM_ENVS) -> 
     }
 
 
-# --- What it gives ---------------------------------------------------------------------------------------------------
+# --- What it returns -------------------------------------------------------------------------------------------------
 
 
 def test_rows_come_step_by_step_and_env_by_env() -> None:
@@ -70,7 +70,7 @@ def test_the_observations_after_time_limits_and_after_the_last_step_are_kept() -
     buffer.add(step_number(1))
     buffer.add(step_number(2, truncated=[True, False, False]))
     rollout = buffer.rollout()
-    # Row of step s and env e: 3 s + e. The last step's rows stand once, truncated or not.
+    # Row of step s and env e: 3 s + e. The rows of the last step occur once, truncated or not.
     assert rollout["final_rows"].tolist() == [1, 6, 7, 8]
     assert rollout["final_obs"].tolist() == [[1.5, -1.5], [20.5, -20.5], [21.5, -21.5], [22.5, -22.5]]
     assert rollout["truncated"].nonzero().flatten().tolist() == [1, 6]
@@ -91,7 +91,7 @@ def test_every_row_has_its_successor_as_the_next_row_or_among_the_final_ones(
     assert torch.equal(rollout["final_obs"][:, 0], rollout["obs"][rollout["final_rows"], 0] + 0.5)
 
 
-def test_a_rollout_is_given_once_and_the_next_one_holds_nothing_of_it() -> None:
+def test_a_rollout_is_returned_once_and_the_next_one_holds_nothing_of_it() -> None:
     buffer = make_buffer(num_steps=2)
     for step in range(2):
         buffer.add(step_number(step, truncated=True))
@@ -181,7 +181,7 @@ def test_without_masks_there_is_no_such_field() -> None:
 
 
 @pytest.mark.parametrize("before", range(5))
-def test_a_loaded_buffer_goes_on_as_the_saved_one(before: int) -> None:
+def test_a_loaded_buffer_continues_like_the_saved_one(before: int) -> None:
     buffer, copy = make_buffer(num_steps=4), make_buffer(num_steps=4)
     copy.add(step_number(77, truncated=True))  # which the state replaces
     truncated = [[True, False, False], [False, False, True], [False] * 3, [True] * 3]
@@ -238,15 +238,15 @@ def test_a_rollout_with_masks_is_refused_where_there_are_none() -> None:
 # --- Refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_buffer_takes_no_further_step() -> None:
+def test_a_full_buffer_refuses_a_further_step() -> None:
     buffer = make_buffer(num_steps=1)
     buffer.add(step_number(0))
-    with pytest.raises(RuntimeError, match="the rollout is full: it must be taken before the next step is added"):
+    with pytest.raises(RuntimeError, match=r"the rollout is full: call rollout\(\) before adding the next step"):
         buffer.add(step_number(1))
 
 
 @pytest.mark.parametrize("steps", [0, 3])
-def test_a_part_of_a_rollout_is_not_given(steps: int) -> None:
+def test_a_part_of_a_rollout_is_not_returned(steps: int) -> None:
     buffer = make_buffer(num_steps=4)
     for step in range(steps):
         buffer.add(step_number(step))

@@ -1,4 +1,4 @@
-"""Datasets come back from every format as they were; damaged and hostile files are refused, and none of them runs."""
+"""Every format returns a dataset unchanged; damaged and hostile files are refused, and no code in them runs."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from conftest import assert_identical
 from rl_training.core import memory_limits
 from rl_training.core.spaces import Spaces
 from rl_training.datasets.files import FORMATS, read_transitions, write_transitions
-from rl_training.datasets.metadata import to_text
+from rl_training.datasets.metadata import metadata_to_text
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.datasets.transitions import Transitions
 from rl_training.envs.factory import make_env_factory
@@ -42,7 +42,7 @@ def recorded(env_id: str, steps: int = 250) -> Transitions:
 
 
 def load(path: Path) -> TransitionDataset:
-    return TransitionDataset.of(read_transitions(path))
+    return TransitionDataset.from_transitions(read_transitions(path))
 
 
 # --- Whole files -----------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def load(path: Path) -> TransitionDataset:
 
 @pytest.mark.parametrize("env_id", ENVS)
 @pytest.mark.parametrize("kind", FILES)
-def test_what_is_written_comes_back_array_for_array(kind: str, env_id: str, tmp_path: Path) -> None:
+def test_reading_returns_the_arrays_that_were_written(kind: str, env_id: str, tmp_path: Path) -> None:
     transitions, path = recorded(env_id), tmp_path / FILES[kind]
     write_transitions(transitions, path)
     again = read_transitions(path)
@@ -233,12 +233,12 @@ def good() -> dict[str, Any]:
         "next_observations": obs[1:],
         "terminations": np.array([False, False, True]),
         "truncations": np.array([False, False, False]),
-        "metadata": np.array(to_text(SPACES, "Pendulum-v1")),
+        "metadata": np.array(metadata_to_text(SPACES, "Pendulum-v1")),
     }
 
 
 def metadata(**changes: Any) -> dict[str, Any]:
-    return {"metadata": np.array(json.dumps({**json.loads(to_text(SPACES, "Pendulum-v1")), **changes}))}
+    return {"metadata": np.array(json.dumps({**json.loads(metadata_to_text(SPACES, "Pendulum-v1")), **changes}))}
 
 
 def without(*names: str, **changes: Any) -> dict[str, Any]:
@@ -257,7 +257,7 @@ for _ in range(12):
     DEEP = {"type": "Dict", "subspaces": {"in": DEEP}}
 EVIL_SPEC = json.dumps({"id": "Evil-v0", "entry_point": "evil_module:Env", "kwargs": {}})
 
-# What stands in the columns instead (None: nothing), and what the message says.
+# The replaced columns (None: missing), and a part of the message.
 WRONG_COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
     "short rewards": ({"rewards": np.zeros(2)}, "one length, found observations 3, actions 3, rewards 2"),
     "long observations": ({"observations": np.zeros((5, 3))}, "one length"),
@@ -269,7 +269,7 @@ WRONG_COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
         "obs are not finite in 1 of 3",
     ),
     "infinite reward": ({"rewards": spoilt(good()["rewards"], 2, np.inf)}, "rewards are not finite.*first in row 2"),
-    "NaN action": ({"actions": spoilt(good()["actions"], 0, np.nan)}, "actions lie outside.*first in row 0"),
+    "NaN action": ({"actions": spoilt(good()["actions"], 0, np.nan)}, "actions are outside.*first in row 0"),
     "NaN successor": ({"next_observations": spoilt(good()["observations"], 0, np.nan)}, "next_obs are not finite"),
     "too large for float32": ({"rewards": np.array([0.0, 1e300, 0.0])}, "not finite in 1 of 3 rows, first in row 1"),
     "texts": ({"rewards": np.array(["a", "b", "c"])}, "rewards must be numbers"),
@@ -331,7 +331,7 @@ WRONG_COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
     "bounds the wrong way": (metadata(action_space={**BOX, "low": [9.0] * 3}), "above the upper"),
     "bounds of another shape": (metadata(action_space={**BOX, "low": [0.0] * 2}), r"of shape \(3,\)"),
     "a space nested too deep": (metadata(observation_space=DEEP), "more than 8 deep"),
-    "no choices": (metadata(action_space={"type": "Discrete", "n": 0, "start": 0}), "is no space"),
+    "no choices": (metadata(action_space={"type": "Discrete", "n": 0, "start": 0}), "is not a space"),
     "actions without bounds": (
         metadata(action_space={**BOX, "shape": [1], "low": [-np.inf], "high": [np.inf]}),
         "finite bounds",
@@ -341,7 +341,7 @@ _ONLY_NPZ = {"dates", "records", "a single reward", "complex numbers"}  # what t
 
 
 def can_hold(kind: str, case: str) -> bool:
-    """Tell whether a format can be given these columns at all; a table has columns of one length."""
+    """Return whether a format can hold these columns at all; a table has columns of one length."""
     changes, _ = WRONG_COLUMNS[case]
     if case in _ONLY_NPZ:
         return kind == "npz"
@@ -437,7 +437,7 @@ HUGE = "{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }"
 OBJECTS = "{'descr': '|O', 'fortran_order': False, 'shape': (3,), }"
 CODE = "__import__('evil_module')"
 
-# What is done to a good npz file, and what the message says.
+# How a good npz file is damaged, and a part of the message.
 WRONG_NPZ: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "cut": (lambda path, trace: rewrite(path, lambda data: data[: len(data) // 2]), "damaged or not a npz"),
     "without its last byte": (lambda path, trace: rewrite(path, lambda data: data[:-1]), "damaged or not a npz"),
@@ -453,7 +453,10 @@ WRONG_NPZ: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "pickled metadata": (lambda path, trace: write_pickle(path, trace, "metadata"), "objects are never loaded"),
     "a header of objects": (lambda path, trace: replace_member(path, "rewards.npy", npy(OBJECTS)), "objects are never"),
     "a header of code": (lambda path, trace: replace_member(path, "rewards.npy", npy(CODE)), "damaged or not a npz"),
-    "a header of too many rows": (lambda path, trace: replace_member(path, "rewards.npy", npy(HUGE)), "cut or damaged"),
+    "a header of too many rows": (
+        lambda path, trace: replace_member(path, "rewards.npy", npy(HUGE)),
+        "truncated or damaged",
+    ),
     "a member that is no array": (lambda path, trace: replace_member(path, "rewards.npy", b"hello"), "damaged or not"),
     "an empty member": (lambda path, trace: replace_member(path, "rewards.npy", b""), "damaged or not a npz"),
     "metadata of numbers": (
@@ -482,7 +485,7 @@ def test_a_file_that_declares_more_than_memory_holds_is_refused_unread(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / FILES[kind]
-    write_transitions(recorded("Pendulum-v1"), path)  # packed: zeros would take next to nothing
+    write_transitions(recorded("Pendulum-v1"), path)  # compressed, zeros would need almost no space
     monkeypatch.setattr(memory_limits, "available_memory", lambda: 1_000)
     with pytest.raises(ConfigError, match=r"the dataset .*data.* needs .* only .* of memory"):
         read_transitions(path)
@@ -545,8 +548,8 @@ def declared_huge(file: Any) -> None:
 WRONG_HDF5: dict[str, tuple[Callable[[Any], object], str]] = {
     "a link to another file": (link_out, r"is a link \(ExternalLink\)"),
     "a link to elsewhere": (link_within, r"is a link \(SoftLink\)"),
-    "virtual": (virtual, "lies in another file"),
-    "stored elsewhere": (external, "lies in another file"),
+    "virtual": (virtual, "is stored in another file"),
+    "stored elsewhere": (external, "is stored in another file"),
     "texts": (of_texts, "must be numbers, found dtype object"),
     "lists": (of_lists, "must be numbers, found dtype object"),
     "references": (of_references, "must be numbers, found dtype object"),
@@ -605,7 +608,7 @@ def test_a_damaged_chunk_of_hdf5_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["npz", "parquet"])
-def test_bytes_changed_at_random_never_give_other_rows(kind: str, tmp_path: Path) -> None:
+def test_bytes_changed_at_random_never_lead_to_other_rows(kind: str, tmp_path: Path) -> None:
     path, rng = tmp_path / FILES[kind], np.random.default_rng(0)
     write_transitions(recorded("Pendulum-v1"), path)
     whole, expected = path.read_bytes(), load(path)
@@ -690,7 +693,7 @@ WRONG_MINARI: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut data": (lambda folder: rewrite(folder / "data/main_data.hdf5", lambda data: data[:3_000]), "damaged"),
     "no last observation": (
         lambda folder: edit_episode(folder, "observations", np.zeros((50, 3), np.float32)),
-        "episode 1 has 50 rewards and 50 observations, wanted are 51",
+        "episode 1 has 50 rewards and 50 observations, expected 51",
     ),
     "observations of another shape": (
         lambda folder: edit_episode(folder, "observations", np.zeros((51, 4), np.float32)),

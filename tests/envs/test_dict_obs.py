@@ -683,7 +683,7 @@ def test_masks_are_given_beside_the_observations_or_in_them() -> None:
         ([[0, 0], [0, 0]], [1, 0, 1], "action_mask must have shape (2, 3), got (3,)"),
         ([[0, 0], [0, 0]], [1, 0, 1, 1, 0, 1], "action_mask must have shape (2, 3), got (6,)"),
         ([0, 0], [2, 0, 1], "action_mask must hold only 0 and 1, or false and true, got [2, 0, 1]"),
-        ([[0, 0], [0, 0]], [[1, 1, 1], [0, 0, 0]], "got the all-false action mask [0 0 0] (wanted: 3 flags"),
+        ([[0, 0], [0, 0]], [[1, 1, 1], [0, 0, 0]], "got the all-false action mask [0 0 0] (expected: 3 flags"),
         ({"x": [0, 0], "action_mask": [1, 1, 1]}, [1, 1, 1], "brings its own action_mask: give that or the argument"),
         ({"x": [0, 0]}, None, "an observation is one array of shape (2,), got a dict of 'x'"),
         ({"x": [0, 0], "y": 1, "action_mask": [1, 1, 1]}, None, "one array of shape (2,), got a dict of 'x', 'y'"),
@@ -705,7 +705,9 @@ def test_some_observations_with_a_mask_and_some_without_are_refused() -> None:
 def test_each_choice_needs_a_valid_action() -> None:
     both = Spaces(SPACES.observation, MultiDiscrete([3, 2]))
     assert read_observations([0, 0], both, [1, 0, 0, 0, 1]).action_mask is not None
-    with pytest.raises(ValueError, match=r"got the action mask \[1 1 1 0 0\] \(wanted: 5 flags, at least one of each"):
+    with pytest.raises(
+        ValueError, match=r"got the action mask \[1 1 1 0 0\] \(expected: 5 flags, at least one of each"
+    ):
         read_observations([0, 0], both, [1, 1, 1, 0, 0])
 
 

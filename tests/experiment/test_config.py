@@ -1,4 +1,4 @@
-"""A config says exactly what it means, and a mistake in it is answered with the setting, the value and the remedy."""
+"""A config is read exactly, and a mistake in it is reported with the setting, the value and the fix."""
 
 import re
 from pathlib import Path
@@ -64,10 +64,10 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path: Path, text: str
     assert all(type(value) is int for value in values)
 
 
-def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"config\.yaml: setting 'seed' stands twice \(line 5\)"):
+def test_a_duplicate_key_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.yaml: setting 'seed' is given twice \(line 5\)"):
         load(tmp_path, "seed: 1", "seed: 2")
-    with pytest.raises(ConfigError, match="setting 'gamma' stands twice"):
+    with pytest.raises(ConfigError, match="setting 'gamma' is given twice"):
         load(tmp_path, "algo_kwargs:", "  gamma: 0.9", "  gamma: 0.99")
 
 
@@ -166,7 +166,7 @@ def test_a_wrong_setting_of_the_dqn_family_is_answered_in_the_same_way(
     assert answer == expected or (expected.endswith("; ") and answer.startswith(expected))
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     message = message_of(num_envs=0, seed=-1)
     assert message.splitlines() == ["seed must be >= 0, got -1", "num_envs must be >= 1, got 0"]
 
@@ -219,7 +219,7 @@ def test_an_unknown_algorithm_is_refused_with_the_one_probably_meant() -> None:
         ("{a: 1}: 2\n", "is not valid YAML"),
     ],
 )
-def test_a_file_that_is_no_config_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_not_a_config_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError, match=re.escape(message)):
         load_config(path)
@@ -334,7 +334,7 @@ def test_any_values_survive_a_file_exactly(gamma: float, learning_rate: float, h
     assert TrainConfig(**yaml.safe_load(config.to_yaml())) == config
 
 
-def test_the_digest_tells_experiments_apart_but_not_their_seeds_and_places() -> None:
+def test_the_digest_differs_between_experiments_but_not_between_seeds_and_folders() -> None:
     digest = make().digest()
     assert re.fullmatch("[0-9a-f]{8}", digest)
     assert digest == make(seed=5, output_dir="elsewhere").digest()

@@ -1,4 +1,4 @@
-"""The policies' distributions: log-probabilities and entropies as torch.distributions has them, and draws that fit."""
+"""Distributions over actions: log-probabilities and entropies equal those of torch.distributions, and samples fit."""
 
 import math
 from typing import Any
@@ -29,13 +29,13 @@ ROWS = 40
 
 
 def outputs_for(distribution: Distribution, rows: int = ROWS, seed: int = 0, extra: int = 1) -> Tensor:
-    """What a network gives: the policy's columns and, beyond them, the value."""
+    """The output of a network: the columns of the policy, then the value."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(rows, distribution.num_outputs + extra, generator=generator)
 
 
 def masks_for(space: gym.Space[Any], rows: int = ROWS) -> Tensor:
-    """Random masks in which every choice has something left."""
+    """Random masks that allow at least one option of every choice."""
     sizes = space.nvec.tolist() if isinstance(space, MultiDiscrete) else [mask_size(space)]
     rng = np.random.default_rng(0)
     parts = [rng.random((rows, size)) < 0.5 for size in sizes]
@@ -47,7 +47,7 @@ def masks_for(space: gym.Space[Any], rows: int = ROWS) -> Tensor:
 def draw(
     distribution: Distribution, outputs: Tensor, mask: Tensor | None = None, seed: int = 0
 ) -> tuple[np.ndarray, Tensor]:
-    """Sampled actions, as arrays and as the tensor that a buffer would give back."""
+    """Sampled actions, as arrays and as the tensor that a buffer would return."""
     flags = None if mask is None else mask.numpy()
     actions = distribution.sample(outputs.numpy(), np.random.default_rng(seed), flags)
     return actions, torch.from_numpy(actions)
@@ -92,8 +92,8 @@ def test_masked_log_probability_and_entropy_are_those_of_torch(kind: str) -> Non
     distribution = build_distribution(SPACES[kind])
     outputs, mask = outputs_for(distribution), masks_for(SPACES[kind])
     _, actions = draw(distribution, outputs, mask)
-    judged = distribution.evaluate(outputs, actions, mask)
-    torch.testing.assert_close(judged, reference(SPACES[kind], outputs, actions, mask))
+    evaluated = distribution.evaluate(outputs, actions, mask)
+    torch.testing.assert_close(evaluated, reference(SPACES[kind], outputs, actions, mask))
 
 
 @pytest.mark.parametrize("kind", CHOICES)
@@ -103,8 +103,8 @@ def test_a_mask_that_allows_everything_changes_nothing(kind: str) -> None:
     free, masked = (draw(distribution, outputs, mask)[0] for mask in (None, everything))
     assert np.array_equal(free, masked)
     actions = torch.from_numpy(free)
-    free_judged, masked_judged = (distribution.evaluate(outputs, actions, mask) for mask in (None, everything))
-    assert all(torch.equal(one, other) for one, other in zip(free_judged, masked_judged, strict=True))
+    free_values, masked_values = (distribution.evaluate(outputs, actions, mask) for mask in (None, everything))
+    assert all(torch.equal(one, other) for one, other in zip(free_values, masked_values, strict=True))
 
 
 @pytest.mark.parametrize("kind", CHOICES)
@@ -171,8 +171,8 @@ def test_columns_beyond_the_policys_are_not_read(kind: str) -> None:
     assert np.array_equal(ours, theirs)
     assert np.array_equal(distribution.mode(with_value.numpy(), None), distribution.mode(outputs.numpy(), None))
     actions = torch.from_numpy(ours)
-    judged, expected = (distribution.evaluate(each, actions, None) for each in (with_value, outputs))
-    assert all(torch.equal(one, other) for one, other in zip(judged, expected, strict=True))
+    evaluated, expected = (distribution.evaluate(each, actions, None) for each in (with_value, outputs))
+    assert all(torch.equal(one, other) for one, other in zip(evaluated, expected, strict=True))
 
 
 # --- Draws -----------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_draws_and_modes_have_the_shape_and_type_of_stored_actions(kind: str) ->
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SPACES if kind != "one choice"])
-def test_draws_are_the_generators(kind: str) -> None:
+def test_samples_depend_on_the_generator_only(kind: str) -> None:
     distribution = build_distribution(SPACES[kind])
     outputs = outputs_for(distribution)
     first, again, other = (draw(distribution, outputs, seed=seed)[0] for seed in (0, 0, 1))
@@ -197,7 +197,7 @@ def test_draws_are_the_generators(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, space in SPACES.items() if not isinstance(space, Box)])
-def test_draws_and_modes_of_choices_lie_in_the_space(kind: str) -> None:
+def test_samples_and_modes_of_choices_are_in_the_space(kind: str) -> None:
     space = SPACES[kind]
     distribution = build_distribution(space)
     outputs = outputs_for(distribution) * 3.0
@@ -348,7 +348,7 @@ def test_squashed_numbers_stay_finite_for_extreme_outputs(mean: float, log_std: 
     assert actions.abs().max() <= 1.0
 
 
-def test_the_log_deviation_is_clamped_in_draws_and_densities_alike() -> None:
+def test_the_log_deviation_is_clamped_in_samples_and_in_densities() -> None:
     policy, noise = SquashedGaussian((1,)), torch.tensor([[0.1]])
     for beyond, limit in ((5.0, 2.0), (-30.0, -20.0)):
         ours, theirs = (policy.rsample(torch.tensor([[0.2, each]]), noise) for each in (beyond, limit))

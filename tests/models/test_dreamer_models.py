@@ -1,4 +1,4 @@
-"""Dreamer's networks against plain float64 code: recurrent state, latents, beginnings of episodes, imagination."""
+"""Dreamer's networks against plain float64 code: recurrent state, latents, starts of episodes, imagination."""
 
 import math
 
@@ -113,7 +113,7 @@ def sequence(batch: int = 2, length: int = 5) -> tuple[Tensor, Tensor, Tensor, T
 
 
 @torch.no_grad()
-def test_following_a_sequence_is_filtering_it_step_by_step() -> None:
+def test_observing_a_sequence_equals_filtering_it_step_by_step() -> None:
     world = make_world()
     obs, actions, is_first, noise = sequence()
     is_first[:, 0] = True
@@ -127,14 +127,14 @@ def test_following_a_sequence_is_filtering_it_step_by_step() -> None:
 
 
 @torch.no_grad()
-def test_nothing_from_before_an_episodes_beginning_is_seen_after_it() -> None:
+def test_nothing_before_the_start_of_an_episode_affects_what_follows() -> None:
     world = make_world()
     obs, actions, is_first, noise = sequence()
     is_first[:, 3] = True
     first = world.observe(obs, actions, is_first, noise)
     changed = [values.clone() for values in (obs, actions, noise)]
     changed[0][:, :3] = 255 - obs[:, :3]
-    changed[1][:, :4] = (actions[:, :4] + 1) % 3  # the action that is said to have led to the first one, too
+    changed[1][:, :4] = (actions[:, :4] + 1) % 3  # also the action that led to the first observation
     changed[2][:, :3] = 1.0 - noise[:, :3]
     second = world.observe(changed[0], changed[1], is_first, changed[2])
     assert torch.equal(first.features[:, 3:], second.features[:, 3:])
@@ -158,7 +158,7 @@ def test_the_prior_sees_the_past_and_the_action_but_not_the_observation() -> Non
 
 
 @torch.no_grad()
-def test_imagination_goes_on_by_the_prior_with_the_chosen_actions() -> None:
+def test_imagination_follows_the_prior_with_the_chosen_actions() -> None:
     world = make_world()
     start, noise = torch.rand(2, SIZES.features), torch.rand(3, 2, SIZES.latents, generator=generator())
     script = torch.tensor([[0, 1], [2, 2], [1, 0]])
@@ -184,7 +184,7 @@ def test_imagination_goes_on_by_the_prior_with_the_chosen_actions() -> None:
 @pytest.mark.parametrize(
     "shape", [(16, 16, 1), (64, 64, 3), (3, 64, 64), (84, 84, 4), (10, 10, 4), (21, 30, 3), (6, 6, 1), (96, 96)]
 )
-def test_images_of_any_size_come_back_in_their_shape(shape: tuple[int, ...]) -> None:
+def test_decoded_images_of_any_size_have_their_shape(shape: tuple[int, ...]) -> None:
     codec = ImageCodec(Box(0, 255, shape, np.uint8), features=7, depth=2)
     target = codec.target(torch.randint(256, (2, *shape), dtype=torch.uint8))
     assert 0.0 <= target.min() <= target.max() <= 1.0
@@ -195,7 +195,7 @@ def test_images_of_any_size_come_back_in_their_shape(shape: tuple[int, ...]) -> 
 def test_the_error_is_summed_over_pixels_that_span_0_to_1() -> None:
     world = make_world()
     with torch.no_grad():
-        world.codec.decoder[-1].weight.zero_()  # the decoder then says 0.5 everywhere
+        world.codec.decoder[-1].weight.zero_()  # the decoder then outputs 0.5 everywhere
     obs, actions, is_first, noise = sequence()
     obs[:] = 255
     seen = world.observe(obs, actions, is_first, noise)
@@ -210,7 +210,7 @@ def test_vectors_are_seen_and_predicted_as_their_symlog() -> None:
 
 
 @torch.no_grad()
-def test_rewards_and_values_begin_at_exactly_0_and_actions_nearly_alike() -> None:
+def test_rewards_and_values_start_at_exactly_0_and_action_logits_nearly_equal() -> None:
     torch.manual_seed(0)
     features = torch.randn(20, SIZES.features)
     assert torch.count_nonzero(make_world().predict_heads(features)[0]) == 0
@@ -219,7 +219,7 @@ def test_rewards_and_values_begin_at_exactly_0_and_actions_nearly_alike() -> Non
     assert 0.0 < logits.abs().max() < 0.05
 
 
-def test_weights_begin_with_a_deviation_of_one_over_the_root_of_their_inputs() -> None:
+def test_initial_weights_have_a_deviation_of_one_over_the_root_of_their_inputs() -> None:
     torch.manual_seed(0)
     layers = {
         400: torch.nn.Linear(400, 300),

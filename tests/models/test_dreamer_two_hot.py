@@ -1,4 +1,4 @@
-"""Numbers as probabilities of bins: the mean comes back, the loss is the cross-entropy, uniform means exactly 0."""
+"""Numbers as probabilities of bins: the mean is the number, the loss is the cross-entropy, uniform means exactly 0."""
 
 import math
 
@@ -35,7 +35,7 @@ BINS = torch.tensor([-4.0, -1.0, 0.0, 1.0, 4.0])
 
 
 def test_mass_goes_to_the_two_neighbours_by_nearness() -> None:
-    # 2 lies a third of the way from 1 to 4; -1 is a bin; 9 and -9 are beyond the last ones.
+    # 2 is a third of the way from 1 to 4; -1 is a bin; 9 and -9 are beyond the last ones.
     encoded = two_hot(torch.tensor([2.0, -1.0, 0.25, 9.0, -9.0]), BINS)
     expected = [[0, 0, 0, 2 / 3, 1 / 3], [0, 1, 0, 0, 0], [0, 0, 0.75, 0.25, 0], [0, 0, 0, 0, 1], [1, 0, 0, 0, 0]]
     torch.testing.assert_close(encoded, torch.tensor(expected))
@@ -57,7 +57,7 @@ def test_the_loss_is_the_cross_entropy_to_the_encoded_number() -> None:
     torch.testing.assert_close(two_hot_loss(logits, x, BINS), expected)
 
 
-def test_the_mean_is_that_of_the_probabilities_and_exactly_0_if_all_are_alike() -> None:
+def test_the_mean_is_that_of_the_probabilities_and_exactly_0_if_all_are_equal() -> None:
     bins = make_bins(255, 20.0)
     assert two_hot_mean(torch.full((3, 255), 0.7), bins).tolist() == [0.0, 0.0, 0.0]
     probs = torch.tensor([0.1, 0.2, 0.3, 0.3, 0.1])  # -0.4 - 0.2 + 0.3 + 0.4 = 0.1

@@ -56,7 +56,9 @@ def test_integer_images_of_any_width_are_scaled_as_they_are_stored() -> None:
         ((8, 8, 111), (111, 8, 8)),  # a board with a plane per kind of piece
     ],
 )
-def test_channels_are_found_wherever_they_are(shape: tuple[int, ...], expected: tuple[int, int, int]) -> None:
+def test_channels_are_found_in_the_first_and_in_the_last_axis(
+    shape: tuple[int, ...], expected: tuple[int, int, int]
+) -> None:
     assert image_shape(Box(0, 255, shape, np.uint8)) == expected
 
 
@@ -70,7 +72,7 @@ def test_channels_last_are_moved_to_the_front_and_channels_first_stay() -> None:
     assert torch.equal(ImageInput(Box(0, 1, (3, 5, 6), np.float32))(first), first)
 
 
-def test_discrete_observations_become_unit_vectors_counted_from_their_start() -> None:
+def test_discrete_observations_become_one_hot_vectors_counted_from_their_start() -> None:
     encoder, features = build_encoder(Discrete(4, start=5))
     assert features == 4
     assert encoder(torch.tensor([5, 8])).tolist() == [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
@@ -78,7 +80,7 @@ def test_discrete_observations_become_unit_vectors_counted_from_their_start() ->
 
 def test_the_encoder_of_discrete_observations_can_be_compiled() -> None:
     encoder, _ = build_encoder(Discrete(3))
-    traced = make_fx(encoder)(torch.tensor([0, 0]))  # what it does must not depend on the values
+    traced = make_fx(encoder)(torch.tensor([0, 0]))  # the operations must not depend on the values
     assert traced(torch.tensor([2, 1])).tolist() == [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
 
 
@@ -135,7 +137,7 @@ def test_a_q_network_is_linear_layers_with_relu_between() -> None:
     assert [type(layer) for layer in MLPQNetwork(4, 2, ())] == [nn.Identity, nn.Linear]
 
 
-def test_layer_norm_stands_between_each_hidden_layer_and_its_activation() -> None:
+def test_layer_norm_is_between_each_hidden_layer_and_its_activation() -> None:
     layers = [type(layer) for layer in MLPQNetwork(4, 2, (8, 8), style=HeadStyle(layer_norm=True))]
     hidden = [nn.Linear, nn.LayerNorm, nn.ReLU]
     assert layers == [nn.Identity, *hidden, *hidden, nn.Linear]

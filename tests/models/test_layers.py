@@ -41,7 +41,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def noisy_layer(inputs: int = 4, outputs: int = 3, *, sigma: float = 0.5) -> NoisyLinear:
-    """A layer whose every parameter has a value of its own, in float64."""
+    """A layer whose parameters are all different, in float64."""
     torch.manual_seed(0)
     layer = NoisyLinear(inputs, outputs, sigma=sigma).double()
     for seed, parameter in enumerate(layer.parameters()):
@@ -98,7 +98,7 @@ def test_noise_factors_by_hand() -> None:
 
 
 def test_the_initial_values_are_the_papers() -> None:
-    # mu uniform within 1 / sqrt(inputs) = 1/20, sigma at sigma0 / sqrt(inputs); for weights and biases alike.
+    # mu uniform within 1 / sqrt(inputs) = 1/20, sigma at sigma0 / sqrt(inputs); for weights and for biases.
     layer = NoisyLinear(400, 300, sigma=0.4)
     for mu in (layer.weight, layer.bias):
         assert mu.abs().max() <= 0.05
@@ -132,7 +132,7 @@ def test_the_noise_of_a_network_is_one_vector_in_the_order_of_its_layers() -> No
     assert network[0].noise.tolist() == [[0, 1, 2, 3, 4], [-0, -1, -2, -3, -4]]
     assert network[2][0].noise.tolist() == [[5, 6, 7, 8], [-5, -6, -7, -8]]
     assert NoisyLayers(nn.Linear(2, 2)).size == 0
-    assert not any("noise" in name for name in network.state_dict())  # drawn anew, never saved
+    assert not any("noise" in name for name in network.state_dict())  # sampled again, never saved
 
 
 def test_every_dense_layer_of_a_noisy_network_is_noisy() -> None:
@@ -148,7 +148,7 @@ def test_every_dense_layer_of_a_noisy_network_is_noisy() -> None:
 
 
 class Fixed(nn.Module):
-    """Gives the same numbers for each row."""
+    """Returns the same numbers for each row."""
 
     def __init__(self, values: list[float]) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ def test_the_gradient_into_the_trunk_is_scaled_by_one_over_sqrt_2_and_that_into_
     torch.testing.assert_close(gradients[2], advantages.weight.grad)
 
 
-def test_each_stream_has_a_hidden_layer_of_its_own_and_full_size() -> None:
+def test_each_stream_has_its_own_hidden_layer_of_full_size() -> None:
     layers = action_layers(3, (32, 16), 4, 5, style=HeadStyle(dueling=True))
     assert [type(layer) for layer in layers] == [nn.Linear, nn.ReLU, Dueling]
     shared, _, dueling = layers
@@ -212,7 +212,7 @@ def test_each_stream_has_a_hidden_layer_of_its_own_and_full_size() -> None:
 
 
 @pytest.mark.parametrize("dueling", [False, True])
-def test_networks_give_their_numbers_for_each_action(dueling: bool) -> None:
+def test_networks_return_their_numbers_for_each_action(dueling: bool) -> None:
     style, obs = HeadStyle(dueling=dueling, layer_norm=True), randn(6, 3)
     assert MLPQNetwork(3, 2, (8,), style=style)(obs).shape == (6, 2)
     assert MLPC51QNetwork(3, 2, (8,), num_atoms=7, style=style)(obs).shape == (6, 2, 7)
@@ -270,7 +270,7 @@ def members_of(stacked: StackedLinear) -> list[nn.Linear]:
     return layers
 
 
-@pytest.mark.parametrize("outputs", [5, 1])  # a single column takes another way
+@pytest.mark.parametrize("outputs", [5, 1])  # a single column uses another code path
 @pytest.mark.parametrize("shared", [True, False])
 def test_stacked_layers_equal_a_list_of_linear_ones_in_values_and_gradients(outputs: int, shared: bool) -> None:
     torch.manual_seed(0)
@@ -293,7 +293,7 @@ def test_stacked_layers_equal_a_list_of_linear_ones_in_values_and_gradients(outp
         torch.testing.assert_close(stacked.bias.grad[k, 0], layer.bias.grad)
 
 
-def test_stacked_layers_begin_as_linear_ones_and_each_member_elsewhere() -> None:
+def test_stacked_layers_start_like_linear_ones_with_different_weights_per_member() -> None:
     torch.manual_seed(0)
     layer = StackedLinear(3, 400, 300)
     for values in (layer.weight, layer.bias):  # uniform within 1 / sqrt(inputs) = 1/20

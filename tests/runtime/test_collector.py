@@ -381,14 +381,14 @@ def test_a_mask_that_allows_nothing_is_named_with_env_episode_and_step(
 ) -> None:
     infos = {(episode, time): ALL for episode in range(2) for time in range(9)} | {place: info}
     seed = Streams(4).episode_seed(0, place[0])
-    message = rf"^env 0 gave {what} \(wanted: 3 flags, at least one of them true\) at {where} \(seed {seed}\)$"
+    message = rf"^env 0 gave {what} \(expected: 3 flags, at least one of them true\) at {where} \(seed {seed}\)$"
     with pytest.raises(EnvError, match=message):
         collect([[3, 9]], 6, collector={"action_masks": True}, infos=infos)
 
 
 def test_each_of_several_choices_must_have_something_to_choose() -> None:
     infos = {(0, 0): masked(1, 0, 0, 1, 1), (0, 1): masked(1, 1, 1, 0, 0)}
-    message = r"the action mask \[1 1 1 0 0\] \(wanted: 5 flags, at least one of each choice true\) at step 1"
+    message = r"the action mask \[1 1 1 0 0\] \(expected: 5 flags, at least one of each choice true\) at step 1"
     settings = {"action_space": MultiDiscrete([3, 2]), "policy": Constant([0, 0]), "infos": infos}
     with pytest.raises(EnvError, match=message):
         collect([[9]], 1, collector={"action_masks": True}, **settings)
@@ -399,7 +399,7 @@ def test_masks_of_a_multidiscrete_may_come_as_gymnasium_writes_them() -> None:
     mask = reader.read({"action_mask": (np.array([1, 0], np.int8), np.array([0, 1, 1], np.int8))})
     assert mask.tolist() == [True, False, False, True, True]
     for given in ((1, 0), (np.ones(2),), (np.ones(2), np.zeros(3))):
-        with pytest.raises(ValueError, match="wanted: 5 flags, at least one of each choice true"):
+        with pytest.raises(ValueError, match="expected: 5 flags, at least one of each choice true"):
             reader.read({"action_mask": given})
 
 

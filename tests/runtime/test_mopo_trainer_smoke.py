@@ -179,7 +179,7 @@ def test_stopped_and_resumed_equals_unbroken(stop: int, make: Callable[..., Trai
 def test_another_dataset_in_the_same_place_is_refused(tmp_path: Path) -> None:
     result = train_mopo(from_file(tmp_path), QUIET)
     write_file(tmp_path / "data.npz", seed=1)
-    with pytest.raises(CheckpointError, match=r"the run learnt from 80 transitions .*data.npz now gives 80 others"):
+    with pytest.raises(CheckpointError, match=r"the run learned from 80 transitions .*data.npz now holds 80 others"):
         resume(result.run_dir, QUIET, total_timesteps=90)
 
 

@@ -272,8 +272,8 @@ def test_actions_that_it_cannot_choose_are_refused(action: Any, message: str, tm
     [
         (Text(5), "the observation space must be one array of numbers, but it is Text(1, 5"),
         (Tuple([Discrete(2)]), "the observation space must be one array of numbers, but it is Tuple("),
-        (Box(0, 1000, (8, 8, 3), np.int32), "integer images must lie in 0..255, but this space spans 0..1000"),
-        (Box(-1, 255, (8, 8, 3), np.int16), "integer images must lie in 0..255, but this space spans -1..255"),
+        (Box(0, 1000, (8, 8, 3), np.int32), "integer images must be in 0..255, but this space spans 0..1000"),
+        (Box(-1, 255, (8, 8, 3), np.int16), "integer images must be in 0..255, but this space spans -1..255"),
         (Box(0, 255, (2, 2, 1), np.uint8), "images must measure at least 3x3 pixels, got 2x2"),
         (
             MultiDiscrete([3, 3]),
@@ -314,9 +314,9 @@ def test_images_are_not_normalised(env_id: str, normalize: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("info", "message"),
     [
-        ({"action_mask": np.zeros(2, np.int8)}, "env 0 gave the all-false action mask [0 0] (wanted: 2 flags"),
-        ({"action_mask": np.ones(3, np.int8)}, "env 0 gave the action mask [1 1 1] (wanted: 2 flags"),
-        ({"action_mask": None}, "env 0 gave no action mask (wanted: 2 flags"),
+        ({"action_mask": np.zeros(2, np.int8)}, "env 0 gave the all-false action mask [0 0] (expected: 2 flags"),
+        ({"action_mask": np.ones(3, np.int8)}, "env 0 gave the action mask [1 1 1] (expected: 2 flags"),
+        ({"action_mask": None}, "env 0 gave no action mask (expected: 2 flags"),
     ],
 )
 def test_masks_that_allow_nothing_at_the_first_reset_are_refused(info: Any, message: str, tmp_path: Path) -> None:

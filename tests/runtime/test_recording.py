@@ -52,7 +52,7 @@ def stop_after(episodes: int, recorder: Recorder) -> Callable[[], bool]:
 
 
 def load(path: Path) -> TransitionDataset:
-    return TransitionDataset.of(read_transitions(path))
+    return TransitionDataset.from_transitions(read_transitions(path))
 
 
 # --- Recording -------------------------------------------------------------------------------------------------------

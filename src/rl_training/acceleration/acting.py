@@ -1,4 +1,4 @@
-"""Acting: a network as a function of numpy observations, without PyTorch's overhead where that is most of the time."""
+"""Networks as functions of numpy observations, without PyTorch's overhead where that is most of the time."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,20 +7,21 @@ import numpy as np
 import torch
 from torch import nn
 
+from rl_training.acceleration.cuda_graphs import capture_graph
 from rl_training.models.layers import Dueling, Expectation, LearnedRow, MeanOfLast, NoisyLinear, Parallel, Residual
 
 Forward = Callable[[np.ndarray], np.ndarray]
 
-# Rows times the weights of the largest layer. Above, OpenBLAS packs its operands and starts threads, and PyTorch is
-# faster (measured with 4-120-84-2, 8-256-256-4 and 17-512-512-6 units and 1 to 256 rows).
+# Rows times the weights of the largest layer. Above this, OpenBLAS packs its operands and starts threads, and PyTorch
+# is faster (measured with 4-120-84-2, 8-256-256-4 and 17-512-512-6 units and 1 to 256 rows).
 MAX_NUMPY_WORK = 2**18
 MAX_CAPTURED_SHAPES = 8  # CUDA graphs kept per network: training and evaluation need one each
 
 
 def act_function(module: nn.Module, device: torch.device, acceleration: str) -> Forward:
-    """Give `module` as (rows, *obs) -> (rows, outputs) over numpy arrays, reading the live parameters.
+    """Return `module` as a function over numpy arrays, (rows, *obs) -> (rows, outputs), that reads live parameters.
 
-    Small networks on the CPU skip PyTorch's overhead; with `cuda_graph` the kernels are launched together.
+    Small networks on the CPU skip PyTorch's overhead. With `cuda_graph`, all kernels are launched together.
     """
     if acceleration == "cuda_graph":
         return _captured_forward(module, device)
@@ -30,7 +31,8 @@ def act_function(module: nn.Module, device: torch.device, acceleration: str) -> 
 def _plain_forward(module: nn.Module, device: torch.device) -> Forward:
     def forward(obs: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
-            # Copied: products of arrays that begin between multiples of 16 bytes, as a checkpoint's, round otherwise.
+            # A copy, because products round differently if their memory does not start at a multiple of 16 bytes, as
+            # that of a checkpoint may not.
             output: np.ndarray[Any, Any] = module(torch.tensor(obs, device=device)).cpu().numpy()
         return output
 
@@ -38,23 +40,16 @@ def _plain_forward(module: nn.Module, device: torch.device) -> Forward:
 
 
 def _captured_forward(module: nn.Module, device: torch.device) -> Forward:
-    """Capture the module once per shape of its input in a CUDA graph; launched one by one, kernels cost more than work.
+    """Capture the module in a CUDA graph, one per shape of its input: launching single kernels costs more than they do.
 
-    The graph reads the parameters where they lie, which updates change in place.
+    The graph reads the memory of the parameters, which updates change in place.
     """
     captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]] = {}
 
     def capture(obs: np.ndarray) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
         place = torch.from_numpy(obs).to(device)
-        with torch.cuda.device(device), torch.inference_mode():
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):  # libraries load and choose their kernels before the capture
-                module(place)
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                outputs = module(place)
+        with torch.inference_mode():
+            graph, outputs = capture_graph(device, lambda: module(place), lambda: module(place))
         return graph, place, outputs
 
     def forward(obs: np.ndarray) -> np.ndarray:
@@ -86,11 +81,12 @@ _NUMPY_ACTIVATIONS: dict[type[nn.Module], Forward] = {
 def fast_forward(module: nn.Module, device: torch.device | str) -> Forward | None:
     """Return `module` as a function of numpy arrays, (rows, inputs) to (rows, outputs); None if it is not simple.
 
-    Simple is a (nested) `nn.Sequential` of linear layers and common activations on the CPU. The function reads
-    the parameters where they lie now (in a `FlatModule`'s vector, which updates change in place): make it after that.
-    For one row it is four times as fast as the module, whose time is then mostly overhead.
+    Simple is a (nested) `nn.Sequential` of linear layers and common activations on the CPU. The function reads the
+    memory that the parameters use now. A `FlatModule` moves them into a vector, which updates change in place, so call
+    this after creating it. For one row the function is four times as fast as the module, whose time is then mostly
+    overhead.
     """
-    layers = _layers(module)
+    layers = _flat_layers(module)
     weights = [layer.weight for layer in module.modules() if isinstance(layer, nn.Linear | NoisyLinear)]
     parameters_fit = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
     if layers is None or not weights or not parameters_fit or torch.device(device).type != "cpu":
@@ -107,13 +103,13 @@ def fast_forward(module: nn.Module, device: torch.device | str) -> Forward | Non
     return forward
 
 
-def _layers(module: nn.Module) -> list[nn.Module] | None:
-    """Return the layers of nested sequences in order, or None if any is not exactly of a known kind."""
+def _flat_layers(module: nn.Module) -> list[nn.Module] | None:
+    """Return the layers of nested sequences in order, or None if the exact type of any is not known."""
     if type(module).forward is nn.Sequential.forward:
-        parts = [_layers(part) for part in module.children()]
+        parts = [_flat_layers(part) for part in module.children()]
         return None if None in parts else [layer for part in parts for layer in part or ()]
     if type(module) in (Parallel, Dueling, Residual):
-        return None if None in [_layers(part) for part in module.children()] else [module]
+        return None if None in [_flat_layers(part) for part in module.children()] else [module]
     known = type(module) in (nn.Linear, NoisyLinear, LearnedRow, Expectation, nn.Unflatten, *_NUMPY_ACTIVATIONS) or (
         type(module) is nn.LayerNorm and len(module.normalized_shape) == 1 and module.bias is not None
     )
@@ -137,7 +133,7 @@ def _numpy_layer_norm(layer: nn.LayerNorm) -> Forward:
 
 
 def _numpy_dueling(layer: Dueling) -> Forward:
-    value, advantages = (_numpy_layers(_layers(part) or ()) for part in (layer.value, layer.advantages))
+    value, advantages = (_numpy_layers(_flat_layers(part) or ()) for part in (layer.value, layer.advantages))
 
     def forward(x: np.ndarray) -> np.ndarray:
         per_action = advantages(x).reshape(len(x), layer.action_dim, -1)
@@ -152,7 +148,7 @@ def _numpy_noisy_linear(layer: NoisyLinear) -> Forward:
     weight, bias, weight_sigma, bias_sigma = (parameter.detach().numpy() for parameter in layer.parameters())
 
     def forward(x: np.ndarray) -> np.ndarray:
-        noise = layer.noise.numpy()  # set anew for each step
+        noise = layer.noise.numpy()  # replaced at each step
         noise_in, noise_out = noise[..., : layer.in_features], noise[..., layer.in_features :]
         noisy = noise_out * ((x * noise_in).dot(weight_sigma.T) + bias_sigma)
         output: np.ndarray = x.dot(weight.T) + bias + noisy
@@ -185,12 +181,12 @@ def _numpy_layers(layers: Sequence[nn.Module]) -> Forward:
 
 def _numpy_layer(layer: nn.Module) -> Forward:
     if isinstance(layer, Parallel):
-        parts = [_numpy_layers(_layers(part) or ()) for part in layer]
+        parts = [_numpy_layers(_flat_layers(part) or ()) for part in layer]
         return parts[0] if len(parts) == 1 else lambda x: np.concatenate([part(x) for part in parts], 1)
     if isinstance(layer, Dueling):
         return _numpy_dueling(layer)
     if isinstance(layer, Residual):
-        change = _numpy_layers(_layers(nn.Sequential(*layer)) or ())
+        change = _numpy_layers(_flat_layers(nn.Sequential(*layer)) or ())
         return lambda x: x + change(x)
     if isinstance(layer, NoisyLinear):
         return _numpy_noisy_linear(layer)

@@ -1,7 +1,7 @@
-"""Graphs compiled ahead of time with AOTInductor, kept on disk so that each is compiled once.
+"""Graphs compiled ahead of time with AOTInductor, cached on disk so that each is compiled once.
 
-A package holds native code. It is therefore loaded only from a folder of the user that nobody else can write to, never
-from a run folder or a checkpoint. Its name is a hash of all that the code depends on.
+A package holds native code. It is therefore loaded only from a folder that belongs to the user and that nobody else can
+write to, never from a run folder or a checkpoint. Its name is a hash of everything that the code depends on.
 """
 
 from __future__ import annotations
@@ -40,17 +40,20 @@ log = logging.getLogger("rl_training.acceleration")
 
 
 def compiler() -> list[str]:
-    """Return the command of the C++ compiler: $CXX, or the platform's usual one, as AOTInductor chooses it."""
+    """Return the command of the C++ compiler as AOTInductor chooses it: $CXX, or the default of the platform."""
     return shlex.split(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++"))
 
 
 def compiler_available() -> bool:
-    """Tell whether there is a C++ compiler, which `acceleration: compile` needs."""
+    """Return whether a C++ compiler is installed, which `acceleration: compile` needs."""
     return shutil.which(compiler()[0]) is not None
 
 
 def cache_dir() -> Path:
-    """Return the folder of compiled packages, made if need be; refuse one that others could write native code into."""
+    """Return the folder of compiled packages and create it if it is missing.
+
+    Raises `ConfigError` for a folder into which others could write native code.
+    """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(os.environ.get("RL_TRAINING_CACHE") or base / "rl_training") / "aoti"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,9 +67,9 @@ def cache_dir() -> Path:
 
 
 def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> tuple[Program, Path]:
-    """Return the compiled graph, from the cache if the same software compiled it before for the same processor.
+    """Return the compiled graph and the path of its package.
 
-    Beside it the package's path.
+    The package comes from the cache if the same software compiled the same graph before for the same processor.
     """
     try:
         path = cache_dir() / f"{_cache_key(graph, inputs)}.pt2"
@@ -78,49 +81,49 @@ def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> tuple[
             log.warning("%s is damaged (%s)", path, error)
         log.info("compiling the %s (once; cached in %s)", name, path.parent)
         start = time.perf_counter()
-        with tempfile.TemporaryDirectory(dir=path.parent) as temporary:  # other processes may compile the same now
+        with tempfile.TemporaryDirectory(dir=path.parent) as temporary:  # other processes may be compiling it too
             package = Path(temporary) / path.name
             with _signals_held_back():
                 _build_package(graph, inputs, package)
             package.replace(path)
     except OSError as error:
         raise ConfigError(
-            f"acceleration: compile cannot keep its result ({error}); "
+            f"acceleration: compile cannot write its result ({error}); "
             "set RL_TRAINING_CACHE to another folder, or use acceleration: eager"
         ) from error
     log.info("compiled the %s in %.0f s", name, time.perf_counter() - start)
     return _open_package(path), path
 
 
-def recall(identity: str) -> tuple[Program, list[str]] | None:
-    """Return what was remembered of a step: its compiled graph and the metrics' names; None if there is nothing whole.
+def load_known_step(identity: str) -> tuple[Program, list[str]] | None:
+    """Return the compiled graph of a known step and the names of its metrics; None if the cache lacks an intact one.
 
-    Tracing is what imports most of PyTorch's compiler: a step that was compiled before starts without either.
+    Tracing imports most of PyTorch's compiler. A known step needs neither.
     """
     try:
-        note = json.loads(_note_path(identity).read_text("utf-8"))
-        return _open_package(cache_dir() / Path(note["package"]).name), [str(name) for name in note["metrics"]]
+        known = json.loads(_known_step_path(identity).read_text("utf-8"))
+        return _open_package(cache_dir() / Path(known["package"]).name), [str(name) for name in known["metrics"]]
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile):
         return None
 
 
-def remember(identity: str, package: Path, metric_names: list[str]) -> None:
-    """Note which package a step became."""
-    path = _note_path(identity)
-    with contextlib.suppress(OSError):  # then the next run traces again
+def save_known_step(identity: str, package: Path, metric_names: list[str]) -> None:
+    """Write down which package belongs to a step, so that `load_known_step` finds it without tracing."""
+    path = _known_step_path(identity)
+    with contextlib.suppress(OSError):  # on failure, the next run traces again
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".json", delete=False, encoding="utf-8") as file:
             json.dump({"package": package.name, "metrics": metric_names}, file)
         Path(file.name).replace(path)
 
 
-def _note_path(identity: str) -> Path:
+def _known_step_path(identity: str) -> Path:
     digest = hashlib.sha256(repr((identity, _source_digest(), _platform())).encode()).hexdigest()
     return cache_dir() / f"step_{digest}.json"
 
 
 @functools.cache
 def _source_digest() -> str:
-    """Hash this package's source: a step is traced again whenever any of it changes."""
+    """Return a hash of this package's source: a step is traced again when any of it changes."""
     root = Path(__file__).parent.parent
     files = sorted(root.rglob("*.py"))
     return hashlib.sha256(
@@ -130,9 +133,10 @@ def _source_digest() -> str:
 
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait until the compiler is done.
+    """Block SIGINT and SIGTERM until the compiler is done.
 
-    Ctrl-C in a terminal reaches its process too, and the step that waits for the update could not be saved.
+    Ctrl-C in a terminal would reach the compiler process too. The env step that waits for this update could then not
+    be saved.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
@@ -157,14 +161,14 @@ def _build_package(graph: GraphModule, inputs: list[Tensor], path: Path) -> None
 
 
 def _compiler_failed(what: str) -> ConfigError:
-    return ConfigError(f"acceleration: compile: {compiler()[0]} failed; use acceleration: eager, or mend this: {what}")
+    return ConfigError(f"acceleration: compile: {compiler()[0]} failed; use acceleration: eager, or fix this: {what}")
 
 
 def _open_package(path: Path) -> Program:
     with zipfile.ZipFile(path) as archive:
         if broken := archive.testzip():
             raise zipfile.BadZipFile(f"bad checksum of {broken}")
-    # The bare loader: `aoti_load_package` imports for a second, and its model rebuilds an argument tree on each call.
+    # Not `aoti_load_package`: it spends a second on imports, and its model rebuilds an argument tree on each call.
     single_threaded, runners, device_index = True, 1, -1
     loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", single_threaded, runners, device_index)
     run: Program = loader.boxed_run
@@ -172,7 +176,7 @@ def _open_package(path: Path) -> Program:
 
 
 def _cache_key(graph: GraphModule, inputs: list[Tensor]) -> str:
-    """Hash all that the machine code depends on: the graph, its constants, its inputs' layout, software, processor."""
+    """Hash all that the machine code depends on: graph, constants, layout of the inputs, software, processor."""
     parts = (
         graph.code,
         [(name, _layout(x), x.cpu().numpy().tobytes()) for name, x in constants(graph).items()],
@@ -193,7 +197,7 @@ def _platform() -> tuple[object, ...]:
 
 
 def constants(graph: GraphModule) -> dict[str, Tensor]:
-    """Return the tensors which the graph reads without being given them."""
+    """Return the tensors that the graph reads and that are not among its inputs."""
     names = [node.target for node in graph.graph.nodes if node.op == "get_attr"]
     return {name: attrgetter(name)(graph).detach() for name in names}
 
@@ -203,7 +207,7 @@ def _layout(x: Tensor) -> str:
 
 
 def _processor() -> list[str]:
-    """Return the processor's model and instruction sets: the code is compiled for exactly these."""
+    """Return the model and the instruction sets of the processor: the code is compiled for exactly these."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,10 +1,12 @@
-"""Run a pure step eagerly, compiled ahead of time or captured in a CUDA graph.
+"""Run a pure step eagerly, compiled ahead of time, or captured in a CUDA graph.
 
-A step maps `(state, batch)` to new values of the state and metrics, and changes nothing. `accelerate` turns it into a
-callable that writes those values into the state's own tensors, so that modules which hold views on them follow.
+A `Step` is pure: it maps `(state, batch)` to the new state and metrics, and changes nothing. `accelerate` wraps it in
+an `InPlaceStep`, which writes the new state into the tensors of `state`. Modules that hold views on these tensors see
+the new weights. `_write_in_place` is where they are written; the modes differ in how it runs:
 
-On the CPU the traced step is compiled with AOTInductor, which checks nothing on a call, so `accelerate` itself compares
-shapes, types and strides.
+    eager        `_run_eagerly`   operation by operation
+    compile      `_compile`       traced to one graph and compiled
+    cuda_graph   `_capture`       the compiled step (or the eager one) recorded in a CUDA graph
 """
 
 from __future__ import annotations
@@ -24,22 +26,25 @@ from rl_training.acceleration.compiled_packages import (
     compiler_available,
     constants,
     load_compiled,
-    recall,
-    remember,
+    load_known_step,
+    save_known_step,
 )
+from rl_training.acceleration.cuda_graphs import capture_graph
 from rl_training.acceleration.matmul_rewrites import decompositions
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
 
-Step: TypeAlias = Callable[[State, Batch], tuple[State, Metrics]]
-Update: TypeAlias = Callable[[State, Batch], Metrics]
+Step: TypeAlias = Callable[[State, Batch], tuple[State, Metrics]]  # pure: returns the new state
+InPlaceStep: TypeAlias = Callable[[State, Batch], Metrics]  # writes the new state into the tensors of `state`
+InPlaceRounds: TypeAlias = Callable[[State, Batch, int], Metrics]  # the same, for several steps in one call
 
 MODES = ("eager", "compile", "cuda_graph")
+WARM_UP_CALLS = 3  # before a capture
 log = logging.getLogger("rl_training.acceleration")
 
 
 def resolve_acceleration(requested: str, *, device_type: str, worth_compiling: bool) -> str:
-    """Return the mode a run uses: `requested`, or for "auto" the fastest for this device and length of run."""
+    """Return the mode of a run: `requested`, or for "auto" the fastest for this device and length of run."""
     if requested == "cuda_graph" and device_type != "cuda":
         raise ConfigError(f"acceleration: cuda_graph needs a CUDA device, but the device is {device_type}; use auto")
     if requested != "auto":
@@ -56,99 +61,110 @@ def resolve_acceleration(requested: str, *, device_type: str, worth_compiling: b
 
 def accelerate(
     step: Step, mode: str, name: str = "update", *, identity: str | None = None, capture_plain: bool = False
-) -> Update:
+) -> InPlaceStep:
     """Return a callable that runs `step`, writes the new state into the tensors of `state` and returns the metrics.
 
-    The step is traced at the first call and once more for each new combination of shapes, types and strides; tensors
-    that it reads from elsewhere (a module's buffers) are constants from then on. `name` is what the log calls it.
-    `identity` names all that a step of this package depends on besides its arguments and the package's source: on the
-    CPU one that was compiled before is then found again without being traced, which alone takes more than a second.
-    `capture_plain` leaves the compiler out of `cuda_graph`, for a step that it would take longer for than it saves: the
-    operations of the eager step are captured as they are.
+    The step is traced at the first call and again for each new combination of shapes, dtypes and strides. Tensors that
+    it reads from elsewhere (the buffers of a module) are constants from then on. The log refers to the step by `name`.
+
+    `identity` describes everything that a step of this package depends on, except its arguments and the source code of
+    the package. On the CPU, a step with the same identity that was compiled before is loaded without tracing, which
+    alone takes more than a second.
+
+    `capture_plain` skips the compiler in mode `cuda_graph` and captures the operations of the eager step. Use it for a
+    step that takes longer to compile than compiling saves.
     """
     if mode not in MODES:
         raise ValueError(f"acceleration must be one of {', '.join(MODES)}, got {mode}")
     if mode == "eager":
-        return _plain(step)
-    if mode == "compile" and not compiler_available():
+        return _run_eagerly(step)
+    if mode == "cuda_graph":
+        return _capture_per_signature(step, name, rounds=1, plain=capture_plain)
+    if not compiler_available():
         raise ConfigError(
             f"acceleration: compile needs a C++ compiler, but {compiler()[0]} was not found; "
             "install it, or use acceleration: eager"
         )
-    ours = step.__module__.startswith("rl_training.")  # other source may change without our noticing
-    return _Accelerated(step, mode, name, identity if ours else None, capture_plain=capture_plain)
+    is_own = step.__module__.startswith("rl_training.")  # the source of other steps may change unnoticed
+    known_as = identity if is_own else None
+    return _BuildPerSignature(lambda state, batch: _compile(step, state, batch, name, known_as))
 
 
-def accelerate_rounds(
-    step: Step, mode: str, name: str = "update", *, identity: str | None = None
-) -> Callable[[State, Batch, int], Metrics]:
-    """As `accelerate`, for several steps in one call.
+def accelerate_rounds(step: Step, mode: str, name: str = "update", *, identity: str | None = None) -> InPlaceRounds:
+    """Return a callable as `accelerate` does, which takes several steps in one call.
 
-    The tensors of the batch hold those of all rounds, one after the other; with more than one round the metrics are
-    stacked, (rounds, ...). In a CUDA graph all rounds are launched together.
+    Its third argument is the number of rounds. Each tensor of the batch holds the rows of all rounds, one round after
+    the other. With more than one round, the metrics are stacked: (rounds, ...). A CUDA graph launches all rounds
+    together.
     """
     if mode == "cuda_graph":
-        by_rounds: dict[int, Update] = {}
+        by_rounds: dict[int, InPlaceStep] = {}
 
         def captured(state: State, batch: Batch, rounds: int) -> Metrics:
             if rounds not in by_rounds:
-                by_rounds[rounds] = _Accelerated(step, mode, name, identity, rounds)
+                by_rounds[rounds] = _capture_per_signature(step, name, rounds=rounds, plain=False)
             return by_rounds[rounds](state, batch)
 
         return captured
-    update = accelerate(step, mode, name, identity=identity)
-    return lambda state, batch, rounds: _in_rounds(update, state, batch, rounds)
+    in_place_step = accelerate(step, mode, name, identity=identity)
+    return lambda state, batch, rounds: _run_rounds(in_place_step, state, batch, rounds)
 
 
-def _in_rounds(update: Update, state: State, batch: Batch, rounds: int) -> Metrics:
+def _run_rounds(in_place_step: InPlaceStep, state: State, batch: Batch, rounds: int) -> Metrics:
     if rounds == 1:
-        return update(state, batch)
+        return in_place_step(state, batch)
     parts = {name: tensor.chunk(rounds) for name, tensor in batch.items()}
-    history = [update(state, {name: part[number] for name, part in parts.items()}) for number in range(rounds)]
+    history = [in_place_step(state, {name: part[number] for name, part in parts.items()}) for number in range(rounds)]
     return {name: torch.stack([metrics[name] for metrics in history]) for name in history[0]}
 
 
-class _Accelerated:
-    """One program per signature of state and batch, looked up only when a tensor is another than at the last call."""
+class _BuildPerSignature:
+    """Build one in-place step per signature of state and batch: names, shapes, dtypes, strides, devices.
 
-    def __init__(
-        self, step: Step, mode: str, name: str, identity: str | None, rounds: int = 1, *, capture_plain: bool = False
-    ) -> None:
-        self.step, self.mode, self.name, self.identity, self.rounds = step, mode, name, identity, rounds
-        self.capture_plain = capture_plain
-        self.programs: dict[object, Update] = {}
-        self.held: list[Tensor] = []
-        self.program: Update
+    A compiled program checks none of these itself. The signature is computed only if a tensor is not the same object
+    as at the last call.
+    """
+
+    def __init__(self, build: Callable[[State, Batch], InPlaceStep], *, uses_state_memory: bool = False) -> None:
+        """`uses_state_memory`: what `build` returns works on the memory of the state that it was built with."""
+        self._build, self._uses_state_memory = build, uses_state_memory
+        self._built: dict[object, InPlaceStep] = {}
+        self._last_tensors: list[Tensor] = []
+        self._current: InPlaceStep
 
     def __call__(self, state: State, batch: Batch) -> Metrics:
         tensors = [*state.values(), *batch.values()]
-        if len(tensors) != len(self.held) or not all(map(is_, tensors, self.held)):
-            self.program = self._find_program(state, batch)
-            self.held = tensors
-        return self.program(state, batch)
+        if len(tensors) != len(self._last_tensors) or not all(map(is_, tensors, self._last_tensors)):
+            self._current = self._find_or_build(state, batch)
+            self._last_tensors = tensors
+        return self._current(state, batch)
 
-    def _find_program(self, state: State, batch: Batch) -> Update:
+    def _find_or_build(self, state: State, batch: Batch) -> InPlaceStep:
         signature: tuple[object, ...] = (_signature(state), _signature(batch))
-        if self.mode == "cuda_graph":  # a graph replays on the very memory it was captured with
+        if self._uses_state_memory:
             signature = (*signature, *(tensor.data_ptr() for tensor in state.values()))
-        if signature not in self.programs:
-            if self.mode == "cuda_graph":
-                self.programs[signature] = _capture(
-                    self.step, state, batch, self.name, self.rounds, plain=self.capture_plain
-                )
-            else:
-                self.programs[signature] = _compile(self.step, state, batch, self.name, self.identity)
-        return self.programs[signature]
+        if signature not in self._built:
+            self._built[signature] = self._build(state, batch)
+        return self._built[signature]
 
 
 def _signature(tensors: dict[str, Tensor]) -> tuple[object, ...]:
     return tuple([(name, x.shape, x.dtype, x.stride(), x.device) for name, x in tensors.items()])
 
 
-def _in_place(step: Step) -> Update:
-    def update(state: State, batch: Batch) -> Metrics:
+# --- Eager -----------------------------------------------------------------------------------------------------------
+
+
+def _run_eagerly(step: Step) -> InPlaceStep:
+    return torch.no_grad()(_write_in_place(step))
+
+
+def _write_in_place(step: Step) -> InPlaceStep:
+    """Return the step followed by the copy of its new state into the tensors of `state`."""
+
+    def in_place_step(state: State, batch: Batch) -> Metrics:
         new, metrics = step(state, batch)
-        # Whatever is a tensor of the state itself is copied out before the state changes.
+        # A result that is itself a tensor of the state is copied before the state changes.
         held = {id(tensor) for tensor in state.values()}
         metrics = {name: value.clone() for name, value in metrics.items()}
         new = {name: value.clone() if id(value) in held else value for name, value in new.items()}
@@ -156,25 +172,54 @@ def _in_place(step: Step) -> Update:
             state[name].copy_(value)
         return metrics
 
-    return update
+    return in_place_step
 
 
-def _plain(step: Step) -> Update:
-    return torch.no_grad()(_in_place(step))
+# --- Compiled --------------------------------------------------------------------------------------------------------
 
 
-# --- Tracing and compiling -------------------------------------------------------------------------------------------
+def _compile(step: Step, state: State, batch: Batch, name: str, identity: str | None = None) -> InPlaceStep:
+    device = next(iter(state.values())).device
+    run: Callable[[list[Tensor]], Sequence[Tensor]]
+    if device.type == "cpu":
+        run, metric_names = _compile_for_cpu(step, state, batch, name, identity)
+    else:
+        graph, _, metric_names = _trace(step, state, batch)
+        compiled = torch.compile(graph, fullgraph=True, dynamic=False)
+        run = torch.no_grad()(lambda tensors: compiled(*tensors))
+    state_names, batch_names = sorted(state), sorted(batch)
+
+    def in_place_step(state: State, batch: Batch) -> Metrics:
+        outputs = run([state[key] for key in state_names] + [batch[key] for key in batch_names])
+        return dict(zip(metric_names, outputs, strict=True))
+
+    return in_place_step
+
+
+def _compile_for_cpu(
+    step: Step, state: State, batch: Batch, name: str, identity: str | None
+) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[str]]:
+    """Return the compiled step over a flat list of tensors in the order of `_trace`, and the names of the metrics."""
+    numbers = f"{_signature(state)} {_signature(batch)} {torch.get_float32_matmul_precision()}"
+    whole = f"{step.__qualname__} {identity} {numbers}" if identity else None
+    if whole and (known := load_known_step(whole)):
+        return known
+    graph, inputs, metric_names = _trace(step, state, batch)
+    run, package = load_compiled(graph, inputs, name)
+    if whole:
+        save_known_step(whole, package, metric_names)
+    return run, metric_names
 
 
 def _trace(step: Step, state: State, batch: Batch) -> tuple[GraphModule, list[Tensor], list[str]]:
-    """Return the step as a graph over a flat list of tensors, example inputs for it, and the metrics' names.
+    """Return the in-place step as a graph over a flat list of tensors, example inputs for it, and the metrics' names.
 
-    Inputs are the state's tensors, which the graph changes, then the batch's, each sorted by name.
+    The inputs are the tensors of the state, which the graph changes, then those of the batch, each sorted by name.
     """
     metric_names: list[str] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        metrics = _in_place(step)(
+        metrics = _write_in_place(step)(
             dict(zip(sorted(state), tensors, strict=False)),
             dict(zip(sorted(batch), tensors[len(state) :], strict=True)),
         )
@@ -187,7 +232,7 @@ def _trace(step: Step, state: State, batch: Batch) -> tuple[GraphModule, list[Te
     on_cpu = all(x.device.type == "cpu" for x in inputs)
     replaced = decompositions() if on_cpu else {}
     with torch.no_grad():
-        graph = make_fx(flat, replaced, tracing_mode="real")(*inputs)  # torch.func.grad becomes plain operations
+        graph = make_fx(flat, replaced, tracing_mode="real")(*inputs)  # gradients become plain operations
     state_memory = {tensor.untyped_storage().data_ptr() for tensor in state.values()}
     if any(constant.untyped_storage().data_ptr() in state_memory for constant in constants(graph).values()):
         raise RuntimeError("the step reads its state from outside of `state`, which compiled would never change again")
@@ -198,71 +243,46 @@ def _copy(x: Tensor) -> Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
 
 
-def _compile(step: Step, state: State, batch: Batch, name: str, identity: str | None = None) -> Update:
-    device = next(iter(state.values())).device
-    run: Callable[[list[Tensor]], Sequence[Tensor]]
-    if device.type == "cpu":
-        run, metric_names = _compile_for_cpu(step, state, batch, name, identity)
-    else:
-        graph, _, metric_names = _trace(step, state, batch)
-        compiled = torch.compile(graph, fullgraph=True, dynamic=False)
-        run = torch.no_grad()(lambda tensors: compiled(*tensors))
-    state_names, batch_names = sorted(state), sorted(batch)
-
-    def update(state: State, batch: Batch) -> Metrics:
-        outputs = run([state[key] for key in state_names] + [batch[key] for key in batch_names])
-        return dict(zip(metric_names, outputs, strict=True))
-
-    return update
+# --- Captured --------------------------------------------------------------------------------------------------------
 
 
-def _compile_for_cpu(
-    step: Step, state: State, batch: Batch, name: str, identity: str | None
-) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[str]]:
-    """Return the compiled step over a flat list of tensors, as `_trace` orders them, and the metrics' names."""
-    numbers = f"{_signature(state)} {_signature(batch)} {torch.get_float32_matmul_precision()}"
-    whole = f"{step.__qualname__} {identity} {numbers}" if identity else None
-    if whole and (known := recall(whole)):
-        return known
-    graph, inputs, metric_names = _trace(step, state, batch)
-    run, package = load_compiled(graph, inputs, name)
-    if whole:
-        remember(whole, package, metric_names)
-    return run, metric_names
+def _capture_per_signature(step: Step, name: str, *, rounds: int, plain: bool) -> InPlaceStep:
+    return _BuildPerSignature(
+        lambda state, batch: _capture(step, state, batch, name, rounds, plain=plain), uses_state_memory=True
+    )
 
 
-def _capture(step: Step, state: State, batch: Batch, name: str, rounds: int, *, plain: bool) -> Update:
-    """Capture the step, compiled unless `plain`, in a CUDA graph that works on this state's memory.
+def _capture(step: Step, state: State, batch: Batch, name: str, rounds: int, *, plain: bool) -> InPlaceStep:
+    """Capture the step, compiled unless `plain`, in a CUDA graph that reads and writes the memory of this `state`.
 
-    It reads copies of the batch.
+    The graph reads copies of the batch, which each call fills.
     """
     device = next(iter(state.values())).device
     inputs = {key: tensor.to(device, copy=True) for key, tensor in batch.items()}
     first = inputs if rounds == 1 else {key: tensor.chunk(rounds)[0] for key, tensor in inputs.items()}
-    run = _plain(step) if plain else _compile(step, state, first, name)
+    run = _run_eagerly(step) if plain else _compile(step, state, first, name)
+
+    def warm_up() -> None:
+        scratch = {key: tensor.clone() for key, tensor in state.items()}
+        for _ in range(WARM_UP_CALLS):
+            _run_rounds(run, scratch, inputs, rounds)
+
+    def run_and_pack() -> tuple[Metrics, Metrics, Tensor]:
+        metrics = _run_rounds(run, state, inputs, rounds)
+        # The next replay overwrites these, so each call returns a copy: one copy for all of them.
+        floats = {key: value for key, value in metrics.items() if value.dtype == torch.float32}
+        packed = torch.cat([value.reshape(-1) for value in floats.values()]) if floats else torch.empty(0)
+        return floats, {key: value for key, value in metrics.items() if key not in floats}, packed
+
+    graph, (floats, others, packed) = capture_graph(device, warm_up, run_and_pack)
     keys, places = list(inputs), list(inputs.values())
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device):
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # kernels, workspaces and libraries must be loaded before the capture
-            scratch = {key: tensor.clone() for key, tensor in state.items()}
-            for _ in range(3):
-                _in_rounds(run, scratch, inputs, rounds)
-        torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph):
-            metrics = _in_rounds(run, state, inputs, rounds)
-            # The next replay overwrites these, so each call returns a copy: one copy for all of them.
-            floats = {key: value for key, value in metrics.items() if value.dtype == torch.float32}
-            packed = torch.cat([value.reshape(-1) for value in floats.values()]) if floats else torch.empty(0)
-    others = {key: value for key, value in metrics.items() if key not in floats}
     sizes, shapes = [value.numel() for value in floats.values()], [value.shape for value in floats.values()]
 
-    def update(state: State, batch: Batch) -> Metrics:
+    def in_place_step(state: State, batch: Batch) -> Metrics:
         torch._foreach_copy_(places, [batch[key] for key in keys])
         graph.replay()
         parts = torch.split(packed.clone(), sizes)
         result = {key: part.view(shape) for key, part, shape in zip(floats, parts, shapes, strict=True)}
         return result | {key: value.clone() for key, value in others.items()}
 
-    return update
+    return in_place_step

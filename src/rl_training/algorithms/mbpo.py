@@ -63,7 +63,7 @@ class MBPO:
         starts = memory.real.sample(hparams.rollout_batch_size)["obs"]
         keep, rows, sums = synthetic_rows(hparams, horizon), 0, defaultdict[str, float](float)
         for transitions in self.rollouts.run(starts, horizon):
-            memory.add_model(transitions, keep=keep)
+            memory.add_model_rows(transitions, keep=keep)
             rows += len(transitions["rewards"])
             for name in transitions.keys() & {"rewards", "penalties"}:
                 sums[name] += float(transitions[name].sum(dtype=np.float64))

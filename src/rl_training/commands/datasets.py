@@ -132,7 +132,7 @@ def _load(path: Path, *, best: bool, explore: bool) -> "tuple[TrainConfig, Playe
     def begin(seed: int) -> None:
         nonlocal carry
         carry = None
-        streams.begin(seed)
+        streams.restart(seed)
 
     return checkpoint.config, Player(str(checkpoint.path.resolve()), act, begin=begin)
 
@@ -207,10 +207,10 @@ def inspect(
     debug: Debug = False,
 ) -> None:
     """Check a dataset and show what it holds: rows, episodes, returns, lengths, flags, actions."""
-    from rl_training.datasets.files import kind_of
+    from rl_training.datasets.files import file_kind
 
     _, dataset = _read(path, env, allow_entry_points=allow_entry_points)
-    facts = _facts(dataset) | {"format": kind_of(path)}
+    facts = _facts(dataset) | {"format": file_kind(path)}
     if png is not None:
         _draw(dataset, png)
     if as_json:
@@ -247,7 +247,7 @@ def _read(path: Path, env: str | None, *, allow_entry_points: bool) -> "tuple[Tr
 
     spaces = None if env is None else spaces_of(make_env_factory(env, {}))
     found = read_transitions(path, allow_entry_points=allow_entry_points)
-    return found, TransitionDataset.of(found, spaces)
+    return found, TransitionDataset.from_transitions(found, spaces)
 
 
 def _ends(facts: dict[str, Any]) -> list[str]:
@@ -328,11 +328,11 @@ def _bins(values: "np.ndarray", most: int) -> int:
 
 
 def _draw(dataset: "TransitionDataset", png: Path) -> None:
-    from rl_training.datasets.formats import optional
+    from rl_training.datasets.formats import import_optional
 
     if png.suffix.lower() != ".png":
         raise ConfigError(f"--png must name a file ending in .png, got {png}")
-    matplotlib = optional("matplotlib.figure", "--png")
+    matplotlib = import_optional("matplotlib.figure", "--png")
     figure = matplotlib.Figure(figsize=(12, 3.5), layout="constrained")
     parts = (
         ("returns of episodes", dataset.episode_returns(), 30),

@@ -1,4 +1,4 @@
-"""Files that are on the disk once written: synced, and in place in one step or not at all."""
+"""Files that survive a crash: synced to disk, and replaced in one atomic step or not at all."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def write_atomic(path: Path, content: str) -> None:
-    """Put a text in place of what is there, so that a reader sees the old or the new, never half of one."""
+    """Replace the file by a text; a reader sees the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}_{os.getpid()}")
     try:
         write_synced(temporary, content.encode())
@@ -26,18 +26,18 @@ def write_atomic(path: Path, content: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise CheckpointError(f"{path} cannot be written: {error}; the run's checkpoints are whole") from error
+        raise CheckpointError(f"{path} cannot be written: {error}; the run's checkpoints are intact") from error
 
 
 def make_folder(folder: Path) -> None:
     if not folder.is_dir():
         folder.mkdir(parents=True)
-        for above in (folder.parent, folder.parent.parent):  # the run's folder and its place may be as new
+        for above in (folder.parent, folder.parent.parent):  # the run folder and its parent may be new too
             sync_folder(above)
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the folder's own entries to the disk: which files it has, and their names."""
+    """Sync the entries of the folder to disk: which files it has, and their names."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,13 +1,14 @@
-"""The space of stacked frames: an image whose layers are the last few frames, oldest first."""
+"""The space of stacked frames: an image whose channels are the last few frames, oldest first."""
 
 import numpy as np
 from gymnasium import spaces
 
 
 class FrameStackSpace(spaces.Box):
-    """A uint8 image of `num_frames` frames on top of each other.
+    """A uint8 image that stacks `num_frames` frames.
 
-    `shape`: (num_frames * layers of one frame, height, width). A memory that knows this keeps each frame once.
+    `shape`: (num_frames * layers of one frame, height, width). A replay buffer that recognises this space stores each
+    frame once.
     """
 
     def __init__(self, num_frames: int, shape: tuple[int, int, int], *, high: int = 255) -> None:
@@ -18,7 +19,7 @@ class FrameStackSpace(spaces.Box):
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
-        """The layers, height and width of one frame."""
+        """Layers, height and width of one frame."""
         layers, height, width = self.shape
         return layers // self.num_frames, height, width
 

@@ -1,4 +1,4 @@
-"""The kinds of actions and observations that algorithms distinguish, without importing torch or gymnasium."""
+"""The kinds of actions and observations that algorithms distinguish; imports neither torch nor gymnasium."""
 
 from typing import Literal
 

@@ -1,6 +1,6 @@
-"""A Dict observation space as one row of bytes: where each of its parts lies in the row.
+"""A Dict observation space as one row of bytes, and the position of each part in the row.
 
-Envs, workers, buffers and checkpoints then see one array; the encoder takes the row apart again.
+Envs, workers, buffers and checkpoints then handle one array. The encoder splits the row into its parts again.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-_WORD = 8  # bytes; rows are a multiple long, so that the parts of every row of a batch are aligned
+_WORD = 8  # bytes; the length of a row is a multiple, so that the parts of every row of a batch are aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Leaf:
     path: tuple[str, ...]  # the keys that lead to it; more than one in a nested Dict
     space: gym.Space[Any]
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]  # as stored, which may be narrower than the space's
-    start: int
+    dtype: np.dtype[Any]  # as stored, which may be narrower than that of the space
+    start: int  # its first byte in the row
 
     @property
     def name(self) -> str:
@@ -34,18 +34,19 @@ class Leaf:
 
 
 class PackedSpace(spaces.Box):
-    """The bytes of a Dict space's elements; prints as the Dict.
+    """The elements of a Dict space as bytes; its repr is that of the Dict.
 
-    `leaves` are in the Dict's order. In the row, the widest items come first: then all are aligned without padding.
+    `leaves` are in the order of the Dict. In the row, the widest items come first, so that all are aligned without
+    padding.
     """
 
     def __init__(self, original: spaces.Dict, dtypes: Mapping[tuple[str, ...], np.dtype[Any]]) -> None:
-        """`dtypes`: how each leaf is stored, by its path; see `leaf_spaces`."""
+        """`dtypes`: the dtype in which each leaf is stored, by its path; see `leaf_spaces`."""
         self.original = original
         self._tree = _tree(original)
         leaves = leaf_spaces(original)
         starts, end = {}, 0
-        # Equal dtypes side by side: one look tells whether all floats are finite.
+        # Equal dtypes are adjacent, so that one check covers all floats.
         for path in sorted(leaves, key=lambda path: (-dtypes[path].itemsize, dtypes[path].str)):
             starts[path] = end
             end += int(np.prod(leaves[path].shape or (), dtype=np.int64)) * dtypes[path].itemsize
@@ -55,7 +56,7 @@ class PackedSpace(spaces.Box):
         super().__init__(0, 255, (-(-end // _WORD) * _WORD,), np.uint8)
 
     def views(self, rows: np.ndarray) -> list[np.ndarray]:
-        """View each leaf of contiguous `rows`, (*batch, bytes), as an array of its own, (*batch, *shape)."""
+        """Return a view of each leaf of contiguous `rows`, (*batch, bytes), as an array (*batch, *shape)."""
         batch = rows.shape[:-1]
         views = []
         for leaf in self.leaves:
@@ -65,14 +66,14 @@ class PackedSpace(spaces.Box):
         return views
 
     def leaf_values(self, obs: Any) -> list[Any]:
-        """Give the values at the ends of a Dict observation, in the order of `leaves`.
+        """Return the leaf values of a Dict observation, in the order of `leaves`.
 
-        Raises `ValueError` if its keys are not those of the Dict; the message goes on after "an observation".
+        Raises `ValueError` if its keys are not those of the Dict. The caller puts "an observation" before the message.
         """
         return _leaf_values(obs, self._tree)
 
     def sample(self, mask: None = None, probability: None = None) -> np.ndarray:
-        """Draw a row whose leaves lie in their spaces: bytes of their own would make floats of any kind."""
+        """Sample a row whose leaves are elements of their spaces; random bytes could be any float, NaN included."""
         obs: Any = self.original.sample()
         row = np.zeros(self.shape, np.uint8)
         for value, view in zip(self.leaf_values(obs), self.views(row), strict=True):
@@ -90,7 +91,7 @@ class PackedSpace(spaces.Box):
 
 
 def leaf_spaces(space: spaces.Dict, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], gym.Space[Any]]:
-    """Give the spaces at the ends of a nested Dict, by the keys that lead to them."""
+    """Return the leaf spaces of a nested Dict, by the keys that lead to them."""
     leaves: dict[tuple[str, ...], gym.Space[Any]] = {}
     for key, part in space.spaces.items():
         if isinstance(part, spaces.Dict):
@@ -100,7 +101,7 @@ def leaf_spaces(space: spaces.Dict, path: tuple[str, ...] = ()) -> dict[tuple[st
     return leaves
 
 
-# The keys of a nested Dict; None stands for an array. Looked through at every step, which spaces are too slow for.
+# The keys of a nested Dict; None stands for an array. It is traversed at every step, for which spaces are too slow.
 _Tree: TypeAlias = "dict[str, _Tree | None]"
 
 
@@ -110,7 +111,7 @@ def _tree(space: spaces.Dict) -> _Tree:
 
 def _leaf_values(obs: Any, tree: _Tree, path: str = "") -> list[Any]:
     if not isinstance(obs, dict | Mapping) or obs.keys() != tree.keys():
-        raise ValueError(_wrong_keys(obs, tree, path))
+        raise ValueError(_describe_wrong_keys(obs, tree, path))
     values = []
     for key, branch in tree.items():
         if branch is None:
@@ -120,13 +121,13 @@ def _leaf_values(obs: Any, tree: _Tree, path: str = "") -> list[Any]:
     return values
 
 
-def _wrong_keys(obs: Any, tree: _Tree, path: str) -> str:
-    wanted = ", ".join(repr(path + key) for key in tree)
+def _describe_wrong_keys(obs: Any, tree: _Tree, path: str) -> str:
+    expected = ", ".join(repr(path + key) for key in tree)
     if not isinstance(obs, Mapping):
         whose = f"whose part {path[:-1]!r}" if path else "that"
-        return f"{whose} is of type {type(obs).__name__}, but the space declares a dict of {wanted}"
+        return f"{whose} is of type {type(obs).__name__}, but the space declares a dict of {expected}"
     missing, unknown = (
         ", ".join(repr(f"{path}{key}") for key in keys) for keys in (tree.keys() - obs.keys(), obs.keys() - tree.keys())
     )
     found = f"without the part {missing}" if missing else f"with the unknown part {unknown}"
-    return f"{found}; the space declares {wanted}"
+    return f"{found}; the space declares {expected}"

@@ -1,7 +1,7 @@
-"""One integer becomes named, independent random streams.
+"""Named, independent random streams derived from one integer.
 
-A stream is identified by a name and indices, never by the order in which streams are asked for: evaluating more
-often, or adding an env, leaves every other stream as it was.
+A stream is identified by a name and indices, never by the order in which streams are created. Evaluating more often or
+adding an env leaves every other stream unchanged.
 """
 
 import zlib
@@ -36,7 +36,7 @@ class Streams:
     seed: int
 
     def integer(self, name: str, *indices: int) -> int:
-        """Derive a seed below 2**31 (what `env.reset` takes everywhere) for the stream `name[indices]`."""
+        """Return a seed below 2**31, which every `env.reset` accepts, for the stream `name[indices]`."""
         return int(self._sequence(name, *indices).generate_state(1)[0] >> 1)
 
     def numpy(self, name: str) -> np.random.Generator:
@@ -50,11 +50,11 @@ class Streams:
         return generator
 
     def episode_seed(self, env: int, episode: int) -> int:
-        """Seed of one training episode: with the actions taken since, it brings the env back exactly."""
+        """Return the reset seed of one training episode: with the actions taken since, it restores the env exactly."""
         return self.integer("env", env, episode)
 
     def eval_seeds(self, episodes: int) -> list[int]:
-        """Reset seeds of the evaluation episodes: the same list at every evaluation of the run."""
+        """Return the reset seeds of the evaluation episodes: the same list at every evaluation of the run."""
         return [self.integer("eval", k) for k in range(episodes)]
 
     def _sequence(self, name: str, *indices: int) -> np.random.SeedSequence:
@@ -65,23 +65,23 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class RepeatableStreams(Streams):
-    """Streams that can be begun again: whoever draws from them then draws the same numbers."""
+    """Streams whose generators can be restarted, so that the same numbers are drawn again."""
 
-    _given: list[tuple[str, np.random.Generator]] = field(default_factory=list)
+    _generators: list[tuple[str, np.random.Generator]] = field(default_factory=list)
 
     def numpy(self, name: str) -> np.random.Generator:
         generator = Streams.numpy(self, name)
-        self._given.append((name, generator))
+        self._generators.append((name, generator))
         return generator
 
-    def begin(self, seed: int) -> None:
-        """Bring every generator that was asked for to the beginning of its stream of another seed."""
-        for name, generator in self._given:
+    def restart(self, seed: int) -> None:
+        """Set every generator that `numpy` returned to the start of its stream under this seed."""
+        for name, generator in self._generators:
             set_generator_state(generator, generator_state(Streams(seed).numpy(name)))
 
 
 def generator_state(generator: np.random.Generator) -> dict[str, Any]:
-    """Give the generator's state as plain numbers and strings."""
+    """Return the state of the generator as plain numbers and strings."""
     return dict(generator.bit_generator.state)
 
 

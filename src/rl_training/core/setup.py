@@ -1,4 +1,4 @@
-"""`Setup`: all that building an algorithm and its memory needs to know about a run."""
+"""`Setup`: what an algorithm and its memory are built from."""
 
 import sys
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ H = TypeVar("H", covariant=True)  # an algorithm's settings, or what a builder r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup(Generic[H]):
-    """All that building an algorithm and its memory needs to know about a run."""
+    """What an algorithm and its memory are built from."""
 
     spaces: Spaces
     hparams: H
@@ -30,11 +30,11 @@ class Setup(Generic[H]):
     num_envs: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     acceleration: str = "eager"
-    network: nn.Module | None = None  # the user's own, in place of the default one
-    env_id: str = ""  # as gymnasium knows it; empty for an environment that the user's own function makes
+    network: nn.Module | None = None  # the user's network, in place of the default one
+    env_id: str = ""  # of Gymnasium; empty for an environment that a function of the user creates
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    dataset: "TransitionDataset | None" = None  # what is learnt from besides an env, or instead; None to act only
-    held_out: "TransitionDataset | None" = None  # what judges it besides, if anything does
+    dataset: "TransitionDataset | None" = None  # to learn from, with or without an env; None to act only
+    held_out: "TransitionDataset | None" = None  # the held-out set for offline evaluation, if there is one
 
     @property
     def identity(self) -> str | None:

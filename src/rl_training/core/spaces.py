@@ -1,4 +1,4 @@
-"""From Gymnasium spaces to stored fields: the only place that decides kinds, shapes and dtypes."""
+"""From Gymnasium spaces to stored fields: kinds, shapes and dtypes are decided only here."""
 
 import math
 from collections.abc import Callable
@@ -28,18 +28,18 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """What an environment shows and takes."""
+    """The spaces of an environment."""
 
     observation: gym.Space[Any]
     action: gym.Space[Any]
-    action_mask: bool = False  # whether it tells, in info["action_mask"], which actions are valid
+    action_mask: bool = False  # whether info["action_mask"] holds the valid actions
 
 
 def observation_kind(space: gym.Space[Any]) -> ObservationKind | None:
-    """Tell how an observation is encoded; None for spaces that no encoder takes.
+    """Return the kind of observation, which decides its encoder; None for spaces that no encoder supports.
 
     A three-dimensional Box is an image. So is a two-dimensional uint8 Box (grey, one channel). Any other Box is a
-    vector, flattened if need be. A Dict is encoded part by part, once `pack_space` has made one array of it.
+    vector, flattened if necessary. A Dict is encoded part by part after `pack_space` has packed it into one array.
     """
     if isinstance(space, PackedSpace):
         return "dict"
@@ -55,7 +55,7 @@ def observation_kind(space: gym.Space[Any]) -> ObservationKind | None:
 
 
 def action_kind(space: gym.Space[Any]) -> ActionKind | None:
-    """Tell what kind of choice an action is; None for spaces that no algorithm takes."""
+    """Return the kind of action; None for spaces that no algorithm supports."""
     if isinstance(space, spaces.Discrete):
         return "discrete"
     if isinstance(space, spaces.MultiDiscrete):
@@ -67,13 +67,13 @@ def action_kind(space: gym.Space[Any]) -> ActionKind | None:
 
 
 def observation_field(space: gym.Space[Any]) -> Field:
-    """Say how observations are stored: integer images as uint8, other numbers as float32 or as they are."""
+    """Return how observations are stored: integer images as uint8, float64 as float32, other dtypes unchanged."""
     dtype = np.dtype(space.dtype)
     shape = tuple(space.shape or ())
     if observation_kind(space) == "image" and np.issubdtype(dtype, np.integer):
         low, high = int(np.min(space.low)), int(np.max(space.high))  # type: ignore[attr-defined]
         if low < 0 or high > 255:
-            raise SpaceError(f"integer images must lie in 0..255, but this space spans {low}..{high}: {space}")
+            raise SpaceError(f"integer images must be in 0..255, but this space spans {low}..{high}: {space}")
         return Field(shape, np.dtype(np.uint8))
     if dtype == np.float64:
         dtype = np.dtype(np.float32)
@@ -81,7 +81,7 @@ def observation_field(space: gym.Space[Any]) -> Field:
 
 
 def pack_space(space: spaces.Dict) -> PackedSpace:
-    """Make one array of a Dict observation: every part as it would be stored alone, side by side in a row of bytes."""
+    """Return the space of Dict observations packed into one row of bytes; each part keeps its stored dtype."""
     dtypes: dict[tuple[str, ...], np.dtype[Any]] = {}
     names: set[str] = set()
     for path, leaf in leaf_spaces(space).items():
@@ -97,20 +97,20 @@ def pack_space(space: spaces.Dict) -> PackedSpace:
         except SpaceError as cause:
             raise SpaceError(f"{cannot} stored: {cause}") from None
         if dtypes[path].kind not in "biuf" or dtypes[path].itemsize > 8:
-            raise SpaceError(f"{cannot} stored: its dtype is {dtypes[path]}; wanted are numbers of at most 64 bits")
+            raise SpaceError(f"{cannot} stored: its dtype is {dtypes[path]}; expected numbers of at most 64 bits")
     if not dtypes:
         raise SpaceError(f"the observation space has no parts: it is {space}")
     return PackedSpace(space, dtypes)
 
 
 def action_field(space: gym.Space[Any]) -> Field:
-    """Say how actions are stored: choices as indices from 0, those of a Box as floats in [-1, 1]."""
+    """Return how actions are stored: choices as indices from 0, Box actions as float32 in [-1, 1]."""
     dtype = np.float32 if isinstance(space, spaces.Box) else np.int64
     return Field(tuple(space.shape or ()), np.dtype(dtype))
 
 
 def transition_fields(spaces: Spaces) -> dict[str, Field]:
-    """The fields of one stored transition, in order."""
+    """Return the fields of one stored transition, in order."""
     obs = observation_field(spaces.observation)
     return {
         "obs": obs,
@@ -122,9 +122,9 @@ def transition_fields(spaces: Spaces) -> dict[str, Field]:
 
 
 def replay_fields(spaces: Spaces, *, n_step: int = 1) -> dict[str, Field]:
-    """The fields of one transition that is stored to be replayed, in order."""
+    """Return the fields of one transition in a replay buffer, in order."""
     fields = transition_fields(spaces)
-    if spaces.action_mask:  # of the next observation: the target picks among valid actions only
+    if spaces.action_mask:  # the mask at the next observation: the target chooses among valid actions only
         fields["next_action_mask"] = Field((mask_size(spaces.action),), np.dtype(np.bool_))
     if n_step > 1:
         fields["discounts"] = Field((), np.dtype(np.float32))
@@ -132,22 +132,23 @@ def replay_fields(spaces: Spaces, *, n_step: int = 1) -> dict[str, Field]:
 
 
 def to_env_actions(space: gym.Space[Any]) -> Callable[[np.ndarray], np.ndarray]:
-    """Give the function from actions of ours to the environment's.
+    """Return the function from the library's actions to those of the environment.
 
-    Choices are counted from 0 here, from `start` there. Numbers are clipped to [-1, 1] and spread over the Box.
+    The library counts choices from 0, the environment from `start`. Box actions are clipped to [-1, 1] and scaled to
+    the bounds of the Box.
     """
     if isinstance(space, spaces.Box):
         low, half = space.low.astype(np.float32), ((space.high - space.low) / 2.0).astype(np.float32)
         if np.all(low == -1.0) and np.all(half == 1.0):
             return lambda actions: np.clip(actions, -1.0, 1.0)
-        # The outer minimum: rounding must not carry an action over the bound.
+        # The outer minimum, because rounding may exceed the bound.
         return lambda actions: np.minimum(low + (np.clip(actions, -1.0, 1.0) + 1.0) * half, space.high)
     start = getattr(space, "start", 0)
     return (lambda actions: actions + start) if np.any(start) else (lambda actions: actions)
 
 
 def mask_size(space: gym.Space[Any]) -> int:
-    """Give the number of flags in an action mask: one per choice, those of a MultiDiscrete one after the other."""
+    """Return the number of flags in an action mask: one per choice, summed over the parts of a MultiDiscrete."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     if isinstance(space, spaces.MultiDiscrete):

@@ -1,33 +1,30 @@
-"""What an algorithm is: act, update, state. Everything that is not learning lives elsewhere."""
+"""The interfaces of algorithms (act, update, state) and memories, and the types that they exchange."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from torch import Tensor
 
-if TYPE_CHECKING:
-    pass
-
 Batch = dict[str, Tensor]
 Metrics = dict[str, Tensor]
 State = dict[str, Tensor]
-StateDict = dict[str, Any]  # nested; leaves are tensors, arrays, numbers, texts
-Carry = dict[str, np.ndarray]  # what is remembered of each env's episode, (envs, ...) each; zeros where one begins
+StateDict = dict[str, Any]  # nested; leaves are tensors, arrays, numbers, strings
+Carry = dict[str, np.ndarray]  # recurrent state of the episode of each env, (envs, ...) each; zeros at its start
 
 
 @dataclass(frozen=True, slots=True)
 class ActResult:
-    """Actions for a batch of observations, as indices or values of ours: `to_env_actions` makes them the env's."""
+    """Actions for a batch of observations; `to_env_actions` converts them to those of the environment."""
 
-    actions: np.ndarray
-    carry: Carry | None = None  # what a recurrent algorithm wants to be handed at the next step
+    actions: np.ndarray  # indices from 0, or values in [-1, 1]
+    carry: Carry | None = None  # to pass to a recurrent algorithm at the next step
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What one call of `update` did."""
+    """The result of one call of `update`."""
 
     metrics: Metrics
     num_gradient_steps: int = 1
@@ -35,40 +32,40 @@ class UpdateResult:
 
 
 class Algorithm(Protocol):
-    """The face that loops, evaluation and checkpoints see."""
+    """The interface that loops, evaluation and checkpoints use."""
 
     def act(
         self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
     ) -> ActResult:
-        """Choose an action per row of `obs` (batch, *shape); greedy unless `explore`.
+        """Choose an action for each row of `obs`, (batch, *shape); greedy unless `explore`.
 
         `action_mask`: (batch, choices), True where a choice is allowed.
         """
         ...
 
     def update(self, batch: Batch) -> UpdateResult:
-        """Learn from a batch: one gradient step, or all those that a rollout is good for."""
+        """Learn from a batch: one gradient step, or all gradient steps on a rollout."""
         ...
 
     def status(self, step: int) -> dict[str, float]:
-        """Name the quantities of the schedules at `step` that a log should show, such as epsilon."""
+        """Return the scheduled values at `step` for the log, such as epsilon."""
         ...
 
     def policy_state_dict(self) -> StateDict:
-        """What acting needs, by the names of the network's parameters."""
+        """Return the state that acting needs, by the names of the parameters of the network."""
         ...
 
     def load_policy_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
     def state_dict(self) -> StateDict:
-        """What continuing needs besides the policy: targets, optimizers, generators, counters."""
+        """Return the state that resuming needs in addition to the policy: targets, optimizers, generators, counters."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class Recurrent(Algorithm, Protocol):
-    """An algorithm whose actions depend on the episode so far: it remembers nothing itself, but gives a carry."""
+    """An algorithm whose actions depend on the episode so far. It is stateless: `act` returns a carry."""
 
     def act(
         self,
@@ -79,7 +76,10 @@ class Recurrent(Algorithm, Protocol):
         action_mask: np.ndarray | None = None,
         carry: Carry | None = None,
     ) -> ActResult:
-        """As of any algorithm. `carry`: what it gave at the step before; rows of zeros, or None: an episode begins."""
+        """Choose actions as any algorithm does.
+
+        `carry`: what it returned at the previous step. None, or rows of zeros, at the start of an episode.
+        """
         ...
 
 
@@ -92,7 +92,7 @@ def act_on(
     explore: bool = False,
     action_mask: np.ndarray | None = None,
 ) -> ActResult:
-    """Let any algorithm act: one that gave a carry at the step before is handed it."""
+    """Call `act` of any algorithm, with the carry that it returned at the previous step, if any."""
     if carry is None:
         return algorithm.act(obs, step=step, explore=explore, action_mask=action_mask)
     recurrent = cast(Recurrent, algorithm)
@@ -100,17 +100,17 @@ def act_on(
 
 
 def reset_carry(carry: Carry | None, rows: Sequence[int]) -> Carry | None:
-    """Give a carry in which the episodes of these rows begin."""
+    """Return a copy of the carry with these rows, whose episodes start, set to zero."""
     if carry is None or not rows:
         return carry
-    begun = {name: values.copy() for name, values in carry.items()}
-    for values in begun.values():
+    reset = {name: values.copy() for name, values in carry.items()}
+    for values in reset.values():
         values[rows] = 0
-    return begun
+    return reset
 
 
 class Memory(Protocol):
-    """Takes what the collector brings, and can be kept."""
+    """Stores what the collector adds; its state can be saved."""
 
     def add(self, transitions: Mapping[str, Any]) -> None: ...
 
@@ -122,25 +122,25 @@ class Memory(Protocol):
 
 
 class Replay(Memory, Protocol):
-    """The off-policy loop's memory: gives batches of what it remembers."""
+    """The memory of the off-policy loop: samples batches of what is stored."""
 
     def sample(self, batch_size: int) -> Batch: ...
 
     def sampler(self, batch_size: int) -> Callable[[], Batch]:
-        """Give a function that samples into the same batch at every call."""
+        """Return a function that samples into the same tensors at every call."""
         ...
 
     def update_priorities(self, td_errors: Tensor) -> None:
-        """Learn how wrong the values of the rows of the last batch were: (batch,), not negative."""
+        """Set the priorities of the rows of the last batch from their TD errors: (batch,), not negative."""
         ...
 
 
 class Rollouts(Memory, Protocol):
-    """The on-policy loop's memory: gives what was collected since the last update, once it is full."""
+    """The memory of the on-policy loop: holds what was collected since the last update."""
 
     @property
     def full(self) -> bool: ...
 
     def rollout(self) -> Batch:
-        """Give the rows of all envs and steps, and forget them."""
+        """Return the rows of all envs and steps, and clear the memory. It must be full."""
         ...

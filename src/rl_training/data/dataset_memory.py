@@ -1,4 +1,4 @@
-"""A dataset as the memory of a run: it is drawn from, never added to."""
+"""A dataset as the memory of a run: it is sampled from, never added to."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -22,9 +22,9 @@ from rl_training.hparams.offline import OfflineHParams
 
 
 class DatasetMemory:
-    """Draws transitions of `dataset` uniformly; `held_out`, if there is any, is for judging alone.
+    """Samples transitions of `dataset` uniformly. The held-out set, if there is one, serves evaluation only.
 
-    A checkpoint does not hold the rows, but by which digest to know them again.
+    A checkpoint holds the digest of the rows, not the rows themselves.
     """
 
     def __init__(
@@ -37,8 +37,9 @@ class DatasetMemory:
     ) -> None:
         self.dataset, self.held_out = dataset, held_out
         self._generator = generator
-        self._rows = replay_of(dataset, generator=generator, device=device)
-        self.storage, self.device, self.draw_places = self._rows.storage, self._rows.device, self._rows.draw_places
+        self._buffer = replay_from_dataset(dataset, generator=generator, device=device)
+        self.storage, self.device = self._buffer.storage, self._buffer.device
+        self.draw_places = self._buffer.draw_places
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -47,17 +48,17 @@ class DatasetMemory:
         raise RuntimeError("a dataset never changes: transitions cannot be added to it")
 
     def sample(self, batch_size: int) -> Batch:
-        return self._rows.sample(batch_size)
+        return self._buffer.sample(batch_size)
 
     def sampler(self, batch_size: int) -> Callable[[], Batch]:
-        return self._rows.sampler(batch_size)
+        return self._buffer.sampler(batch_size)
 
     def update_priorities(self, td_errors: Tensor) -> None:
-        """Ignore them: all transitions are drawn alike."""
+        """Do nothing: sampling is uniform."""
 
     @cached_property
     def digest(self) -> str:
-        """Identify the rows, whatever file they come from."""
+        """A hash of the rows, independent of the file that holds them."""
         digest = hashlib.sha256()
         for name in transition_fields(self.dataset.spaces):
             array = np.ascontiguousarray(getattr(self.dataset, name))
@@ -71,17 +72,17 @@ class DatasetMemory:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state["digest"] != self.digest:
             raise CheckpointError(
-                f"the run learnt from {int(state['rows']):,} transitions (digest {state['digest'][:12]}), but "
-                f"{self.dataset.source} now gives {len(self):,} others (digest {self.digest[:12]}); "
-                "put the dataset back in its place to continue"
+                f"the run learned from {int(state['rows']):,} transitions (digest {state['digest'][:12]}), but "
+                f"{self.dataset.source} now holds {len(self):,} others (digest {self.digest[:12]}); "
+                "restore the original dataset to continue"
             )
         set_generator_state(self._generator, state["generator"])
 
 
-def replay_of(
+def replay_from_dataset(
     dataset: TransitionDataset, *, generator: np.random.Generator, device: torch.device | str = "cpu"
 ) -> ReplayBuffer:
-    """Return the rows as a replay buffer, which draws them uniformly."""
+    """Return a replay buffer that holds the rows and samples them uniformly."""
     fields = transition_fields(dataset.spaces)
     what = f"a replay buffer of the {len(dataset):,} transitions of {dataset.source}"
     check_memory(RowStorage.num_bytes(len(dataset), fields), what, "the size of the dataset")
@@ -91,7 +92,7 @@ def replay_of(
 
 
 def build_dataset_memory(setup: Setup[OfflineHParams]) -> DatasetMemory:
-    assert setup.dataset is not None  # whoever builds a memory has loaded what it holds
+    assert setup.dataset is not None  # the caller has loaded it
     return DatasetMemory(
         setup.dataset, generator=setup.streams.numpy("buffer"), held_out=setup.held_out, device=setup.device
     )

@@ -1,4 +1,4 @@
-"""Rollouts that come with rows of an expert's, as imitation compares them."""
+"""Rollouts with rows of an expert dataset, which imitation compares them with."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,14 @@ from rl_training.hparams.gail import GAILHParams
 
 
 class ExpertRollouts:
-    """A rollout buffer, and a dataset of which `num_rows` rows are drawn whenever a rollout is given.
+    """A rollout buffer and an expert dataset; every rollout comes with `num_rows` rows sampled from the dataset.
 
-    A checkpoint holds the rollout, the place in the draws, and by which digest to know the dataset again.
+    A checkpoint holds the rollout, the state of the random generator, and the digest of the dataset.
     """
 
     def __init__(self, rollouts: RolloutBuffer, expert: DatasetMemory, num_rows: int) -> None:
         self.rollouts, self.expert = rollouts, expert
-        self._draw = expert.sampler(num_rows)
+        self._sample_expert = expert.sampler(num_rows)
 
     def __len__(self) -> int:
         return len(self.rollouts)
@@ -31,9 +31,9 @@ class ExpertRollouts:
         self.rollouts.add(transitions)
 
     def rollout(self) -> Batch:
-        """As the buffer's, with `expert_obs` and `expert_actions`, (num_rows, *shape); nothing else of the expert."""
-        drawn = self._draw()
-        return {**self.rollouts.rollout(), "expert_obs": drawn["obs"], "expert_actions": drawn["actions"]}
+        """Return the rollout with `expert_obs` and `expert_actions`, (num_rows, *shape)."""
+        expert = self._sample_expert()
+        return {**self.rollouts.rollout(), "expert_obs": expert["obs"], "expert_actions": expert["actions"]}
 
     def state_dict(self) -> StateDict:
         return {"rollouts": self.rollouts.state_dict(), "expert": self.expert.state_dict()}
@@ -44,7 +44,7 @@ class ExpertRollouts:
 
 
 def build_expert_rollouts(setup: Setup[GAILHParams]) -> ExpertRollouts:
-    assert setup.dataset is not None  # whoever builds a memory has loaded what it holds
+    assert setup.dataset is not None  # the caller has loaded it
     hparams, dataset = setup.hparams, setup.dataset
     if hparams.expert_shuffle == "actions":
         dataset = dataset.with_shuffled_actions(hparams.expert_dataset_seed)

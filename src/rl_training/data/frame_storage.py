@@ -1,11 +1,11 @@
-"""Transitions whose observations are stacks of frames, each frame kept once.
+"""Transitions whose observations are stacks of frames, each frame stored once.
 
-Of the 2 k frames in the two stacks of a transition, all but one are frames of the transition before. Rows hold frame
-numbers; the frames themselves lie in a ring of their own. What is a repetition is seen by comparing pictures, so that
-every stack comes back as it was added, whatever the environment does: one that does not stack stores more frames.
+Of the 2 k frames in the two stacks of a transition, all but one are also frames of the previous transition. Rows hold
+frame numbers; the frames are in a ring of their own. Repeated frames are found by comparing pixels, so every stack is
+returned exactly as it was added. An environment that does not stack frames only needs more of them.
 
-The ring has room for a twentieth more frames than rows: one per row, and one more per episode for its first picture.
-Where episodes are shorter than that on average, the frames run out first, and with them the oldest rows are forgotten.
+The ring has room for a twentieth more frames than rows: one per row, and one more per episode for its first frame.
+If episodes are shorter than twenty steps on average, the ring is full first and the oldest rows are discarded early.
 """
 
 import math
@@ -22,12 +22,12 @@ from rl_training.data.n_step import NStepWindows
 from rl_training.data.row_storage import Allocate, Block, Reader, RowStorage, write_ring
 from rl_training.errors import CheckpointError
 
-# A contiguous array of bytes. Its type would not do: numpy tells of its arrays' buffers from Python 3.12 on only.
+# A contiguous array of bytes. `Any`, because numpy declares the buffer protocol of arrays only from Python 3.12 on.
 Pixels: TypeAlias = Any
 
 _ROWS_PER_SPARE_FRAME = 20
-_STACKS_PER_TRAIL = 2  # 4 take as long, 1 longer: its frames move up at every step
-_NOTHING = torch.empty(0)
+_STACKS_KEPT = 2  # per env; 4 are as fast, 1 is slower, because its frames then move at every step
+_EMPTY = torch.empty(0)
 
 
 class FrameStorage:
@@ -56,11 +56,11 @@ class FrameStorage:
         self._frame_bytes = math.prod(space.frame_shape)
         self._frames = allocate((self.ring_size, self._frame_bytes), np.dtype(np.uint8))
         self._frame_memory = self._frames.data.cast("B")
-        self._end = 0  # frames stored; frame n lies in place n % ring_size
-        # The frames of each env's last `obs` and `next_obs`, and what those of the latter look like.
-        self._numbers, self._next_numbers = (_Numbers(num_envs, self.num_frames) for _ in range(2))
-        self._trails = [_Trail(self.num_frames, self._frame_bytes) for _ in range(num_envs)]
-        self._shares_frames = n_step == 1  # whether obs and next_obs of every row are k + 1 frames in a row
+        self._end = 0  # frames stored so far; frame n is in place n % ring_size
+        # The numbers of the frames in the last `obs` and `next_obs` of each env, and the pixels of the latter.
+        self._numbers, self._next_numbers = (_FrameNumbers(num_envs, self.num_frames) for _ in range(2))
+        self._recent = [_RecentFrames(self.num_frames, self._frame_bytes) for _ in range(num_envs)]
+        self._shares_frames = n_step == 1  # whether obs and next_obs of every row are k + 1 consecutive frames
 
     @property
     def first(self) -> int:
@@ -74,39 +74,39 @@ class FrameStorage:
     def num_bytes(
         capacity: int, fields: Mapping[str, Field], space: FrameStackSpace, *, num_envs: int = 1, n_step: int = 1
     ) -> int:
-        """What a storage of this kind takes."""
+        """Return the bytes that such a storage needs."""
         frames = _ring_size(capacity, space, num_envs, n_step) * math.prod(space.frame_shape)
         return frames + RowStorage.num_bytes(capacity, _row_fields(fields, space))
 
     def add(self, transitions: Mapping[str, Any]) -> None:
         obs = np.ascontiguousarray(transitions["obs"], np.uint8)
         next_obs = np.ascontiguousarray(transitions["next_obs"], np.uint8)
-        self._keep(obs, next_obs.reshape(self.num_envs, self.num_frames, self._frame_bytes))
+        self._store_step(obs, next_obs.reshape(self.num_envs, self.num_frames, self._frame_bytes))
         self.rows.add({**transitions, "obs_frames": self._numbers.all, "next_obs_frames": self._next_numbers.all})
-        self._forget_overwritten()
+        self._discard_overwritten()
 
-    def _keep(self, obs: np.ndarray, next_obs: np.ndarray) -> None:
-        """Store the frames of a step that are new, and note the numbers of all."""
+    def _store_step(self, obs: np.ndarray, next_obs: np.ndarray) -> None:
+        """Store the new frames of a step and record the numbers of all its frames."""
         now, after = self._next_numbers, self._numbers
         self._numbers, self._next_numbers = now, after
-        after.but_last[...] = now.but_first
-        for env, trail in enumerate(self._trails):
+        after.all_but_last[...] = now.all_but_first
+        for env, recent in enumerate(self._recent):
             stack, next_stack = obs[env], next_obs[env]
-            if not trail.ends_with(stack):  # an episode begins
-                trail.begin(stack)
+            if not recent.ends_with(stack):  # an episode starts
+                recent.start_with(stack)
                 now.all[env] = self._store_stack(stack)
-                after.but_last[env] = now.but_first[env]
-            if trail.goes_on_with(next_stack):
+                after.all_but_last[env] = now.all_but_first[env]
+            if recent.continues_with(next_stack):
                 frame = next_stack[-1]
-                trail.push(frame)
+                recent.append(frame)
                 after.all[env, -1] = self._store(frame)
-            else:  # no stack, or another one
-                trail.begin(next_stack)
+            else:  # not stacked frames, or an unrelated stack
+                recent.start_with(next_stack)
                 after.all[env] = self._store_stack(next_stack)
                 self._shares_frames = False
 
     def _store(self, frame: Pixels) -> int:
-        """Store one frame, (bytes,); give its number."""
+        """Store one frame, (bytes,), and return its number."""
         number, size = self._end, self._frame_bytes
         start = number % self.ring_size * size
         self._frame_memory[start : start + size] = frame
@@ -114,7 +114,10 @@ class FrameStorage:
         return number
 
     def _store_stack(self, stack: np.ndarray) -> list[int]:
-        """Store a stack that goes on from no other: the first of an episode repeats its picture, which is kept once."""
+        """Store a stack that continues no other and return the numbers of its frames.
+
+        The first stack of an episode repeats one frame, which is stored once.
+        """
         numbers: list[int] = []
         last = b""
         for frame in stack.reshape(self.num_frames, self._frame_bytes):
@@ -123,41 +126,45 @@ class FrameStorage:
             last = pixels
         return numbers
 
-    def _forget_overwritten(self) -> None:
-        """Forget the rows whose frames are gone, or soon will be: later rows need none that is `_spare` older."""
+    def _discard_overwritten(self) -> None:
+        """Discard the rows whose frames are or will soon be overwritten.
+
+        Later rows use no frame that is older than these by `_spare` or more.
+        """
         rows, oldest = self.rows, self._end - self.ring_size + self._spare
         if oldest <= 0:
             return
         frames = rows.arrays["obs_frames"]
         while rows.first < rows.end and frames.item(rows.first % rows.capacity, 0) < oldest:
-            rows.reset_carry(rows.first + 1)
+            rows.discard_before(rows.first + 1)
 
     def reader(self, batch_size: int, device: torch.device, columns: tuple[str, ...] = ()) -> Reader:
         rows = self.rows.reader(batch_size, device, columns)
         numbers, next_numbers = rows.host["obs_frames"].numpy(), rows.host["next_obs_frames"].numpy()
         names = (*self._fields, *columns)
-        batch = {name: rows.batch.get(name, _NOTHING) for name in names}
+        batch = {name: rows.batch.get(name, _EMPTY) for name in names}
         stacks: _StackReader | None = None
 
         def fill(places: np.ndarray) -> None:
             nonlocal stacks
             rows.fill(places)
-            if stacks is None or stacks.shares_frames != self._shares_frames:  # given away, or other rows have come
+            if stacks is None or stacks.shares_frames != self._shares_frames:  # handed out, or rows of another kind
                 stacks = _StackReader(self, batch_size, device)
                 batch.update(stacks.batch)
             stacks.fill(numbers, next_numbers)
 
-        def give() -> Batch:
+        def snapshot() -> Batch:
             nonlocal stacks
-            parts = {**batch, **rows.give()}
-            batch.update(dict.fromkeys(("obs", "next_obs"), _NOTHING))  # no copy: it would take as long as gathering
+            parts = {**batch, **rows.snapshot()}
+            # Hand out the stacks instead of copying them: a copy takes as long as gathering them again.
+            batch.update(dict.fromkeys(("obs", "next_obs"), _EMPTY))
             stacks = None
             return {name: parts[name] for name in names}
 
-        return Reader(batch_size, batch, rows.host, fill, give)
+        return Reader(batch_size, batch, rows.host, fill, snapshot)
 
     def state_dict(self) -> StateDict:
-        """Only what is filled, and of the frames only those that are needed."""
+        """Return the stored rows and the frames that they need."""
         return {
             **self.rows.state_dict(),
             "frame_shape": list(self._frame_shape),
@@ -168,7 +175,7 @@ class FrameStorage:
         }
 
     def _live_frames(self) -> dict[str, np.ndarray]:
-        """View the frames that are needed, oldest first, in two parts: to the ring's end, and from its beginning."""
+        """Return views of the frames in use, oldest first, in two parts: up to the ring's end and from its start."""
         places = np.arange(self.rows.first, self.rows.end) % self.capacity
         oldest = [self.rows.arrays[name][places].min(initial=self._end) for name in ("obs_frames", "next_obs_frames")]
         pending = self._end - self._spare if self.rows.windows is not None else self._next_numbers.all.min()
@@ -192,45 +199,48 @@ class FrameStorage:
             write_ring(torch.from_numpy(self._frames), number + skipped, part[skipped:])
             number += len(part)
         self._next_numbers.all[:] = np.asarray(state["numbers"])
-        for trail, numbers in zip(self._trails, self._next_numbers.all, strict=True):
-            trail.clear()
+        for recent, numbers in zip(self._recent, self._next_numbers.all, strict=True):
+            recent.clear()
             if self._end > 0:
-                trail.begin(self._frames[numbers % self.ring_size])
+                recent.start_with(self._frames[numbers % self.ring_size])
         self._shares_frames = bool(state["shares_frames"])
-        self._forget_overwritten()
+        self._discard_overwritten()
 
 
-class _Numbers:
-    """The numbers of the frames in a stack of each env, (envs, frames); to make the views takes longer than to copy."""
+class _FrameNumbers:
+    """The numbers of the frames in one stack per env, (envs, frames).
+
+    The views are created once, because creating them takes longer than copying the numbers.
+    """
 
     def __init__(self, num_envs: int, num_frames: int) -> None:
         self.all = np.zeros((num_envs, num_frames), np.int64)
-        self.but_first, self.but_last = self.all[:, 1:], self.all[:, :-1]
+        self.all_but_first, self.all_but_last = self.all[:, 1:], self.all[:, :-1]
 
 
-class _Trail:
-    """What the last frames of one env look like, back to back, so that its last stack lies in one piece.
+class _RecentFrames:
+    """The pixels of the last frames of one env, one after the other, so that its last stack is contiguous.
 
-    Bytes compare several times quicker than arrays do, and `startswith` compares a part of them.
+    Comparing bytes is several times faster than comparing arrays, and `startswith` compares a part of them.
     """
 
     def __init__(self, num_frames: int, frame_bytes: int) -> None:
         self._frame_bytes, self._stack_bytes = frame_bytes, num_frames * frame_bytes
-        self._bytes = bytearray(_STACKS_PER_TRAIL * self._stack_bytes)
+        self._bytes = bytearray(_STACKS_KEPT * self._stack_bytes)
         self._memory = memoryview(self._bytes)
         self.clear()
 
     def clear(self) -> None:
-        """Let there be no last stack."""
+        """Remove all frames: there is no last stack."""
         self._start = len(self._bytes)
 
-    def begin(self, stack: Pixels) -> None:
-        """Let this be the last stack, whatever came before."""
+    def start_with(self, stack: Pixels) -> None:
+        """Make this the last stack; earlier frames are dropped."""
         self._memory[: self._stack_bytes] = stack.reshape(-1)
         self._start = 0
 
-    def push(self, frame: Pixels) -> None:
-        """Let this be the last stack's last frame, and its oldest one go."""
+    def append(self, frame: Pixels) -> None:
+        """Add a frame to the last stack and drop its oldest frame."""
         memory, start, size = self._memory, self._start + self._frame_bytes, self._frame_bytes
         end = start + self._stack_bytes
         if end > len(memory):
@@ -240,16 +250,16 @@ class _Trail:
         self._start = start
 
     def ends_with(self, stack: Pixels) -> bool:
-        """Whether this is the last stack."""
+        """Return whether this is the last stack."""
         return self._bytes.startswith(stack, self._start)
 
-    def goes_on_with(self, stack: Pixels) -> bool:
-        """Whether this is the last stack but for a new last frame in place of the oldest one."""
+    def continues_with(self, stack: Pixels) -> bool:
+        """Return whether this is the last stack without its oldest frame, followed by any frame."""
         return self._bytes.startswith(stack[:-1], self._start + self._frame_bytes)
 
 
 class _StackReader:
-    """Gathers the stacks of a batch: as views on one block of k + 1 frames per row where all rows share frames."""
+    """Gathers the stacks of a batch; if all rows share frames, as views on one block of k + 1 frames per row."""
 
     def __init__(self, storage: FrameStorage, batch_size: int, device: torch.device) -> None:
         self.shares_frames = storage._shares_frames
@@ -266,7 +276,7 @@ class _StackReader:
         self._numbers = np.empty((batch_size, frames_per_row), np.int64)
 
     def fill(self, obs_frames: np.ndarray, next_obs_frames: np.ndarray) -> None:
-        """Take the frames of these numbers, (batch, k) each."""
+        """Gather the frames with these numbers, (batch, k) each."""
         numbers, k = self._numbers, self._num_frames
         numbers[:, :k] = obs_frames
         numbers[:, k:] = next_obs_frames[:, -1:] if self.shares_frames else next_obs_frames
@@ -276,7 +286,7 @@ class _StackReader:
 
 
 def _row_fields(fields: Mapping[str, Field], space: FrameStackSpace) -> dict[str, Field]:
-    """The fields of a row that holds frame numbers in place of its two stacks."""
+    """Return the fields of a row that holds frame numbers in place of its two stacks."""
     number = np.dtype(np.int64)
     rest = {name: field for name, field in fields.items() if name not in ("obs", "next_obs")}
     numbers = Field((space.num_frames,), number)
@@ -284,10 +294,10 @@ def _row_fields(fields: Mapping[str, Field], space: FrameStackSpace) -> dict[str
 
 
 def _spare_frames(space: FrameStackSpace, num_envs: int, n_step: int) -> int:
-    """Bound the frames stored while a step is on its way to a row: 2 k per step, for n_step steps and a stack's age."""
+    """Return a bound on the frames stored before a step becomes a row: 2 k per env step, over n_step + k steps."""
     return 2 * space.num_frames * num_envs * (n_step + space.num_frames)
 
 
 def _ring_size(capacity: int, space: FrameStackSpace, num_envs: int, n_step: int) -> int:
-    """Count the frames to hold: those of the rows, of the steps that are not rows yet, and of rows about to go."""
+    """Return the frames to hold: of the rows, of steps that are not rows yet, and of rows about to be discarded."""
     return capacity + capacity // _ROWS_PER_SPARE_FRAME + 2 * _spare_frames(space, num_envs, n_step)

@@ -1,6 +1,6 @@
-"""Memory that lies in a file: the system keeps in RAM what fits, and writes the rest to the disk.
+"""Memory mapped to a file: the system keeps in RAM what fits and writes the rest to disk.
 
-The file has no name, so that nothing is left of it when the process ends, however it ends.
+The file has no name, so it disappears when the process ends, even if it is killed.
 """
 
 import mmap
@@ -19,7 +19,7 @@ FOLDER_VARIABLE = "RL_TRAINING_MMAP_DIR"
 
 
 def mapped_folder() -> Path:
-    """Where mapped files lie: in the folder that the environment variable names, or in the system's temporary one."""
+    """Return the folder for mapped files: $RL_TRAINING_MMAP_DIR, or the temporary folder of the system."""
     folder = Path(os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir())
     if not folder.is_dir():
         raise ConfigError(f"{FOLDER_VARIABLE} names {str(folder)!r}, which is not a folder")
@@ -27,18 +27,21 @@ def mapped_folder() -> Path:
 
 
 def mapped_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Give an array of zeros whose memory is a file; places that were never written take no space in it."""
+    """Return an array of zeros whose memory is a file; pages that were never written use no disk space."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    with tempfile.TemporaryFile(dir=mapped_folder()) as file:  # the mapping keeps it once it is closed
+    with tempfile.TemporaryFile(dir=mapped_folder()) as file:  # the mapping keeps the file after it is closed
         file.truncate(max(1, size))
         memory = mmap.mmap(file.fileno(), max(1, size))
-    if hasattr(mmap, "MADV_RANDOM"):  # rows are drawn from anywhere: reading ahead would only fill the memory
+    if hasattr(mmap, "MADV_RANDOM"):  # rows are sampled at random: reading ahead would only fill the memory
         memory.madvise(mmap.MADV_RANDOM)
     return np.frombuffer(memory, dtype, count=size // dtype.itemsize).reshape(shape)
 
 
 def check_disk(needed: int, folder: Path, what: str, setting: str) -> None:
-    """Refuse a buffer that the disk cannot hold, before the run: it would be killed at the write that does not fit."""
+    """Raise `ConfigError` if the disk cannot hold a buffer.
+
+    Call it before the run starts: the process would be killed at the write that does not fit.
+    """
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise ConfigError(

@@ -1,9 +1,9 @@
-"""Prioritized replay: transitions are drawn by their TD error, and importance weights correct what that biases.
+"""Prioritized replay: transitions are sampled by their TD error, and importance weights correct the bias.
 
     p_i = (|td_i| + 1e-6)^alpha      P(i) = p_i / sum_j p_j      w_i = (N P(i))^-beta / max of the batch
 
-beta rises linearly over the updates of the run. New transitions get the largest priority so far, so that each is
-soon seen. A batch of B is drawn one from each of B equal slices of the sum.
+beta rises linearly over the updates of the run. New transitions get the largest priority so far, so that each is soon
+sampled. A batch of B takes one transition from each of B equal slices of the sum of priorities.
 
 Schaul et al. 2016, Prioritized experience replay (the proportional variant).
 Deviation: weights are normalised by the largest of the batch, not of the whole memory.
@@ -23,12 +23,12 @@ from rl_training.data.row_storage import Reader, Storage
 from rl_training.data.sum_tree import SumTree
 from rl_training.errors import CheckpointError, TrainingError
 
-_PRIORITY_FLOOR = 1e-6  # added to the TD error: whatever was learnt perfectly is still drawn now and then
-_PRIORITY_RANGE = 1e-100, 1e100  # a huge alpha must make neither a row that is never drawn nor an infinite sum
+_PRIORITY_FLOOR = 1e-6  # added to the TD error: a transition without error is still sampled now and then
+_PRIORITY_RANGE = 1e-100, 1e100  # with a huge alpha, a row is still sampled and the sum of priorities stays finite
 
 
 class PrioritizedReplayBuffer:
-    """Draws stored transitions by priority; `update_priorities` tells it about the last draw."""
+    """Samples stored transitions by priority; `update_priorities` sets those of the last batch."""
 
     def __init__(
         self,
@@ -42,7 +42,10 @@ class PrioritizedReplayBuffer:
         batch_size: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """`total_draws`: batches until beta has reached its end; several of `batch_size` rows may be drawn at once."""
+        """`total_draws`: batches until beta reaches `beta_end`.
+
+        `batch_size`: rows of one batch, if several are sampled at once.
+        """
         self.storage = storage
         self.device = torch.device(device)
         self._alpha, self._beta_start, self._beta_end = alpha, beta_start, beta_end
@@ -52,10 +55,10 @@ class PrioritizedReplayBuffer:
         self._generator = generator
         self._reader: Reader | None = None  # of the last `sample`
         self._tree = SumTree(storage.capacity)
-        self._settled_first = self._settled_end = 0  # the rows whose priorities are in the tree
+        self._synced_first = self._synced_end = 0  # the rows whose priorities are in the tree
         self._max_priority = 1.0
         self._num_draws = 0
-        self._drawn: np.ndarray | None = None  # the places of the last batch, until their TD errors come
+        self._drawn: np.ndarray | None = None  # the places of the last batch, until their TD errors are known
         self._end_at_draw = 0
 
     @property
@@ -64,7 +67,7 @@ class PrioritizedReplayBuffer:
 
     @property
     def beta(self) -> float:
-        """The exponent of the next batch's weights."""
+        """The exponent of the importance weights of the next batch."""
         progress = min(1.0, self._num_draws / self._total_draws)
         return self._beta_start + progress * (self._beta_end - self._beta_start)
 
@@ -75,25 +78,25 @@ class PrioritizedReplayBuffer:
         """Store transitions as `Storage.add` does, with the largest priority so far."""
         self.storage.add(transitions)
 
-    def _settle(self) -> None:
-        """Bring the priorities up to the rows that came and went since the last time."""
+    def _sync_tree(self) -> None:
+        """Update the tree for the rows that were added or discarded since the last call."""
         storage = self.storage
-        if storage.end == self._settled_end and storage.first == self._settled_first:
+        if storage.end == self._synced_end and storage.first == self._synced_first:
             return
-        # Overwritten places get the newcomers' priority below; what was forgotten without that gets none.
-        self._tree.set_range(max(self._settled_first, storage.end - self.capacity), storage.first, 0.0)
-        self._tree.set_range(max(self._settled_end, storage.first), storage.end, self._max_priority)
-        self._settled_first, self._settled_end = storage.first, storage.end
+        # Overwritten places get the priority of new rows below; rows discarded in another way get none.
+        self._tree.set_range(max(self._synced_first, storage.end - self.capacity), storage.first, 0.0)
+        self._tree.set_range(max(self._synced_end, storage.first), storage.end, self._max_priority)
+        self._synced_first, self._synced_end = storage.first, storage.end
 
     def sample(self, batch_size: int) -> Batch:
-        """Draw transitions by priority: each field (batch, *shape), on the buffer's device, and `weights` (batch,)."""
+        """Sample transitions by priority: each field (batch, *shape) and `weights` (batch,), on the buffer's device."""
         if self._reader is None or self._reader.batch_size != batch_size:
             self._reader = self._make_reader(batch_size)
         self._draw(self._reader)
-        return self._reader.give()
+        return self._reader.snapshot()
 
     def sampler(self, batch_size: int) -> Callable[[], Batch]:
-        """Give a function that samples into one batch, as `ReplayBuffer.sampler` does."""
+        """Return a function that samples into the same tensors at every call, as `ReplayBuffer.sampler` does."""
         return partial(self._draw, self._make_reader(batch_size))
 
     def _make_reader(self, batch_size: int) -> Reader:
@@ -102,14 +105,14 @@ class PrioritizedReplayBuffer:
     def _draw(self, reader: Reader) -> Batch:
         if len(self) == 0:
             raise RuntimeError("the replay buffer is empty: add transitions before sampling")
-        self._settle()
-        places = self._tree.find_strata(self._generator.random(reader.batch_size))
+        self._sync_tree()
+        places = self._tree.find_stratified_places(self._generator.random(reader.batch_size))
         size = self._batch_size or reader.batch_size
         batches = 1 if reader.batch_size % size else reader.batch_size // size
-        if batches > 1:  # drawn in the order of the slices: of every so many neighbours, each batch gets one
+        if batches > 1:  # places are in the order of the slices: each batch gets one of every `batches` neighbours
             places = self._generator.permuted(places.reshape(-1, batches), axis=1).T.reshape(-1)
         priorities = self._tree.priorities.take(places).reshape(batches, -1)
-        # (N P(i))^-beta over the largest of them: N and the sum of the priorities cancel.
+        # (N P(i))^-beta divided by the largest of the batch: N and the sum of the priorities cancel.
         weights = (priorities.min(1, keepdims=True) / priorities) ** self.beta
         reader.host["weights"].numpy()[:] = weights.reshape(-1)
         reader.fill(places)
@@ -121,7 +124,7 @@ class PrioritizedReplayBuffer:
         """Set the priorities of the last batch's rows: (batch,) absolute TD errors, in the order of the rows."""
         places, self._drawn = self._drawn, None
         if places is None:
-            raise RuntimeError("no batch was drawn since the last update of priorities")
+            raise RuntimeError("no batch was sampled since the last update of priorities")
         errors = td_errors.detach().cpu().numpy().astype(np.float64)
         if errors.shape != places.shape:
             raise ValueError(f"TD errors must have shape {places.shape}, one per row of the batch, got {errors.shape}")
@@ -132,18 +135,18 @@ class PrioritizedReplayBuffer:
                 "they cannot be priorities. If training has diverged, a smaller learning_rate or max_grad_norm usually "
                 "helps"
             )
-        self._settle()
+        self._sync_tree()
         smallest, largest = self._error_range
         priorities = np.minimum(np.maximum(errors + _PRIORITY_FLOOR, smallest), largest) ** self._alpha
         self._max_priority = max(self._max_priority, float(priorities.max()))
         if self.storage.end != self._end_at_draw:
             last = self._end_at_draw - 1
-            is_there = last - (last - places) % self.capacity >= self.storage.first  # else overwritten or forgotten
-            places, priorities = places[is_there], priorities[is_there]
+            is_stored = last - (last - places) % self.capacity >= self.storage.first  # else overwritten or discarded
+            places, priorities = places[is_stored], priorities[is_stored]
         self._tree.set(places, priorities)
 
     def state_dict(self) -> StateDict:
-        self._settle()
+        self._sync_tree()
         return {
             **self.storage.state_dict(),
             "priorities": self._tree.priorities[self._places()],
@@ -154,9 +157,9 @@ class PrioritizedReplayBuffer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if "priorities" not in state:
-            raise CheckpointError("the stored transitions have no priorities: they were kept without prioritized")
+            raise CheckpointError("the stored transitions have no priorities: they were saved without prioritized")
         self.storage.load_state_dict(state)
-        self._settled_first, self._settled_end = self.storage.first, self.storage.end
+        self._synced_first, self._synced_end = self.storage.first, self.storage.end
         self._tree.set_range(0, self.capacity, 0.0)
         self._tree.set(self._places(), np.asarray(state["priorities"]))
         self._max_priority = float(state["max_priority"])
@@ -165,5 +168,5 @@ class PrioritizedReplayBuffer:
         set_generator_state(self._generator, state["generator"])
 
     def _places(self) -> np.ndarray:
-        """Where the stored rows lie, oldest first."""
+        """Return the places of the stored rows, oldest first."""
         return np.arange(self.storage.first, self.storage.end) % self.capacity

@@ -1,8 +1,8 @@
-"""Replay memory of sequences: what each env showed, in order, one row per observation.
+"""Replay buffer of sequences: the observations of each env in order, one row per observation.
 
-A row is an observation with what led to it: `actions` and `rewards` of the step before. `is_first` marks the first
-observation of an episode, to which no step led: its action and reward are 0. `terminated` marks one from which the
-episode does not go on. A time limit needs no mark: the row after it is a first one.
+A row is an observation with what led to it: `actions` and `rewards` of the previous step. `is_first` marks the first
+observation of an episode, to which no step led: its action and reward are 0. `terminated` marks an observation after
+which the episode does not continue. A time limit needs no mark: the next row is a first one.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,13 +16,13 @@ from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Field, Spaces, transition_fields
 from rl_training.core.types import Batch, StateDict
-from rl_training.data.replay_buffer import allocator
+from rl_training.data.replay_buffer import choose_allocator
 from rl_training.data.row_storage import Allocate, Reader, RowStorage
 from rl_training.hparams.dreamer import DreamerHParams
 
 
 class RecurrentReplayBuffer:
-    """Draws sequences of rows of one env, all alike, with replacement; they may cross the ends of episodes."""
+    """Samples sequences of rows of one env uniformly, with replacement. A sequence may span several episodes."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class RecurrentReplayBuffer:
         self.sequence_length, self.device = sequence_length, torch.device(device)
         self._generator = generator
         self._ring_size = capacity // num_envs
-        # A ring for each env, side by side in one block of memory, so that a batch is one gather.
+        # One ring per env, all in one block of memory, so that a batch is one gather.
         self._block = RowStorage(self._ring_size * num_envs, fields, allocate=allocate)
         self.rings = [RowStorage(self._ring_size, fields, allocate=self._part(env)) for env in range(num_envs)]
-        self._begins = np.ones(num_envs, np.bool_)  # whether an env's next step is the first of its episode
+        self._begins = np.ones(num_envs, np.bool_)  # whether the next step of an env is the first of its episode
         self._blank = {name: np.zeros((1, *field.shape), field.dtype) for name, field in fields.items()}
 
     def __len__(self) -> int:
-        """Count the sequences to choose from."""
+        """Return the number of different sequences that can be sampled."""
         return int(self._num_starts().sum())
 
     @property
@@ -53,7 +53,7 @@ class RecurrentReplayBuffer:
         return sum(ring.end - ring.first for ring in self.rings)
 
     def add(self, transitions: Mapping[str, Any]) -> None:
-        """Store one step of every env: its successor and, where an episode begins, the observation before."""
+        """Store one step of every env: the next observation and, where an episode starts, the one before it."""
         for env, ring in enumerate(self.rings):
             step = {name: transitions[name][env : env + 1] for name in transitions}
             if self._begins[env] or not np.array_equal(self._newest_obs(ring), step["obs"][0]):
@@ -62,18 +62,18 @@ class RecurrentReplayBuffer:
         self._begins = np.asarray(transitions["terminated"] | transitions["truncated"])
 
     def sample(self, batch_size: int) -> Batch:
-        """Draw sequences uniformly: each field (batch, sequence_length, *shape), on the buffer's device."""
+        """Sample sequences uniformly: each field (batch, sequence_length, *shape), on the buffer's device."""
         return {name: values.clone() for name, values in self.sampler(batch_size)().items()}
 
     def sampler(self, batch_size: int) -> Callable[[], Batch]:
-        """Give a function that samples into one batch, the same tensors at every call."""
+        """Return a function that samples into the same tensors at every call."""
         reader = self._block.reader(batch_size * self.sequence_length, self.device)
         shape = (batch_size, self.sequence_length)
         batch = {name: torch.unflatten(rows, 0, shape) for name, rows in reader.batch.items()}
         return lambda: self._draw(reader, batch)
 
     def draw_places(self, count: int) -> np.ndarray:
-        """Draw sequences; give the places of their rows, (count, sequence_length)."""
+        """Sample sequences and return the places of their rows, (count, sequence_length)."""
         starts = self._num_starts()
         ends = np.cumsum(starts)
         if ends[-1] == 0:
@@ -87,7 +87,7 @@ class RecurrentReplayBuffer:
         return places
 
     def update_priorities(self, td_errors: Tensor) -> None:
-        """Ignore them: all sequences are drawn alike."""
+        """Do nothing: sampling is uniform."""
 
     def state_dict(self) -> StateDict:
         return {
@@ -108,7 +108,7 @@ class RecurrentReplayBuffer:
 
     @staticmethod
     def _newest_obs(ring: RowStorage) -> np.ndarray:
-        """Give what the next step must follow on; it does not where a resumed run begins an env's next episode."""
+        """Return the newest observation. The next step continues from it, unless a resumed run starts a new episode."""
         newest: np.ndarray = ring.arrays["obs"][(ring.end - 1) % ring.capacity]
         return newest
 
@@ -123,7 +123,7 @@ class RecurrentReplayBuffer:
 
 
 def sequence_fields(spaces: Spaces) -> dict[str, Field]:
-    """The fields of one row, in order."""
+    """Return the fields of one row, in order."""
     fields = transition_fields(spaces)
     del fields["next_obs"]
     return {**fields, "is_first": Field((), np.dtype(np.bool_))}
@@ -139,5 +139,5 @@ def build_recurrent_replay_buffer(setup: Setup[DreamerHParams]) -> RecurrentRepl
         num_envs=setup.num_envs,
         generator=setup.streams.numpy("buffer"),
         device=setup.device,
-        allocate=allocator(hparams, needed, "observations"),
+        allocate=choose_allocator(hparams, needed, "observations"),
     )

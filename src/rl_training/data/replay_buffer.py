@@ -1,4 +1,4 @@
-"""Replay memory: stored transitions, drawn uniformly, and the builder that composes a run's memory."""
+"""The replay buffer with uniform sampling, and the builder that composes the memory of a run."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ log = logging.getLogger("rl_training")
 
 
 class ReplayBuffer:
-    """Draws stored transitions uniformly, with replacement."""
+    """Samples stored transitions uniformly, with replacement."""
 
     def __init__(self, storage: Storage, *, generator: np.random.Generator, device: torch.device | str = "cpu") -> None:
         self.storage = storage
@@ -42,32 +42,35 @@ class ReplayBuffer:
         return self.storage.end - self.storage.first
 
     def add(self, transitions: Mapping[str, Any]) -> None:
-        """Store N transitions: for each field an array of N rows. Other entries are ignored; the oldest rows go."""
+        """Store N transitions: for each field an array of N rows. Other entries are ignored.
+
+        When the buffer is full, the oldest rows are overwritten.
+        """
         self.storage.add(transitions)
 
     def sample(self, batch_size: int) -> Batch:
-        """Draw transitions uniformly: each field (batch, *shape), on the buffer's device."""
+        """Sample transitions uniformly: each field (batch, *shape), on the buffer's device."""
         if self._reader is None or self._reader.batch_size != batch_size:
             self._reader = self.storage.reader(batch_size, self.device)
         self._draw(self._reader)
-        return self._reader.give()
+        return self._reader.snapshot()
 
     def sampler(self, batch_size: int) -> Callable[[], Batch]:
-        """Give a function that samples into one batch, the same tensors at every call: what a training loop uses.
+        """Return a function that samples into the same tensors at every call. Training loops use it.
 
-        Making five tensors anew costs as much as filling them, and a compiled step knows tensors it has seen before.
+        Creating five tensors costs as much as filling them, and a compiled step recognises tensors it has seen before.
         """
         return partial(self._draw, self.storage.reader(batch_size, self.device))
 
     def draw_places(self, count: int) -> np.ndarray:
-        """Draw the places of stored rows uniformly, with replacement."""
+        """Sample the places of stored rows uniformly, with replacement."""
         first, capacity = self.storage.first, self.storage.capacity
         size = self.storage.end - first
         if size == 0:
             raise RuntimeError("the replay buffer is empty: add transitions before sampling")
-        # Half the time of Generator.integers; below 2**53 rows the product stays below the size.
+        # Twice as fast as Generator.integers; below 2**53 rows the product stays below the size.
         places = (self._generator.random(count) * size).astype(np.int64)
-        if first and size < capacity:  # else the rows lie in the first places
+        if first and size < capacity:  # otherwise the rows are in the places 0 to size - 1
             places = (places + first) % capacity
         return places
 
@@ -76,7 +79,7 @@ class ReplayBuffer:
         return reader.batch
 
     def update_priorities(self, td_errors: Tensor) -> None:
-        """Ignore them: all transitions are drawn alike."""
+        """Do nothing: sampling is uniform."""
 
     def state_dict(self) -> StateDict:
         return {**self.storage.state_dict(), "generator": generator_state(self._generator)}
@@ -115,7 +118,7 @@ class ReplaySettings(BufferSettings, Protocol):
 
 
 def build_replay_buffer(setup: Setup[ReplaySettings]) -> Replay:
-    """Compose the memory that the settings ask for: where rows lie, n-step windows before them, how they are drawn."""
+    """Build the replay buffer that the settings describe: its storage, n-step windows and kind of sampling."""
     hparams = setup.hparams
     storage = _build_storage(setup)
     generator = setup.streams.numpy("buffer")
@@ -134,7 +137,7 @@ def build_replay_buffer(setup: Setup[ReplaySettings]) -> Replay:
 
 
 def _build_storage(setup: Setup[ReplaySettings]) -> Storage:
-    """Make the storage, or refuse one that does not fit."""
+    """Build the storage; raise `ConfigError` if it does not fit."""
     hparams, space, num_envs = setup.hparams, setup.spaces.observation, setup.num_envs
     capacity, n_step = hparams.buffer_capacity, hparams.n_step
     fields = replay_fields(setup.spaces, n_step=n_step)
@@ -144,7 +147,7 @@ def _build_storage(setup: Setup[ReplaySettings]) -> Storage:
         needed = RowStorage.num_bytes(capacity, fields)
     if hparams.prioritized:
         needed += SumTree.num_bytes(capacity)
-    allocate = allocator(hparams, needed, "transitions")
+    allocate = choose_allocator(hparams, needed, "transitions")
     if isinstance(space, FrameStackSpace):
         return FrameStorage(
             capacity, fields, space, num_envs=num_envs, n_step=n_step, gamma=hparams.gamma, allocate=allocate
@@ -153,10 +156,11 @@ def _build_storage(setup: Setup[ReplaySettings]) -> Storage:
     return RowStorage(capacity, fields, windows=windows, allocate=allocate)
 
 
-def allocator(hparams: BufferSettings, needed: int, rows: str) -> Allocate:
-    """Give what allocates a replay buffer; refuse one that does not fit, and say what it takes, before it is filled.
+def choose_allocator(hparams: BufferSettings, needed: int, rows: str) -> Allocate:
+    """Return the function that allocates a replay buffer: in RAM or in a mapped file.
 
-    `needed`: bytes. `rows`: what it holds `buffer_capacity` of, for messages.
+    Raises `ConfigError` if the buffer does not fit, and logs its size. `needed`: bytes. `rows`: what the buffer holds
+    `buffer_capacity` of, for messages.
     """
     capacity, setting = f"{hparams.buffer_capacity:,} {rows}", "algo_kwargs.buffer_capacity"
     what, where = f"a replay buffer of {capacity}", ""
@@ -165,6 +169,6 @@ def allocator(hparams: BufferSettings, needed: int, rows: str) -> Allocate:
         check_disk(needed, folder, what, setting)
         where = f" in a file in {folder}"
     else:
-        check_memory(needed, what, f"{setting}, or let the buffer lie in a file: algo_kwargs.memory: mmap")
+        check_memory(needed, what, f"{setting}, or keep the buffer in a file: algo_kwargs.memory: mmap")
     log.info("replay buffer: %s, %s%s", capacity, describe_bytes(needed), where)
     return mapped_zeros if hparams.memory == "mmap" else np.zeros

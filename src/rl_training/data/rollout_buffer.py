@@ -1,4 +1,4 @@
-"""What was collected since the last update: [steps, envs], in order."""
+"""The rollout buffer: what was collected since the last update, [steps, envs], in order."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,8 +17,8 @@ from rl_training.hparams.ppo import OnPolicyHParams
 class RolloutBuffer:
     """Holds one rollout of `num_steps` steps of every env.
 
-    Where a row's successor is not the next row of its env, at a time limit and at the rollout's end, its observation is
-    kept as well: its value stands for the rewards that the rollout does not hold.
+    At a time limit and at the end of the rollout, the next observation is not that of the next row. It is stored as
+    well: its value replaces the rewards that the rollout does not hold.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class RolloutBuffer:
         self._arrays = {
             name: np.zeros((num_steps, num_envs, *field.shape), field.dtype) for name, field in fields.items()
         }
-        # Each as one long batch, the same tensors at every rollout: a compiled step knows what it has seen before.
+        # Each as one long batch, the same tensors at every rollout: a compiled step recognises tensors it has seen.
         self._host = {name: torch.from_numpy(array).flatten(0, 1) for name, array in self._arrays.items()}
         self._batch = {name: tensor.to(device) for name, tensor in self._host.items()}
         self._position = 0
@@ -45,7 +45,7 @@ class RolloutBuffer:
     def add(self, transitions: Mapping[str, Any]) -> None:
         """Store one step of every env."""
         if self.full:
-            raise RuntimeError("the rollout is full: it must be taken before the next step is added")
+            raise RuntimeError("the rollout is full: call rollout() before adding the next step")
         step = self._position
         for name, array in self._arrays.items():
             array[step] = transitions[name]
@@ -56,9 +56,9 @@ class RolloutBuffer:
             self._final_obs.append(transitions["next_obs"][env].copy())
 
     def rollout(self) -> Batch:
-        """Give the rows, step by step, (num_steps * num_envs, *shape), and forget them; valid until the next `add`.
+        """Return the rows, step by step, (num_steps * num_envs, *shape), and clear the buffer.
 
-        `final_obs` are the observations that follow on the rows `final_rows`.
+        The tensors are valid until the next `add`. `final_obs` are the observations that follow the rows `final_rows`.
         """
         if not self.full:
             raise RuntimeError(f"the rollout has {self._position} of {self.num_steps} steps")
@@ -74,7 +74,7 @@ class RolloutBuffer:
         return {**self._batch, **final}
 
     def state_dict(self) -> dict[str, Any]:
-        """Only the filled part."""
+        """Return the filled part."""
         return {
             "arrays": {name: array[: self._position] for name, array in self._arrays.items()},
             "final_rows": self._final_rows,
@@ -101,7 +101,7 @@ class RolloutBuffer:
 
 
 def rollout_fields(setup: Setup[OnPolicyHParams]) -> dict[str, Field]:
-    """The fields of one row, in order."""
+    """Return the fields of one row, in order."""
     fields = transition_fields(setup.spaces)
     del fields["next_obs"]
     flag = np.dtype(np.bool_)

@@ -1,7 +1,7 @@
 """A ring of transitions in one block of memory.
 
-A row holds every field of one transition side by side, so that a batch is one gather and, for a GPU, one transfer,
-whatever the number and the dtypes of the fields.
+A row holds all fields of one transition next to each other. With any number of fields of any dtype, a batch is then one
+gather and, for a GPU, one transfer.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from rl_training.core.types import Batch, StateDict
 from rl_training.data.n_step import NStepWindows
 from rl_training.errors import CheckpointError, ConfigError
 
-# Gives memory of a shape and dtype, all zero.
+# Returns memory of a shape and dtype, all zero.
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
 WORD = 8  # bytes; every field starts at a multiple, so that any dtype can be viewed in place
@@ -25,17 +25,17 @@ WORD = 8  # bytes; every field starts at a multiple, so that any dtype can be vi
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Brings rows into one batch, the same tensors at every call."""
+    """Gathers rows into one batch, the same tensors at every call."""
 
     batch_size: int
     batch: Batch
-    host: Batch  # the same on the CPU; its columns that are not stored are to be set before `fill`
-    fill: Callable[[np.ndarray], None]  # takes the places of the rows, int64
-    give: Callable[[], Batch]  # gives the batch as it is now, which the next `fill` will not change
+    host: Batch  # the same batch on the CPU; set its columns that are not stored before `fill`
+    fill: Callable[[np.ndarray], None]  # gathers the rows in these places, int64
+    snapshot: Callable[[], Batch]  # returns the current batch in tensors that the next `fill` does not change
 
 
 class Storage(Protocol):
-    """Where transitions lie: the rows numbered `first` to `end - 1`, row n in place n % capacity."""
+    """Holds transitions: the rows numbered `first` to `end - 1`, row n in place n % capacity."""
 
     capacity: int
 
@@ -46,28 +46,28 @@ class Storage(Protocol):
     def end(self) -> int: ...
 
     def add(self, transitions: Mapping[str, Any]) -> None:
-        """Store N transitions: for each field an array of N rows. Other entries are ignored; the oldest rows go."""
+        """Store N transitions: for each field an array of N rows. Other entries are ignored."""
         ...
 
     def reader(self, batch_size: int, device: torch.device, columns: tuple[str, ...] = ()) -> Reader:
-        """Make a batch that has `columns` besides the stored fields: (batch,) float32 each."""
+        """Return a reader whose batch has the stored fields and `columns`, (batch,) float32 each."""
         ...
 
     def state_dict(self) -> StateDict:
-        """Only the filled part."""
+        """Return the filled part."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class RowLayout:
-    """Where each field lies inside a row of 8-byte words."""
+    """The position of each field in a row of 8-byte words."""
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
         self.fields = dict(fields)
         self.offsets: dict[str, int] = {}
         end = 0
-        # Widest items first: then every field is aligned without padding in between.
+        # Widest items first: every field is then aligned without padding in between.
         for name, field in sorted(fields.items(), key=lambda item: -item[1].dtype.itemsize):
             self.offsets[name] = end
             end += field.num_bytes
@@ -79,7 +79,7 @@ class RowLayout:
             self._views.append((name, torch_dtype(field.dtype), row_stride, field.shape, strides, offset))
 
     def arrays(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """View each field of int64 `rows` as a numpy array of its own shape and dtype."""
+        """Return a view of each field of int64 `rows` as a numpy array with the field's shape and dtype."""
         views = {}
         for name, field in self.fields.items():
             inner = [stride * field.dtype.itemsize for stride in _contiguous_strides(field.shape)]
@@ -89,7 +89,7 @@ class RowLayout:
         return views
 
     def tensors(self, words: Tensor, num_rows: int) -> Batch:
-        """View each field of the rows that int64 `words` begin with, as a tensor; no copy."""
+        """Return a view of each field, as a tensor, of the `num_rows` rows at the start of int64 `words`."""
         typed: dict[torch.dtype, Tensor] = {}
         batch = {}
         for name, dtype, row_stride, shape, strides, offset in self._views:
@@ -103,7 +103,7 @@ class RowLayout:
 
 
 def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, in items, of a dense array: (3, 4, 5) -> (20, 5, 1)."""
+    """Return the strides, in items, of a dense array: (3, 4, 5) -> (20, 5, 1)."""
     return tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
 
 
@@ -112,11 +112,11 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
 
 
 class Block:
-    """Memory for a batch on the host and on its device, which goes over in one transfer."""
+    """Memory for a batch on the host and on its device, copied in one transfer."""
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:
         words, is_cuda = -(-num_bytes // WORD), device.type == "cuda"
-        self.host = torch.empty(words, dtype=torch.int64, pin_memory=is_cuda)  # from pinned memory it is quicker
+        self.host = torch.empty(words, dtype=torch.int64, pin_memory=is_cuda)  # pinned memory is copied faster
         self.on_device = self.host if device.type == "cpu" else self.host.to(device)
 
     def transfer(self) -> None:
@@ -135,7 +135,7 @@ class RowStorage:
         windows: NStepWindows | None = None,
         allocate: Allocate = np.zeros,
     ) -> None:
-        """`windows`: sum n steps of each env to one transition before it is stored."""
+        """`windows`: sum n steps of each env into one transition before it is stored."""
         if capacity < 1:
             raise ConfigError(f"buffer_capacity must be >= 1, got {capacity}")
         self.capacity = capacity
@@ -148,7 +148,7 @@ class RowStorage:
 
     @staticmethod
     def num_bytes(capacity: int, fields: Mapping[str, Field]) -> int:
-        """What a storage of this kind takes."""
+        """Return the bytes that such a storage needs."""
         return capacity * RowLayout(fields).words * WORD
 
     def add(self, transitions: Mapping[str, Any]) -> None:
@@ -160,7 +160,7 @@ class RowStorage:
             rows = self.capacity
         start = self.end % self.capacity
         end = start + rows
-        if rows == 1:  # an item is quicker than a slice
+        if rows == 1:  # an item is faster than a slice
             for name, array in self.arrays.items():
                 array[start] = transitions[name][0]
         elif end <= self.capacity:
@@ -175,8 +175,8 @@ class RowStorage:
         self.end += rows
         self.first = max(self.first, self.end - self.capacity)
 
-    def reset_carry(self, first: int) -> None:
-        """Let the rows begin with number `first`: older ones are never read again."""
+    def discard_before(self, first: int) -> None:
+        """Discard the rows numbered below `first`."""
         self.first = max(self.first, first)
 
     @property
@@ -186,11 +186,11 @@ class RowStorage:
         return memory
 
     def take(self, places: np.ndarray) -> np.ndarray:
-        """Give a copy of the rows in these places, (rows, words): `layout` tells the fields apart."""
+        """Return a copy of the rows in these places, (rows, words); `layout` finds the fields in them."""
         return self.memory.take(places, 0)
 
     def contents(self) -> dict[str, np.ndarray]:
-        """Give a copy of all rows, oldest first, by fields."""
+        """Return a copy of all rows, oldest first, by field."""
         places = np.arange(self.first, self.end) % self.capacity
         return {name: array[places] for name, array in self.arrays.items()}
 
@@ -210,14 +210,14 @@ class RowStorage:
             if not on_host:
                 block.transfer()
 
-        def give() -> Batch:
-            return {name: tensor.clone() for name, tensor in batch.items()}  # quicker than the views on another block
+        def snapshot() -> Batch:
+            return {name: tensor.clone() for name, tensor in batch.items()}  # faster than views on another block
 
         batch, on_host = view(block.on_device), block.on_device is block.host
-        return Reader(batch_size, batch, batch if on_host else view(block.host), fill, give)
+        return Reader(batch_size, batch, batch if on_host else view(block.host), fill, snapshot)
 
     def state_dict(self) -> StateDict:
-        """Only the filled part: the rows as they lie, or, if some were forgotten, oldest first."""
+        """Return the filled part: the rows in the order of their places or, if rows were discarded, oldest first."""
         size, is_gapless = self.end - self.first, self.first == 0 or self.end - self.first == self.capacity
         places = np.arange(self.first, self.end) % self.capacity
         state: StateDict = {
@@ -246,7 +246,7 @@ class RowStorage:
             first, is_same_ring = position, len(rows) == self.capacity
             if position < len(rows):  # a full ring
                 oldest_first = [rows[position:], rows[:position]]
-        # Every row keeps its place; in a larger ring the oldest comes first.
+        # Every row keeps its place; in a larger ring the oldest is put first.
         self.first = self.end = first if is_same_ring else 0
         for piece in oldest_first:
             write_ring(self._rows, self.end, piece)
@@ -256,7 +256,7 @@ class RowStorage:
 
 
 def write_ring(ring: Tensor, number: int, rows: Tensor) -> None:
-    """Write rows to the places of the numbers from `number` on."""
+    """Write consecutive rows to a ring, the first as row `number`."""
     start = number % len(ring)
     head = min(len(rows), len(ring) - start)
     ring[start : start + head] = rows[:head]

@@ -1,15 +1,15 @@
-"""A sum tree: draws places with a chance that is proportional to their priorities, in O(log n)."""
+"""A sum tree: samples places with a probability proportional to their priorities, in O(log n)."""
 
 import numpy as np
 
-_TOP = 1024  # the widest level that is searched by its running sums: quicker than the ten levels above it
-_ONE = np.array(1)  # numpy takes longer to make a number of Python's its own than to shift 256 of them
+_TOP = 1024  # the widest level that is searched by its running sums: faster than the ten levels above it
+_ONE = np.array(1)  # numpy takes longer to convert a Python int than to shift 256 numbers
 
 
 class SumTree:
-    """Priorities of `capacity` places and the sums over ever larger groups of them.
+    """Priorities of `capacity` places, and the sums over groups of 2, 4, 8, ... of them.
 
-    Sums are computed from their two parts, never by adding differences, so that no error builds up (float64).
+    A sum is computed from its two parts, never by adding differences, so that no error accumulates (float64).
     """
 
     def __init__(self, capacity: int) -> None:
@@ -21,12 +21,12 @@ class SumTree:
         # The leaves first; each level is half as wide as the one below it.
         self._levels = [np.zeros(top_width << height) for height in range(depth, -1, -1)]
         self.priorities = self._levels[0][:capacity]
-        # Neighbours as the two parts of one number: one look-up for both.
+        # Two neighbours as the real and imaginary part of one number: one look-up reads both.
         self._pairs = [level.view(np.complex128) for level in self._levels[:-1]]
 
     @staticmethod
     def num_bytes(capacity: int) -> int:
-        """What a tree takes, about: as much for all sums as for the priorities."""
+        """Return about how many bytes a tree needs: as many for all sums as for the priorities."""
         return 2 * 8 * capacity
 
     def set(self, places: np.ndarray, priorities: np.ndarray) -> None:
@@ -37,7 +37,10 @@ class SumTree:
             level[places] = parts.real + parts.imag
 
     def set_range(self, first: int, end: int, priority: float) -> None:
-        """Give the places of the numbers `first` to `end - 1`, at most `capacity`, modulo it, the same priority."""
+        """Set the priority of the rows numbered `first` to `end - 1`, at most `capacity` of them.
+
+        Row n is in place n % capacity.
+        """
         if first >= end:
             return
         start = first % self.capacity
@@ -51,18 +54,17 @@ class SumTree:
             parts = pairs[start:stop]
             level[start:stop] = parts.real + parts.imag
 
-    def find_strata(self, fractions: np.ndarray) -> np.ndarray:
-        """Give a place for each of B fractions in [0, 1): the i-th lies in the i-th of B equal slices of the total.
+    def find_stratified_places(self, fractions: np.ndarray) -> np.ndarray:
+        """Return a place for each of B fractions in [0, 1): the i-th is in the i-th of B equal slices of the total.
 
-        A place without priority is never given.
+        A place without priority is never returned.
         """
         top = self._levels[-1]
         sums = top.cumsum()
         rest = (np.arange(len(fractions)) + fractions) * (sums[-1] / len(fractions))
-        places: np.ndarray = sums[:-1].searchsorted(
-            rest, "right"
-        )  # without the last: a target may be rounded to the total
-        rest -= sums.take(places) - top.take(places)  # what is left of it inside the group
+        # Without the last sum, because rounding may make a target equal to the total.
+        places: np.ndarray = sums[:-1].searchsorted(rest, "right")
+        rest -= sums.take(places) - top.take(places)  # what remains of the target inside the group
         for level in self._levels[-2::-1]:
             places = places + places
             left = level.take(places)
@@ -74,7 +76,7 @@ class SumTree:
         return places
 
     def _nearest_filled(self, places: np.ndarray) -> np.ndarray:
-        """Rounding may lead past the last place with a priority of a group: take that one."""
+        """Return the last place with a priority before each of these; rounding may end in a place without one."""
         filled = np.flatnonzero(self._levels[0])
         nearest: np.ndarray = filled[np.maximum(filled.searchsorted(places, "right") - 1, 0)]
         return nearest

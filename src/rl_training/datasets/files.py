@@ -1,4 +1,4 @@
-"""One door to all formats: which one a path means, reading, and writing that leaves a whole file or none."""
+"""Read and write datasets of all formats. Writing leaves a complete file or none."""
 
 import contextlib
 import os
@@ -24,9 +24,9 @@ class Read(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How one kind of dataset lies on disk."""
+    """How one kind of dataset is stored on disk."""
 
-    suffixes: tuple[str, ...]  # none: a folder
+    suffixes: tuple[str, ...]  # empty for a folder
     read: Read
     write: Callable[[Transitions, Path], None]
 
@@ -39,8 +39,8 @@ FORMATS: Mapping[FileKind, Format] = {
 }
 
 
-def kind_of(path: Path) -> FileKind:
-    """Tell the format by the file's name; a folder is a Minari dataset."""
+def file_kind(path: Path) -> FileKind:
+    """Return the format of a file by its name; a folder is a Minari dataset."""
     for kind, known in FORMATS.items():
         if path.suffix.lower() in known.suffixes:
             return kind
@@ -51,21 +51,21 @@ def kind_of(path: Path) -> FileKind:
 
 
 def read_transitions(path: Path, kind: FileKind | None = None, *, allow_entry_points: bool = False) -> Transitions:
-    """Read a dataset; `kind` in place of what its name says."""
+    """Read a dataset; `kind` overrides the format that its name implies."""
     if not path.exists():
         raise DatasetError(f"there is no dataset {path}")
-    return FORMATS[kind or kind_of(path)].read(path, allow_entry_points=allow_entry_points)
+    return FORMATS[kind or file_kind(path)].read(path, allow_entry_points=allow_entry_points)
 
 
 def check_new(path: Path) -> FileKind:
-    """Give the format of a file that is to be written; refuse to write over one."""
+    """Return the format of a file to be written; raise `ConfigError` if the path exists."""
     if path.exists():
         raise ConfigError(f"{path} exists: remove it, or name another")
-    return kind_of(path)
+    return file_kind(path)
 
 
 def write_transitions(transitions: Transitions, path: Path) -> None:
-    """Write a dataset in the format that the name says; it appears under the name once it is whole."""
+    """Write a dataset in the format that the name implies; the path appears when the dataset is complete."""
     kind = check_new(path)
     write = partial(write_minari, name=path.name) if kind == "minari" else FORMATS[kind].write
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""What a dataset says about itself: spaces and the environment's id, as JSON text. Nothing of it is ever imported.
+"""The metadata of a dataset: its spaces and the environment id, as JSON text. Code that they name is never imported.
 
-Spaces are written as Minari writes them, so that every format of ours holds the same text.
+Spaces are written in the form of Minari, so that all formats hold the same text.
 """
 
 import json
@@ -16,16 +16,16 @@ from rl_training.core.packed_space import PackedSpace
 from rl_training.core.spaces import Spaces, pack_space
 from rl_training.errors import DatasetError, SpaceError
 
-METADATA_KEY = "metadata"  # of our own files: a text in JSON
+METADATA_KEY = "metadata"  # in files that the library writes: a text in JSON
 ALLOW = "--allow-entry-points"
-MAX_TEXT = 64 * 2**20  # characters; the bounds of an image of 1000 x 1000 pixels take less
+MAX_TEXT = 64 * 2**20  # characters; the bounds of an image of 1000 x 1000 pixels need fewer
 _MAX_DEPTH = 8
 _MAX_NUMBERS = 10**7  # in one observation or action
 _PLAIN_ID = re.compile(r"[\w.-]+(/[\w.-]+)*")
 
 
-def to_text(known: Spaces, env_id: str) -> str:
-    """Write the metadata of a file of ours."""
+def metadata_to_text(known: Spaces, env_id: str) -> str:
+    """Return the metadata of a file as text."""
     return json.dumps(
         {
             "env_id": env_id,
@@ -35,8 +35,8 @@ def to_text(known: Spaces, env_id: str) -> str:
     )
 
 
-def from_text(text: object, source: str, *, allow_entry_points: bool) -> tuple[Spaces | None, str]:
-    """Read the metadata of a file of ours: spaces, if it declares them, and the environment's id."""
+def metadata_from_text(text: object, source: str, *, allow_entry_points: bool) -> tuple[Spaces | None, str]:
+    """Return the spaces, if the metadata declare them, and the environment id."""
     metadata = parse_json(text, f"the metadata of {source}")
     refuse_entry_points(metadata, source, allowed=allow_entry_points)
     found = [space_from_json(metadata.get(key), f"{source}: {key}") for key in ("observation_space", "action_space")]
@@ -46,13 +46,16 @@ def from_text(text: object, source: str, *, allow_entry_points: bool) -> tuple[S
 
 
 def plain_env_id(env_id: object, source: str, *, allow_entry_points: bool) -> str:
-    """Give an environment's id, empty if there is none; refuse, or else forget, one that would import a module."""
+    """Return an environment id, empty if there is none.
+
+    An id that would import a module is rejected; with `allow_entry_points` it is dropped.
+    """
     if env_id is None or (isinstance(env_id, str) and (not env_id or _PLAIN_ID.fullmatch(env_id))):
         return env_id or ""
     if not allow_entry_points:
         raise DatasetError(
-            f"{source}: the metadata's env_id is {_shortened(env_id)}, which is no plain id of an environment; "
-            f"{ALLOW} reads the data in spite of it"
+            f"{source}: the metadata's env_id is {_shortened(env_id)}, which is not a plain environment id; "
+            f"{ALLOW} reads the data anyway"
         )
     return ""
 
@@ -71,13 +74,13 @@ def parse_json(text: object, source: str) -> dict[str, Any]:
 
 
 def refuse_entry_points(metadata: Mapping[str, Any], source: str, *, allowed: bool) -> None:
-    """Refuse metadata that name code to run, unless gymnasium knows that code under the same id anyway.
+    """Raise `DatasetError` if metadata name code to run, unless gymnasium has registered that code under the same id.
 
-    We run none of it in either case; whoever reads the file next might.
+    The library never runs it, but the next program that reads the file might.
     """
     if allowed:
         return
-    import rl_training.envs.factory  # noqa: F401  registers the tiny environments and MinAtar's games
+    import rl_training.envs.factory  # noqa: F401  registers the tiny environments and the games of MinAtar
 
     for env_id, entry_point in _entry_points(metadata, source):
         registered = gym.registry.get(env_id)
@@ -88,15 +91,15 @@ def refuse_entry_points(metadata: Mapping[str, Any], source: str, *, allowed: bo
         of_env = f" for the environment {env_id!r}" if env_id else ""
         raise DatasetError(
             f"{source}: the metadata name the entry point {_shortened(entry_point)}{of_env}, which is not registered "
-            f"here; it is never run, and {ALLOW} reads the data in spite of it"
+            f"here; it is never run, and {ALLOW} reads the data anyway"
         )
 
 
 def _entry_points(value: Any, source: str, env_id: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Find every entry point in nested metadata, with the environment's id beside it."""
+    """Yield every entry point in nested metadata, with the environment id next to it."""
     if depth > 50:
         raise DatasetError(f"{source}: the metadata are nested more than 50 deep")
-    if isinstance(value, str) and "entry_point" in value:  # JSON within JSON, as Minari holds env specs
+    if isinstance(value, str) and "entry_point" in value:  # JSON within JSON, as Minari stores env specs
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
@@ -124,7 +127,7 @@ def _shortened(value: object) -> str:
 
 
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
-    """Write a space as plain values."""
+    """Return a space as plain values."""
     if isinstance(space, PackedSpace):
         return space_to_json(space.original)
     if isinstance(space, spaces.Box):
@@ -143,59 +146,59 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
 
 
 def space_from_json(value: Any, source: str) -> gym.Space[Any] | None:
-    """Read a space, a Dict as one packed row; None stays None."""
+    """Build a space from plain values, a Dict as a packed space; None for None."""
     if value is None:
         return None
     if isinstance(value, str):  # Minari: JSON within JSON
         value = parse_json(value, source)
     try:
-        space = _space(value)
+        space = _parse_space(value)
         return pack_space(space) if isinstance(space, spaces.Dict) else space
     except (ValueError, TypeError, KeyError, AttributeError, AssertionError, OverflowError, SpaceError) as problem:
-        raise DatasetError(f"{source} is no space: {type(problem).__name__}: {problem}") from None
+        raise DatasetError(f"{source} is not a space: {type(problem).__name__}: {problem}") from None
 
 
-def _space(value: Any, depth: int = 0) -> gym.Space[Any]:
+def _parse_space(value: Any, depth: int = 0) -> gym.Space[Any]:
     if depth > _MAX_DEPTH:
         raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
     if not isinstance(value, dict):
-        raise TypeError(f"wanted is a JSON object, found {type(value).__name__}")
+        raise TypeError(f"expected a JSON object, found {type(value).__name__}")
     kind = value.get("type")
     if kind == "Box":
-        dtype, shape = _numeric(value["dtype"]), _shape(value["shape"])
-        low, high = (_bounds(value[key], shape, dtype) for key in ("low", "high"))
+        dtype, shape = _parse_dtype(value["dtype"]), _parse_shape(value["shape"])
+        low, high = (_parse_bounds(value[key], shape, dtype) for key in ("low", "high"))
         if (low > high).any():
             raise ValueError("a lower bound is above the upper one")
         return spaces.Box(low, high, shape, dtype.type)
     if kind == "Discrete":
-        return spaces.Discrete(_whole(value["n"]), start=_whole(value.get("start", 0)))
+        return spaces.Discrete(_parse_int(value["n"]), start=_parse_int(value.get("start", 0)))
     if kind == "MultiDiscrete":
         nvec, start = (np.array(value[key], np.int64) for key in ("nvec", "start"))
         return spaces.MultiDiscrete(nvec, start=start)
     if kind == "MultiBinary":
         n = value["n"]
-        return spaces.MultiBinary(list(_shape(n)) if isinstance(n, list) else _shape([n])[0])
+        return spaces.MultiBinary(list(_parse_shape(n)) if isinstance(n, list) else _parse_shape([n])[0])
     if kind == "Dict":
-        return spaces.Dict({str(key): _space(part, depth + 1) for key, part in value["subspaces"].items()})
+        return spaces.Dict({str(key): _parse_space(part, depth + 1) for key, part in value["subspaces"].items()})
     raise ValueError(f"its type must be Box, Discrete, MultiDiscrete, MultiBinary or Dict, found {_shortened(kind)}")
 
 
-def _numeric(name: Any) -> np.dtype[Any]:
+def _parse_dtype(name: Any) -> np.dtype[Any]:
     if not isinstance(name, str) or not re.fullmatch(r"bool|u?int(8|16|32|64)|float(16|32|64)", name):
         raise ValueError(f"its dtype must name numbers, found {_shortened(name)}")
     return np.dtype(name)
 
 
-def _whole(value: Any) -> int:
+def _parse_int(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**62:
-        raise ValueError(f"wanted is a whole number, found {_shortened(value)}")
+        raise ValueError(f"expected a whole number, found {_shortened(value)}")
     return value
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _parse_shape(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > 8:
-        raise ValueError(f"wanted is a shape of at most 8 numbers, found {_shortened(value)}")
-    shape, size = tuple(map(_whole, value)), 1
+        raise ValueError(f"expected a shape of at most 8 numbers, found {_shortened(value)}")
+    shape, size = tuple(map(_parse_int, value)), 1
     for count in shape:
         size *= count
         if count < 1 or size > _MAX_NUMBERS:
@@ -203,7 +206,7 @@ def _shape(value: Any) -> tuple[int, ...]:
     return shape
 
 
-def _bounds(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def _parse_bounds(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     bounds = np.array(value, dtype)
     if bounds.shape not in (shape, ()) or (dtype.kind == "f" and np.isnan(bounds).any()):
         raise ValueError(f"bounds must be numbers of shape {shape}, found shape {bounds.shape}")

@@ -1,6 +1,7 @@
-"""Minari datasets on this disk: a folder of metadata and episodes, read and written without the minari package.
+"""Local Minari datasets: a folder of metadata and episodes, read and written without the minari package.
 
-That package makes the environment from the metadata where they lack a space, and so runs what they name. We never do.
+If the metadata lack a space, that package creates the environment and so runs the code that they name. This module
+never does.
 """
 
 import io
@@ -23,13 +24,13 @@ from rl_training.datasets.formats import (
     arrow_numbers,
     check_file,
     check_size,
-    damage_told,
     hdf5_array,
     hdf5_member,
+    import_optional,
     open_hdf5,
     open_parquet,
-    optional,
     read_parquet_table,
+    report_damage,
 )
 from rl_training.datasets.metadata import (
     MAX_TEXT,
@@ -39,14 +40,13 @@ from rl_training.datasets.metadata import (
     space_from_json,
     space_to_json,
 )
-from rl_training.datasets.transitions import Transitions, assemble
+from rl_training.datasets.transitions import PER_STEP, Transitions, build_transitions
 from rl_training.errors import DatasetError
 
 METADATA, HDF5_FILE = "metadata.json", "main_data.hdf5"
-_FLAT = ("rewards", "terminations", "truncations")
-_VERSION = "0.5.4"  # of the package whose layout this is
+_VERSION = "0.5.4"  # of the minari package whose layout is written
 
-# A column of an episode: the bytes it will take, and the function that reads it.
+# A column of an episode: the bytes that it needs, and the function that reads it.
 _Column: TypeAlias = tuple[int, Callable[[], np.ndarray]]
 _Episode: TypeAlias = dict[str, _Column]
 
@@ -57,13 +57,13 @@ class _Layout(NamedTuple):
     jpeg: bool  # whether images are JPEG files, one per frame
 
 
-def local_dataset(dataset_id: str, name: str = "dataset_id") -> Path:
-    """Find a dataset by its id where the minari package keeps those it has downloaded; none is downloaded here.
+def find_local_dataset(dataset_id: str, name: str = "dataset_id") -> Path:
+    """Return the folder of a dataset that the minari package has downloaded, by its id; nothing is downloaded here.
 
-    `name`: of the setting that gives the id, for messages.
+    `name`: the setting that holds the id, for messages.
     """
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)*", dataset_id) or ".." in dataset_id:
-        raise DatasetError(f"{name} must be such as mujoco/hopper/medium-v0, got {dataset_id!r}")
+        raise DatasetError(f"{name} must be an id such as mujoco/hopper/medium-v0, got {dataset_id!r}")
     root = Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
     if not (root / dataset_id).is_dir():
         raise DatasetError(
@@ -73,40 +73,57 @@ def local_dataset(dataset_id: str, name: str = "dataset_id") -> Path:
 
 
 def is_minari(path: Path) -> bool:
-    return any((folder / METADATA).is_file() for folder in (path / "data", path))
+    return _data_folder(path) is not None
+
+
+def _data_folder(path: Path) -> Path | None:
+    return next((folder for folder in (path / "data", path) if (folder / METADATA).is_file()), None)
 
 
 def read_minari(path: Path, *, allow_entry_points: bool = False) -> Transitions:
-    """Read a dataset's folder. Episodes hold one observation more than steps, so that every successor is known."""
-    folder = next((folder for folder in (path / "data", path) if (folder / METADATA).is_file()), None)
+    """Read the folder of a dataset. Episodes hold one observation more than steps, so every next one is known."""
+    folder = _data_folder(path)
     if folder is None:
-        raise DatasetError(f"{path} is no Minari dataset: it has no file data/{METADATA}")
-    check_file(folder / METADATA)
-    if (folder / METADATA).stat().st_size > MAX_TEXT:
-        raise DatasetError(f"{folder / METADATA} has more than {MAX_TEXT:,} bytes")
-    metadata = parse_json((folder / METADATA).read_bytes(), str(folder / METADATA))
+        raise DatasetError(f"{path} is not a Minari dataset: it has no file data/{METADATA}")
+    metadata = _read_metadata(folder / METADATA)
     refuse_entry_points(metadata, str(path), allowed=allow_entry_points)
     env_id = plain_env_id(_env_id(metadata), str(path), allow_entry_points=allow_entry_points)
+    layout = _Layout(path, _declared_spaces(metadata, path), bool(metadata.get("jpeg_encoding", True)))
+    columns = _read_columns(folder, metadata, layout)
+    steps = metadata.get("total_steps")
+    if steps is not None and steps != len(columns["rewards"]):
+        raise DatasetError(f"{path}: the metadata declare {steps:,} steps, but there are {len(columns['rewards']):,}")
+    return build_transitions(columns, source=str(path), spaces=layout.spaces, env_id=env_id)
+
+
+def _read_metadata(file: Path) -> dict[str, Any]:
+    check_file(file)
+    if file.stat().st_size > MAX_TEXT:
+        raise DatasetError(f"{file} has more than {MAX_TEXT:,} bytes")
+    return parse_json(file.read_bytes(), str(file))
+
+
+def _declared_spaces(metadata: dict[str, Any], path: Path) -> Spaces:
     observation, action = (
         space_from_json(metadata.get(f"{role}_space"), f"{path}: {role}_space") for role in ("observation", "action")
     )
     if observation is None or action is None:
         raise DatasetError(f"{path}: the metadata must declare observation_space and action_space")
-    count, steps = (metadata.get(f"total_{what}") for what in ("episodes", "steps"))
+    return Spaces(observation, action)
+
+
+def _read_columns(folder: Path, metadata: dict[str, Any], layout: _Layout) -> dict[str, np.ndarray]:
+    path, count = layout.path, metadata.get("total_episodes")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise DatasetError(f"{path}: total_episodes in the metadata must be at least 1, found {count!r}")
-    layout = _Layout(path, Spaces(observation, action), bool(metadata.get("jpeg_encoding", True)))
     data_format = metadata.get("data_format", "hdf5")
     if data_format == "hdf5":
         with open_hdf5(folder / HDF5_FILE) as file:
-            columns = _join(path, [_hdf5_episode(file, number, layout) for number in _all_episodes(file, count, path)])
-    elif data_format in ("arrow", "parquet"):
-        columns = _join(path, [_arrow_episode(folder, number, layout, data_format) for number in range(count)])
-    else:
-        raise DatasetError(f"{path}: data_format must be hdf5, arrow or parquet, found {data_format!r}")
-    if steps is not None and steps != len(columns["rewards"]):
-        raise DatasetError(f"{path}: the metadata tell of {steps:,} steps, but there are {len(columns['rewards']):,}")
-    return assemble(columns, source=str(path), spaces=layout.spaces, env_id=env_id)
+            numbers = _episode_numbers(file, count, path)
+            return _join_episodes(path, [_hdf5_episode(file, number, layout) for number in numbers])
+    if data_format in ("arrow", "parquet"):
+        return _join_episodes(path, [_arrow_episode(folder, number, layout, data_format) for number in range(count)])
+    raise DatasetError(f"{path}: data_format must be hdf5, arrow or parquet, found {data_format!r}")
 
 
 def _env_id(metadata: dict[str, Any]) -> object:
@@ -114,24 +131,19 @@ def _env_id(metadata: dict[str, Any]) -> object:
     return parse_json(spec, "env_spec").get("id") if isinstance(spec, str) else None
 
 
-def _join(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.ndarray]:
-    """Read all episodes, one after the other, once it is known that they fit: twice, for the next observations."""
+def _join_episodes(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.ndarray]:
+    """Read and join all episodes after checking that they fit in memory twice, for the next observations."""
     check_size(2 * sum(size for episode in episodes for size, _ in episode.values()), path)
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in ("observations", "next_observations", "actions", *_FLAT)}
+    parts: dict[str, list[np.ndarray]] = {
+        name: [] for name in ("observations", "next_observations", "actions", *PER_STEP)
+    }
     for number, episode in enumerate(episodes):
         read = {name: load() for name, (_, load) in episode.items()}
-        steps = len(read["rewards"])
-        wanted = {name: steps + (name == "observations") for name in read}
-        for name, array in read.items():
-            if len(array) != wanted[name]:
-                raise DatasetError(
-                    f"{path}: episode {number} has {steps:,} rewards and {len(array):,} {name}, "
-                    f"wanted are {wanted[name]:,}"
-                )
-        if steps == 0:
+        _check_lengths(read, number, path)
+        if len(read["rewards"]) == 0:
             continue
         truncations = read["truncations"].copy()
-        truncations[-1] |= not read["terminations"][-1]  # where the recording stops, the episode was cut
+        truncations[-1] |= not read["terminations"][-1]  # where the recording stops, the episode was truncated
         obs = read.pop("observations")
         for name, array in (read | {"truncations": truncations}).items():
             parts[name].append(array)
@@ -146,19 +158,29 @@ def _join(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.ndarray]:
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
+def _check_lengths(columns: dict[str, np.ndarray], number: int, path: Path) -> None:
+    steps = len(columns["rewards"])
+    for name, array in columns.items():
+        expected = steps + (name == "observations")
+        if len(array) != expected:
+            raise DatasetError(
+                f"{path}: episode {number} has {steps:,} rewards and {len(array):,} {name}, expected {expected:,}"
+            )
+
+
 # --- Episodes in HDF5 ------------------------------------------------------------------------------------------------
 
 
-def _all_episodes(file: Any, count: int, path: Path) -> Iterator[int]:
+def _episode_numbers(file: Any, count: int, path: Path) -> Iterator[int]:
     found = sum(name.startswith("episode_") for name in file)
     if found != count:
-        raise DatasetError(f"{path}: the metadata tell of {count:,} episodes, but there are {found:,}")
+        raise DatasetError(f"{path}: the metadata declare {count:,} episodes, but there are {found:,}")
     yield from range(count)
 
 
 def _hdf5_episode(file: Any, number: int, layout: _Layout) -> _Episode:
     group = hdf5_member(file, f"episode_{number}", layout.path)
-    episode = {name: _hdf5_column(group, name, layout) for name in _FLAT}
+    episode = {name: _hdf5_column(group, name, layout) for name in PER_STEP}
     episode["observations"] = _hdf5_elements(group, "observations", layout.spaces.observation, layout)
     episode["actions"] = _hdf5_elements(group, "actions", layout.spaces.action, layout)
     return episode
@@ -171,7 +193,7 @@ def _hdf5_column(group: Any, name: str, layout: _Layout) -> _Column:
 
 
 def _hdf5_elements(group: Any, name: str, space: gym.Space[Any], layout: _Layout) -> _Column:
-    """Elements of a space: an array, images as JPEG files, or a group for each level of a Dict."""
+    """Return a column of elements of a space: an array, images as JPEG files, or a group for each level of a Dict."""
     if isinstance(space, PackedSpace):
         leaves = []
         for leaf in space.leaves:
@@ -179,15 +201,17 @@ def _hdf5_elements(group: Any, name: str, space: gym.Space[Any], layout: _Layout
             for key in leaf.path[:-1]:
                 inner = hdf5_member(inner, key, layout.path)
             leaves.append(_hdf5_elements(inner, leaf.path[-1], leaf.space, layout))
-        return _packed(space, leaves, layout.path)
+        return _pack_column(space, leaves, layout.path)
     if layout.jpeg and _is_image(space):
         dataset = hdf5_member(group, name, layout.path)
-        return math.prod((len(dataset), *(space.shape or ()))), lambda: _decoded(list(dataset[()]), space, layout.path)
+        return math.prod((len(dataset), *(space.shape or ()))), lambda: _decode_jpegs(
+            list(dataset[()]), space, layout.path
+        )
     return _hdf5_column(group, name, layout)
 
 
-def _packed(space: PackedSpace, leaves: Sequence[_Column], path: Path) -> _Column:
-    """Write the parts of Dict observations into rows of bytes."""
+def _pack_column(space: PackedSpace, leaves: Sequence[_Column], path: Path) -> _Column:
+    """Return a column of Dict observations, packed into rows of bytes, from the columns of their parts."""
 
     def read() -> np.ndarray:
         arrays = [load() for _, load in leaves]
@@ -202,21 +226,21 @@ def _packed(space: PackedSpace, leaves: Sequence[_Column], path: Path) -> _Colum
 
 
 def _is_image(space: gym.Space[Any]) -> bool:
-    """Tell, as Minari does, which spaces have their elements stored as JPEG files."""
+    """Return whether elements of a space are stored as JPEG files, by the rule of Minari."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
         return False
     return min(space.shape[:2]) >= 32 and bool((space.low == 0).all() and (space.high == 255).all())
 
 
-def _decoded(frames: Sequence[Any], space: gym.Space[Any], path: Path) -> np.ndarray:
-    image = optional("PIL.Image", f"the images of {path}")
+def _decode_jpegs(frames: Sequence[Any], space: gym.Space[Any], path: Path) -> np.ndarray:
+    image = import_optional("PIL.Image", f"the images of {path}")
     shape = tuple(space.shape or ())
     rows = np.empty((len(frames), *shape), np.uint8)
     for number, frame in enumerate(frames):
-        with damage_told(path, "a sequence of JPEG images"):
+        with report_damage(path, "a sequence of JPEG images"):
             picture = image.open(io.BytesIO(bytes(frame)), formats=("JPEG",))
             if (picture.height, picture.width) != shape[:2]:  # known before it is decoded
-                raise DatasetError(f"{path}: image {number} is {picture.size}, wanted is shape {shape}")
+                raise DatasetError(f"{path}: image {number} is {picture.size}, expected shape {shape}")
             rows[number] = np.asarray(picture, np.uint8).reshape(shape)
     return rows
 
@@ -225,18 +249,21 @@ def _decoded(frames: Sequence[Any], space: gym.Space[Any], path: Path) -> np.nda
 
 
 def _arrow_episode(folder: Path, number: int, layout: _Layout, data_format: str) -> _Episode:
-    """A file per episode; all columns are as long as the observations, those of steps are padded by one row."""
+    """Return the columns of an episode, which has its own file.
+
+    All columns of the file are as long as the observations; those of steps are padded by one row.
+    """
     files = sorted((folder / str(number)).glob(f"*.{data_format}"))
     if len(files) != 1:
         raise DatasetError(f"{layout.path}: episode {number} must be one {data_format} file, found {len(files)}")
     (file,) = files
     check_file(file)
     table = _read_table(file, data_format)
-    missing = [name for name in ("observations", "actions", *_FLAT) if name not in table.column_names]
+    missing = [name for name in ("observations", "actions", *PER_STEP) if name not in table.column_names]
     if missing:
         raise DatasetError(f"{file} has no column {' and no '.join(map(repr, missing))}")
     steps = len(table) - 1
-    columns = {name: arrow_numbers(table.column(name), name, file) for name in _FLAT}
+    columns = {name: arrow_numbers(table.column(name), name, file) for name in PER_STEP}
     columns["observations"] = _arrow_elements(table.column("observations"), layout.spaces.observation, layout)
     columns["actions"] = _arrow_elements(table.column("actions"), layout.spaces.action, layout)
     episode = {name: array if name == "observations" else array[:steps] for name, array in columns.items()}
@@ -244,18 +271,18 @@ def _arrow_episode(folder: Path, number: int, layout: _Layout, data_format: str)
 
 
 def _read_table(file: Path, data_format: str) -> Any:
-    with damage_told(file, f"a file of the format {data_format}"):
+    with report_damage(file, f"a file of the format {data_format}"):
         if data_format == "parquet":
             with open_parquet(file) as opened:
-                known = [name for name in ("observations", "actions", *_FLAT) if name in opened.schema_arrow.names]
+                known = [name for name in ("observations", "actions", *PER_STEP) if name in opened.schema_arrow.names]
                 return read_parquet_table(opened, known, file)
         check_size(file.stat().st_size, file)
-        with optional("pyarrow.ipc", f"the dataset {file}").open_file(str(file)) as reader:
+        with import_optional("pyarrow.ipc", f"the dataset {file}").open_file(str(file)) as reader:
             return reader.read_all()
 
 
 def _arrow_elements(column: Any, space: gym.Space[Any], layout: _Layout) -> np.ndarray:
-    arrow = optional("pyarrow", f"the dataset {layout.path}")
+    arrow = import_optional("pyarrow", f"the dataset {layout.path}")
     column = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
     if isinstance(space, PackedSpace):
         leaves = []
@@ -266,42 +293,33 @@ def _arrow_elements(column: Any, space: gym.Space[Any], layout: _Layout) -> np.n
                     raise DatasetError(f"{layout.path}: observations have no part {leaf.name!r}")
                 inner = inner.field(key)
             leaves.append(_arrow_elements(inner, leaf.space, layout))
-        _, read = _packed(space, [(leaf.nbytes, lambda leaf=leaf: leaf) for leaf in leaves], layout.path)  # type: ignore[misc]
+        _, read = _pack_column(space, [(leaf.nbytes, lambda leaf=leaf: leaf) for leaf in leaves], layout.path)  # type: ignore[misc]
         return read()
     if layout.jpeg and _is_image(space):
-        return _decoded(column.to_pylist(), space, layout.path)
+        return _decode_jpegs(column.to_pylist(), space, layout.path)
     array = arrow_numbers(column, "elements", layout.path)
-    wanted = (len(array), *(space.shape or ()))
-    if array.size != math.prod(wanted):
-        raise DatasetError(f"{layout.path}: elements of {space} must have shape {wanted}, found {array.shape}")
-    return array.reshape(wanted)
+    expected = (len(array), *(space.shape or ()))
+    if array.size != math.prod(expected):
+        raise DatasetError(f"{layout.path}: elements of {space} must have shape {expected}, found {array.shape}")
+    return array.reshape(expected)
 
 
 # --- Writing ---------------------------------------------------------------------------------------------------------
 
 
 def write_minari(transitions: Transitions, path: Path, *, name: str = "") -> None:
-    """Write a folder that `minari.load_dataset` reads if it lies among its datasets; images are not compressed."""
-    h5py = optional("h5py", "a Minari dataset")
+    """Write a folder that `minari.load_dataset` can read from its datasets folder; images are not compressed."""
+    h5py = import_optional("h5py", "a Minari dataset")
     known = transitions.spaces
     if known is None:
-        raise DatasetError(f"{transitions.source} does not declare its spaces, which a Minari dataset must")
+        raise DatasetError(f"{transitions.source} does not declare its spaces, but a Minari dataset must")
     folder, name = path / "data", name or path.name
     folder.mkdir(parents=True)
-    ends = transitions.terminations | transitions.truncations
-    ends[-1] = True
-    bounds = [0, *(np.flatnonzero(ends) + 1).tolist()]
     with h5py.File(folder / HDF5_FILE, "w", track_order=True) as file:
-        for number, (start, end) in enumerate(itertools.pairwise(bounds)):
-            group, rows = file.create_group(f"episode_{number}"), slice(start, end)
-            group.attrs.update({"id": number, "total_steps": end - start})
-            obs = np.concatenate([transitions.observations[rows], transitions.next_observations[end - 1 : end]])
-            _write_elements(group, "observations", obs, known.observation)
-            for column in ("actions", *_FLAT):
-                group.create_dataset(column, data=getattr(transitions, column)[rows], fletcher32=True)
+        num_episodes = _write_episodes(file, transitions, known.observation)
     metadata = {
         "dataset_id": name if re.search(r"-v\d+$", name) else f"{name}-v0",
-        "total_episodes": len(bounds) - 1,
+        "total_episodes": num_episodes,
         "total_steps": len(transitions),
         "data_format": "hdf5",
         "jpeg_encoding": False,
@@ -318,6 +336,21 @@ def write_minari(transitions: Transitions, path: Path, *, name: str = "") -> Non
     if spec is not None and isinstance(spec.entry_point, str):
         metadata["env_spec"] = spec.to_json()
     (folder / METADATA).write_text(json.dumps(metadata), "utf-8")
+
+
+def _write_episodes(file: Any, transitions: Transitions, observation: gym.Space[Any]) -> int:
+    """Write one group per episode and return their number."""
+    ends = transitions.terminations | transitions.truncations
+    ends[-1] = True
+    bounds = [0, *(np.flatnonzero(ends) + 1).tolist()]
+    for number, (start, end) in enumerate(itertools.pairwise(bounds)):
+        group, rows = file.create_group(f"episode_{number}"), slice(start, end)
+        group.attrs.update({"id": number, "total_steps": end - start})
+        obs = np.concatenate([transitions.observations[rows], transitions.next_observations[end - 1 : end]])
+        _write_elements(group, "observations", obs, observation)
+        for column in ("actions", *PER_STEP):
+            group.create_dataset(column, data=getattr(transitions, column)[rows], fletcher32=True)
+    return len(bounds) - 1
 
 
 def _write_elements(group: Any, name: str, rows: np.ndarray, space: gym.Space[Any]) -> None:

@@ -1,4 +1,4 @@
-"""`TransitionDataset`: recorded transitions to learn from, checked once and then never changed."""
+"""`TransitionDataset`: recorded transitions to learn from, checked once and never changed."""
 
 from dataclasses import dataclass, field, replace
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from rl_training.core.spaces import Spaces, observation_field, transition_fields
 from rl_training.datasets.checks import (
-    agreed_spaces,
-    cast,
+    cast_column,
+    check_actions,
     check_observations,
-    check_own_actions,
+    from_env_actions,
     refuse_non_finite,
-    to_own_actions,
+    resolve_spaces,
 )
 from rl_training.datasets.transitions import Transitions
 from rl_training.errors import DatasetError
@@ -19,10 +19,11 @@ from rl_training.errors import DatasetError
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TransitionDataset:
-    """N transitions in the order in which they were taken; arrays that cannot be written to.
+    """N transitions in the order in which they were recorded, as read-only arrays.
 
-    `actions` are ours: in [-1, 1] for a Box, indices from 0 for choices. `terminated` stops a target, `truncated` does
-    not: `next_obs` is the true successor in either case. An episode ends at a row with one of them, and at the last.
+    `actions` are in [-1, 1] for a Box, and indices from 0 for choices. Targets bootstrap at `truncated` and not at
+    `terminated`; `next_obs` is the true next observation in either case. An episode ends at a row with one of these
+    flags, and at the last row.
     """
 
     obs: np.ndarray
@@ -34,24 +35,24 @@ class TransitionDataset:
     spaces: Spaces
     env_id: str = ""  # empty if unknown
     source: str = "the dataset"  # for messages
-    episode_ends: np.ndarray = field(init=False)  # the rows that are the last of their episode, ascending
+    episode_ends: np.ndarray = field(init=False)  # the last row of each episode, ascending
 
     def __post_init__(self) -> None:
         fields = {**transition_fields(self.spaces), "truncated": transition_fields(self.spaces)["terminated"]}
         rows = len(self.rewards)
         if rows == 0:
             raise DatasetError(f"{self.source} is empty: it has no rows")
-        for name, wanted in fields.items():
+        for name, expected in fields.items():
             array = getattr(self, name)
-            if array.shape != (rows, *wanted.shape) or array.dtype != wanted.dtype:
+            if array.shape != (rows, *expected.shape) or array.dtype != expected.dtype:
                 raise DatasetError(
-                    f"{self.source}: {name} must have shape {(rows, *wanted.shape)} and dtype {wanted.dtype}, "
+                    f"{self.source}: {name} must have shape {(rows, *expected.shape)} and dtype {expected.dtype}, "
                     f"found {array.shape} and {array.dtype}"
                 )
         for name in ("obs", "next_obs"):
             check_observations(name, getattr(self, name), self.spaces.observation, self.source)
         refuse_non_finite("rewards", self.rewards, self.source)
-        check_own_actions(self.actions, self.spaces.action, self.source)
+        check_actions(self.actions, self.spaces.action, self.source)
         ends = self.terminated | self.truncated
         ends[-1] = True
         object.__setattr__(self, "episode_ends", np.flatnonzero(ends))
@@ -61,23 +62,23 @@ class TransitionDataset:
             object.__setattr__(self, name, view)
 
     @classmethod
-    def of(cls, transitions: Transitions, env_spaces: Spaces | None = None) -> "TransitionDataset":
-        """Make a dataset of what a file holds. `env_spaces`: of the environment that it is for, if there is one."""
+    def from_transitions(cls, transitions: Transitions, env_spaces: Spaces | None = None) -> "TransitionDataset":
+        """Build a dataset from the columns of a file. `env_spaces`: those of the environment, if there is one."""
         source = transitions.source
-        known = agreed_spaces(transitions, env_spaces)
+        known = resolve_spaces(transitions, env_spaces)
         observation = observation_field(known.observation)
         obs, next_obs = (
-            cast(name, array, observation.shape, observation.dtype, source)
+            cast_column(name, array, observation.shape, observation.dtype, source)
             for name, array in (
                 ("observations", transitions.observations),
                 ("next_observations", transitions.next_observations),
             )
         )
-        with np.errstate(over="ignore"):  # what a float32 cannot hold is refused as not finite
+        with np.errstate(over="ignore"):  # a value that float32 cannot hold is rejected as not finite
             rewards = transitions.rewards.astype(np.float32)
         return cls(
             obs=obs,
-            actions=to_own_actions(transitions.actions, known.action, source),
+            actions=from_env_actions(transitions.actions, known.action, source),
             rewards=rewards,
             next_obs=next_obs,
             terminated=transitions.terminations,
@@ -99,17 +100,17 @@ class TransitionDataset:
         return lengths
 
     def episode_returns(self) -> np.ndarray:
-        """The sum of each episode's rewards, (episodes,) float64."""
+        """Return the sum of the rewards of each episode, (episodes,) float64."""
         returns: np.ndarray = np.add.reduceat(self.rewards.astype(np.float64), self.episode_starts)
         return returns
 
     def split(self, held_out: float, seed: int) -> tuple["TransitionDataset", "TransitionDataset"]:
-        """Part off a share of the episodes, whole ones, drawn by `seed`: (to learn from, held out)."""
+        """Split off a share of the episodes, chosen at random by `seed`: (to learn from, held out)."""
         episodes = len(self.episode_ends)
         if not 0.0 < held_out < 1.0:
             raise DatasetError(f"held_out must be in (0, 1), got {held_out}")
         if episodes < 2:
-            raise DatasetError(f"{self.source} has a single episode: of it none can be held out; set held_out to 0")
+            raise DatasetError(f"{self.source} has a single episode, so none can be held out; set held_out to 0")
         count = min(max(1, round(held_out * episodes)), episodes - 1)
         chosen = np.zeros(episodes, np.bool_)
         chosen[np.random.default_rng(seed).permutation(episodes)[:count]] = True
@@ -117,17 +118,18 @@ class TransitionDataset:
         return self._rows(~rows), self._rows(rows)
 
     def first(self, count: int) -> "TransitionDataset":
-        """Give the first so many rows; the episode that this cuts ends there."""
+        """Return the first `count` rows; an episode that continues beyond them ends there."""
         return self if count >= len(self) else self._rows(np.arange(len(self)) < count)
 
     def with_shuffled_actions(self, seed: int) -> "TransitionDataset":
-        """Give every observation the action of another row: a control, whose actions follow from nothing."""
+        """Return a copy whose actions are permuted over all rows: a control, independent of the observations."""
         return replace(self, actions=np.random.default_rng(seed).permutation(self.actions))
 
     def _rows(self, chosen: np.ndarray) -> "TransitionDataset":
-        """Give the chosen rows; whole episodes, so that each still ends with a row that says so."""
+        """Return the chosen rows as a dataset."""
         truncated = self.truncated.copy()
-        truncated[-1] |= not self.terminated[-1]  # an open end is an end only as long as it is the last row
+        # The last episode may have neither flag at its end: it ends only because no row follows. Mark it.
+        truncated[-1] |= not self.terminated[-1]
         return TransitionDataset(
             obs=self.obs[chosen],
             actions=self.actions[chosen],

@@ -1,4 +1,4 @@
-"""Transitions as files hold them: the environment's own actions, one row per step, and where episodes end."""
+"""Transitions as files hold them: actions of the environment, one row per step, flags where episodes end."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -12,8 +12,8 @@ from rl_training.errors import DatasetError
 
 log = logging.getLogger("rl_training")
 
-# Our name of each column, and those that it has in files: Minari's, ours for batches, D4RL's.
-NAMES = {
+# The name of each column, and its names in files: those of Minari, of the library's batches, and of D4RL.
+COLUMN_NAMES = {
     "observations": ("observations", "obs"),
     "actions": ("actions",),
     "rewards": ("rewards",),
@@ -21,8 +21,8 @@ NAMES = {
     "terminations": ("terminations", "terminated", "terminals"),
     "truncations": ("truncations", "truncated", "timeouts"),
 }
-_MERGED = ("dones", "done")  # which of the two an episode's end was cannot be told from these
-_PER_STEP = ("rewards", "terminations", "truncations")  # one number per row
+_MERGED_ENDS = ("dones", "done")  # these do not distinguish termination from truncation
+PER_STEP = ("rewards", "terminations", "truncations")  # one number per row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,27 +43,30 @@ class Transitions:
     env_id: str = ""
 
     def columns(self) -> dict[str, np.ndarray]:
-        return {name: getattr(self, name) for name in NAMES}
+        return {name: getattr(self, name) for name in COLUMN_NAMES}
 
     def __len__(self) -> int:
         return len(self.rewards)
 
 
-def find_columns(found: Iterable[str], source: str) -> dict[str, str]:
-    """Give the file's name of each column of ours that it has; refuse a file that lacks one it must have."""
+def match_columns(found: Iterable[str], source: str) -> dict[str, str]:
+    """Return the name in the file of each known column that it has; raise `DatasetError` if a required one is missing.
+
+    `found`: the names in the file.
+    """
     found = list(found)
     names: dict[str, str] = {}
-    for ours, known in NAMES.items():
+    for column, known in COLUMN_NAMES.items():
         present = [name for name in known if name in found]
         if len(present) > 1:
-            raise DatasetError(f"{source} has {' and '.join(map(repr, present))}: one of them must go")
+            raise DatasetError(f"{source} has {' and '.join(map(repr, present))}: remove all but one of them")
         if present:
-            names[ours] = present[0]
-    merged = next((name for name in _MERGED if name in found), None)
+            names[column] = present[0]
+    merged = next((name for name in _MERGED_ENDS if name in found), None)
     if merged is not None and not {"terminations", "truncations"} <= names.keys():
         raise DatasetError(
             f"{source} has {merged!r}, which merges terminations with time limits; "
-            "it must hold 'terminations' and 'truncations' apart"
+            "it must have separate columns 'terminations' and 'truncations'"
         )
     missing = [name for name in ("observations", "actions", "rewards", "terminations") if name not in names]
     if missing:
@@ -72,44 +75,46 @@ def find_columns(found: Iterable[str], source: str) -> dict[str, str]:
     if not {"truncations", "next_observations"} & names.keys():
         raise DatasetError(
             f"{source} has neither 'truncations' nor 'next_observations': "
-            "where an episode was cut by a time limit cannot be told"
+            "one of them is needed to know where a time limit ended an episode"
         )
     return names
 
 
-def assemble(columns: Mapping[str, Any], *, source: str, spaces: Spaces | None = None, env_id: str = "") -> Transitions:
-    """Check the columns of a file, by our names, against each other, and derive those that it lacks."""
-    arrays = {name: _numbers(name, values, source) for name, values in columns.items()}
-    for name in _PER_STEP:
+def build_transitions(
+    columns: Mapping[str, Any], *, source: str, spaces: Spaces | None = None, env_id: str = ""
+) -> Transitions:
+    """Check the columns of a file against each other, and derive the missing ones. `columns`: by known names."""
+    arrays = {name: _as_numbers(name, values, source) for name, values in columns.items()}
+    for name in PER_STEP:
         if name in arrays:
             arrays[name] = _one_per_row(name, arrays[name], source)
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-        raise DatasetError(f"{source}: columns must be of one length, found {told}")
+        found = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        raise DatasetError(f"{source}: columns must be of one length, found {found}")
     if not lengths["rewards"]:
         raise DatasetError(f"{source} is empty: it has no rows")
     for name in ("terminations", "truncations"):
         if name in arrays:
-            arrays[name] = _flags(name, arrays[name], source)
+            arrays[name] = _as_flags(name, arrays[name], source)
     obs, next_obs = arrays["observations"], arrays.get("next_observations")
     if next_obs is None:
         arrays = _with_successors(arrays, source)
     elif next_obs.shape != obs.shape:
         raise DatasetError(f"{source}: next_observations have shape {next_obs.shape}, but observations {obs.shape}")
     elif "truncations" not in arrays:
-        arrays["truncations"] = _jumps(obs, next_obs) & ~arrays["terminations"]
+        arrays["truncations"] = _find_jumps(obs, next_obs) & ~arrays["terminations"]
     return Transitions(source=source, spaces=spaces, env_id=env_id, **arrays)
 
 
 def rows_with(flags: np.ndarray) -> np.ndarray:
-    """Tell which rows have a flag set anywhere: (rows, ...) to (rows,)."""
-    found: np.ndarray = np.asarray(flags.reshape(len(flags), -1).any(axis=1))
-    return found
+    """Return which rows have any flag set: (rows, ...) to (rows,)."""
+    rows: np.ndarray = np.asarray(flags.reshape(len(flags), -1).any(axis=1))
+    return rows
 
 
 def refuse_rows(bad: np.ndarray, values: np.ndarray, problem: str, source: str) -> None:
-    """Refuse a column in which a row is bad: say how many are, and show the first."""
+    """Raise `DatasetError` if any row is bad; the message counts them and shows the first one."""
     if bad.any():
         raise DatasetError(f"{source}: {describe_rows(bad, values, problem)}")
 
@@ -120,7 +125,7 @@ def describe_rows(bad: np.ndarray, values: np.ndarray, problem: str) -> str:
     return f"{problem} in {int(bad.sum()):,} of {len(bad):,} rows, first in row {first:,}: {shown}"
 
 
-def _numbers(name: str, values: Any, source: str) -> np.ndarray:
+def _as_numbers(name: str, values: Any, source: str) -> np.ndarray:
     array = np.asarray(values)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise DatasetError(f"{source}: {name} must be numbers, found dtype {array.dtype}")
@@ -137,14 +142,14 @@ def _one_per_row(name: str, array: np.ndarray, source: str) -> np.ndarray:
     return array
 
 
-def _flags(name: str, array: np.ndarray, source: str) -> np.ndarray:
+def _as_flags(name: str, array: np.ndarray, source: str) -> np.ndarray:
     if array.dtype != np.bool_:
         refuse_rows((array != 0) & (array != 1), array, f"{name} must be 0 or 1, but are not", source)
     return array.astype(np.bool_)
 
 
-def _jumps(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
-    """Tell where the next row is not the successor: an episode ended there, and was cut if it did not terminate."""
+def _find_jumps(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
+    """Return where the next row is not the successor: an episode ended there, truncated if it did not terminate."""
     rows = len(obs)
     jumps = np.ones(rows, np.bool_)
     jumps[:-1] = rows_with(next_obs[:-1] != obs[1:])
@@ -152,10 +157,10 @@ def _jumps(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
 
 
 def _with_successors(arrays: dict[str, np.ndarray], source: str) -> dict[str, np.ndarray]:
-    """Derive next observations from the following rows; drop rows whose successor the file does not tell.
+    """Derive next observations from the following rows; drop rows whose next observation the file does not hold.
 
-    These are the last rows of truncated episodes and of the file: the row before then is the last of its episode, cut.
-    After a termination no target looks at the successor; the observation itself stands for it.
+    These are the last rows of truncated episodes and of the file. The row before then becomes the last of its episode,
+    marked as truncated. After a termination no target uses the next observation, so the observation itself is stored.
     """
     obs, terminations = arrays["observations"], arrays["terminations"]
     truncations = arrays["truncations"].copy()
@@ -163,7 +168,7 @@ def _with_successors(arrays: dict[str, np.ndarray], source: str) -> dict[str, np
     next_obs[terminations] = obs[terminations]
     unknown = truncations & ~terminations
     unknown[-1] = not terminations[-1]
-    # The row before a dropped one; where that ends an episode itself, the dropped row was an episode of its own.
+    # The row before a dropped one; if it terminates an episode, the dropped row was an episode of its own.
     before = np.flatnonzero(unknown[1:])
     truncations[before] |= ~terminations[before]
     keep = ~unknown

@@ -1,10 +1,10 @@
-"""Checkpoints: folders of safetensors files and a manifest, written so that no moment of death leaves half of one.
+"""Checkpoints: folders of safetensors files and a manifest, written so that a crash never leaves a partial one.
 
     checkpoints/step_000100000/{manifest.json, policy.safetensors, training.safetensors, memory.safetensors}
     checkpoints/latest, checkpoints/best          the name of such a folder, each in a small file
 
-A checkpoint is written into a temporary folder, synced, and renamed into place; only then do the pointers move.
-Nothing in a checkpoint is ever executed: tensors are safetensors, everything else is JSON.
+A checkpoint is written to a temporary folder, synced, and renamed; the pointers `latest` and `best` are updated after
+that. Nothing in a checkpoint is ever executed: tensors are safetensors, everything else is JSON.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ _NAME = re.compile(r"step_\d+")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A whole checkpoint on disk, its manifest read and its files verified."""
+    """A complete checkpoint on disk, with its manifest read and its files verified."""
 
     path: Path
     manifest: Mapping[str, Any]
@@ -55,7 +55,7 @@ class Checkpoint:
     def config(self) -> TrainConfig:
         try:
             return TrainConfig(**self.manifest["config"])
-        except ConfigError as error:  # another release wrote it, or an algorithm's package is not installed here
+        except ConfigError as error:  # another release wrote it, or the package of an algorithm is not installed here
             raise CheckpointError(f"{self.path} holds settings that are not valid here: {error}") from error
 
     @property
@@ -67,7 +67,7 @@ class Checkpoint:
         return is_resumable(self.manifest)
 
     def load(self, part: str) -> dict[str, Any]:
-        """Read one part ("policy", "training", "memory") back into the nested dict that was saved."""
+        """Return one part ("policy", "training", "memory") as the nested dict that was saved."""
         return unflatten(read_tensors(self.path / file_name(part)) | self.manifest["values"][part])
 
 
@@ -77,9 +77,9 @@ class Checkpoint:
 def save_checkpoint(
     folder: Path, *, config: TrainConfig, counters: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]
 ) -> Path:
-    """Write `parts` as the checkpoint of `counters["step"]` below `folder` and point `latest` at it.
+    """Write `parts` as the checkpoint of step `counters["step"]` in `folder`, and point `latest` at it.
 
-    Without the parts "training" and "memory" the checkpoint serves acting only and `latest` stays.
+    Without the parts "training" and "memory", the checkpoint serves acting only and `latest` does not change.
     """
 
     def write(temporary: Path) -> None:
@@ -95,23 +95,23 @@ def save_checkpoint(
         )
         write_synced(temporary / MANIFEST, text.encode())
 
-    target = _place(folder / checkpoint_name(counters["step"]), write)
+    target = _write_atomically(folder / checkpoint_name(counters["step"]), write)
     if TRAINING in parts:
         write_pointer(folder, "latest", target.name)
     return target
 
 
 def copy_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
-    """Let `folder` hold the checkpoint too; files are never changed once written, so links will do."""
+    """Copy a checkpoint into `folder`. Files are linked if possible: they never change once written."""
 
     def copy(temporary: Path) -> None:
         shutil.copytree(checkpoint.path, temporary, copy_function=link_or_copy)
 
-    return _place(folder / checkpoint_name(checkpoint.step), copy)
+    return _write_atomically(folder / checkpoint_name(checkpoint.step), copy)
 
 
-def _place(target: Path, write: Callable[[Path], None]) -> Path:
-    """Let `write` fill a temporary folder, then bring it to the disk and in place."""
+def _write_atomically(target: Path, write: Callable[[Path], None]) -> Path:
+    """Call `write` on a temporary folder, sync it to disk and rename it to `target`."""
     temporary = target.with_name(f".writing_{target.name}_{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -121,7 +121,7 @@ def _place(target: Path, write: Callable[[Path], None]) -> Path:
         _publish(temporary, target)
     except (OSError, shutil.Error) as error:
         raise CheckpointError(
-            f"the checkpoint {target} could not be written: {error}; earlier ones are whole"
+            f"the checkpoint {target} could not be written: {error}; earlier ones are intact"
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -131,10 +131,11 @@ def _place(target: Path, write: Callable[[Path], None]) -> Path:
 def _publish(temporary: Path, target: Path) -> None:
     """Rename `temporary` to `target`.
 
-    The state of a step is unique, so a whole checkpoint of that step says the same and stays: moving it aside would
-    open a moment without it. If it is a policy alone, the other files join it, the manifest that names them last.
+    The state of a step is unique, so an existing complete checkpoint of that step holds the same data. It is kept: to
+    replace it, there would be a moment without it. If it holds only a policy, the other files are added to it, the
+    manifest that names them last.
     """
-    if target.exists() and _agree(temporary, target):
+    if target.exists() and _holds_the_same(temporary, target):
         missing = [path for path in temporary.iterdir() if not (target / path.name).exists()]
         for path in [*missing, temporary / MANIFEST] if missing else []:
             path.replace(target / path.name)
@@ -146,12 +147,12 @@ def _publish(temporary: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
-def _agree(temporary: Path, target: Path) -> bool:
-    """Tell whether `target` is whole and holds the same as `temporary` wherever both hold something."""
+def _holds_the_same(temporary: Path, target: Path) -> bool:
+    """Return whether `target` is complete and has the same content in all files that both have."""
     if not is_whole(target):
         return False
-    ours, theirs = read_manifest(temporary)["sha256"], read_manifest(target)["sha256"]
-    return all(ours.get(name, digest) == digest for name, digest in theirs.items())
+    new, existing = read_manifest(temporary)["sha256"], read_manifest(target)["sha256"]
+    return all(new.get(name, digest) == digest for name, digest in existing.items())
 
 
 def _refuse_non_finite(tensors: Mapping[str, Tensor]) -> None:
@@ -159,19 +160,19 @@ def _refuse_non_finite(tensors: Mapping[str, Tensor]) -> None:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise TrainingError(
                 f"the network's parameter {name} is not finite: training has diverged and this state is not saved; "
-                "earlier checkpoints are whole. A smaller learning_rate or max_grad_norm usually helps"
+                "earlier checkpoints are intact. A smaller learning_rate or max_grad_norm usually helps"
             )
 
 
 def clear_stop_reason(path: Path) -> None:
-    """Let a checkpoint with which a run had ended be one on its way: the run goes on."""
+    """Remove the stop reason from the last checkpoint of a finished run: the run continues."""
     manifest = read_manifest(path)
     manifest["counters"]["stop_reason"] = ""
     write_atomic(path / MANIFEST, json.dumps(manifest, indent=1))
 
 
 def write_pointer(folder: Path, pointer: str, name: str) -> None:
-    """Let `latest` or `best` name a checkpoint, in one atomic step."""
+    """Point `latest` or `best` at a checkpoint, in one atomic step."""
     write_atomic(folder / pointer, f"{name}\n")
 
 
@@ -179,7 +180,7 @@ def write_pointer(folder: Path, pointer: str, name: str) -> None:
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Take a checkpoint out of sight in one step, then delete it: a death in between leaves no half of one."""
+    """Hide a checkpoint in one atomic step, then delete it: a crash in between leaves no partial checkpoint."""
     hidden = path.with_name(f".removing_{path.name}_{os.getpid()}")
     shutil.rmtree(hidden, ignore_errors=True)
     path.rename(hidden)
@@ -188,12 +189,12 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def prune_checkpoints(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints and those that `latest` and `best` name, and leftovers of deaths.
+    """Remove leftovers of crashes and all checkpoints except the newest `keep` and those of `latest` and `best`.
 
-    A policy alone counts only as `best`: it could not be resumed if the others were lost.
+    A checkpoint with only a policy is kept only as `best`: it could not be resumed if the others were lost.
     """
     kept = {*resumable_names(folder)[-keep:], read_pointer(folder, "latest"), read_pointer(folder, "best")}
-    with contextlib.suppress(OSError):  # what stays now goes the next time
+    with contextlib.suppress(OSError):  # what cannot be removed now is removed the next time
         for name in checkpoint_names(folder):
             if name not in kept:
                 remove_checkpoint(folder / name)
@@ -216,29 +217,29 @@ def step_of(name: str) -> int:
 
 
 def checkpoint_names(folder: Path) -> list[str]:
-    """Names of the checkpoint folders, oldest first."""
+    """Return the names of the checkpoint folders, oldest first."""
     names = (path.name for path in folder.glob("step_*") if path.is_dir())
     return sorted(filter(_NAME.fullmatch, names), key=step_of)
 
 
 def resumable_names(folder: Path) -> list[str]:
-    """Names of those that hold more than a policy, oldest first.
+    """Return the names of the checkpoints that hold more than a policy, oldest first.
 
-    The manifest decides, not the files: one that lost a file, or whose manifest cannot be read, is a run's state to be
-    mended, and to pass it over would be to lose it.
+    The manifest decides, not the files. A checkpoint that lost a file, or whose manifest cannot be read, counts as
+    resumable: the user may repair it, and skipping it would silently lose the state of a run.
     """
 
-    def is_policy_alone(path: Path) -> bool:
+    def has_only_policy(path: Path) -> bool:
         try:
             return not is_resumable(read_manifest(path))
         except (OSError, CheckpointError):
             return False
 
-    return [name for name in checkpoint_names(folder) if not is_policy_alone(folder / name)]
+    return [name for name in checkpoint_names(folder) if not has_only_policy(folder / name)]
 
 
 def read_pointer(folder: Path, pointer: str) -> str | None:
-    """Give the name of the checkpoint that `latest` or `best` names; None if there is no such checkpoint."""
+    """Return the name of the checkpoint that `latest` or `best` points at; None if there is no such checkpoint."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         name = (folder / pointer).read_text(encoding="utf-8").strip()
         if _NAME.fullmatch(name) and (folder / name).is_dir():
@@ -247,7 +248,7 @@ def read_pointer(folder: Path, pointer: str) -> str | None:
 
 
 def find_checkpoint(path: str | Path, pointer: str = "latest") -> Path:
-    """Find the checkpoint meant by a run folder, its `checkpoints` folder, or a checkpoint folder itself."""
+    """Return the checkpoint folder for a run folder, its `checkpoints` folder, or a checkpoint folder itself."""
     path = Path(path)
     if (path / MANIFEST).is_file():
         return path
@@ -256,7 +257,7 @@ def find_checkpoint(path: str | Path, pointer: str = "latest") -> Path:
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     name = read_pointer(folder, pointer)
     if pointer == "latest":
-        # After a death between a checkpoint and its pointer, the pointer is one behind.
+        # After a crash between writing a checkpoint and its pointer, the pointer names the previous one.
         names = resumable_names(folder) or checkpoint_names(folder)
         name = max([*names[-1:], *([name] if name else [])], key=step_of, default=None)
     if name is None:
@@ -265,34 +266,34 @@ def find_checkpoint(path: str | Path, pointer: str = "latest") -> Path:
 
 
 def open_checkpoint(path: Path, parts: Collection[str] | None = None) -> Checkpoint:
-    """Read a checkpoint's manifest and check every file (of `parts`) against it.
+    """Read the manifest of a checkpoint and verify its files, or those of `parts`.
 
-    Damage is named, with the next whole one.
+    The message about a damaged checkpoint names the newest intact one.
     """
     try:
         manifest = read_manifest(path)
         for name, expected in manifest["sha256"].items():
             if (parts is None or name.removesuffix(".safetensors") in parts) and sha256(path / name) != expected:
-                raise CheckpointError(f"{path / name} is damaged: its checksum is not the manifest's")
+                raise CheckpointError(f"{path / name} is damaged: its checksum differs from that in the manifest")
     except OSError as error:
-        raise CheckpointError(f"{path} is damaged: {error}{_offer_another(path)}") from None
+        raise CheckpointError(f"{path} is damaged: {error}{_suggest_another(path)}") from None
     except CheckpointError as error:
-        raise CheckpointError(f"{error}{_offer_another(path)}") from None
+        raise CheckpointError(f"{error}{_suggest_another(path)}") from None
     return Checkpoint(path, manifest)
 
 
 def is_whole(path: Path) -> bool:
-    """Tell whether every file of a checkpoint is what its manifest says."""
+    """Return whether every file of a checkpoint has the checksum in its manifest."""
     try:
         return all(sha256(path / name) == expected for name, expected in read_manifest(path)["sha256"].items())
     except (OSError, CheckpointError):
         return False
 
 
-def _offer_another(damaged: Path) -> str:
-    """Name the newest other checkpoint that is whole, if there is one; rather one that can be resumed."""
+def _suggest_another(damaged: Path) -> str:
+    """Return a hint at the newest other intact checkpoint, preferably a resumable one; empty if there is none."""
     folder = damaged.parent
     for name in [*reversed(resumable_names(folder)), *reversed(checkpoint_names(folder))]:
         if name != damaged.name and is_whole(folder / name):
-            return f"; the newest whole one is {folder / name}"
+            return f"; the newest intact one is {folder / name}"
     return ""

@@ -1,6 +1,6 @@
-"""`TrainConfig`: the settings of one run, checked at construction; YAML files in and out.
+"""`TrainConfig`: the settings of one run, checked at construction, and their YAML files.
 
-Nothing here imports torch, so that a mistake in a config is answered at once.
+Nothing here imports torch, so that a mistake in a config is reported at once.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from rl_training.hparams.base import HParams, Settings, explain
 from rl_training.hparams.fields import Count, CountOrZero, Positive, Real, Switch
 
 PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
-_MAX_CLOSE_CONFIGS = 6  # a message that names more is no help
+_MAX_CLOSE_CONFIGS = 6  # a message with more suggestions does not help
 
 
 class TrainConfig(Settings):
-    """One run: algorithm, environment, length, and how to watch and keep it."""
+    """The settings of one run: algorithm, environment, length, evaluation, logs and checkpoints."""
 
     algo: str = Field(description="algorithm name; `rl-training list` shows them")
-    env_id: str = Field("", description="Gymnasium id of the environment; offline algorithms do without one")
+    env_id: str = Field("", description="Gymnasium id of the environment; optional for offline algorithms")
     total_timesteps: Count = Field(description="env steps to train for; gradient steps for offline algorithms")
     seed: CountOrZero = Field(0, description="the integer from which every random stream is derived")
     num_envs: Count = Field(1, description="environments stepped together")
@@ -37,27 +37,31 @@ class TrainConfig(Settings):
         "local_sync", description="envs in this process, one worker process per env, or EnvPool's C++ threads"
     )
     clip_rewards: Switch = Field(
-        False, description="learn from the sign of rewards, as is usual for Atari; returns are reported as they are"
+        False, description="learn from the sign of rewards, as is usual for Atari; reported returns are not clipped"
     )
-    worker_timeout: Positive = Field(60.0, description="seconds after which a silent env worker counts as hung")
+    worker_timeout: Positive = Field(
+        60.0, description="seconds without an answer after which an env worker counts as hung"
+    )
     threads: Count = Field(1, description="CPU threads of PyTorch; small networks are fastest, and repeatable, with 1")
     matmul_precision: Literal["highest", "high", "medium"] = Field(
         "highest",
-        description="of float32 matrix products; high: TF32 on a GPU, as convolutions are anyhow; medium: bfloat16, "
-        "also in compiled updates on a CPU that has it",
+        description="precision of float32 matrix products; high: TF32 on a GPU, which convolutions use in any case; "
+        "medium: bfloat16, also in compiled updates on a CPU that supports it",
     )
     acceleration: Literal["auto", "eager", "compile", "cuda_graph"] = Field(
-        "auto", description="how the update step is run; auto decides from its length, the device and the compiler"
+        "auto", description="how the update step runs; auto chooses by the run's length, the device and the compiler"
     )
-    output_dir: Path = Field(Path("runs"), description="folder in which the run's folder is made")
+    output_dir: Path = Field(Path("runs"), description="folder in which the run folder is created")
     log_interval: Count = Field(1_000, description="env steps (offline: gradient steps) between records of metrics")
-    eval_interval: CountOrZero = Field(0, description="the same between evaluations; 0 = only at the end")
+    eval_interval: CountOrZero = Field(
+        0, description="env steps (offline: gradient steps) between evaluations; 0 = only at the end"
+    )
     eval_episodes: Count = Field(5, description="episodes per evaluation")
     stop_return: Real | None = Field(None, description="stop once an evaluation's mean return reaches this")
     checkpoint_interval: CountOrZero = Field(
-        0, description="the same between checkpoints; 0 = only at the end and on a signal"
+        0, description="env steps (offline: gradient steps) between checkpoints; 0 = only at the end and on a signal"
     )
-    keep_checkpoints: Count = Field(3, description="newest checkpoints kept; the best one is kept besides")
+    keep_checkpoints: Count = Field(3, description="newest checkpoints to keep; the best one is kept too")
     tensorboard: Switch = Field(True, description="also write TensorBoard event files")
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the environment")
     algo_kwargs: dict[str, Any] = Field(default_factory=dict, description="the algorithm's own settings")
@@ -70,7 +74,7 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _check_parts(self) -> "TrainConfig":
-        hparams = self.hparams  # its own errors say where they are from
+        hparams = self.hparams  # its errors name the setting
         if not self.env_id and self.spec.loop != "offline":
             raise ConfigError(f"env_id is missing: {self.algo} learns in an environment")
         if not self.env_id and (self.stop_return is not None or self.env_kwargs):
@@ -90,7 +94,7 @@ class TrainConfig(Settings):
 
     @cached_property
     def hparams(self) -> HParams:
-        """The algorithm's settings, parsed from `algo_kwargs`; defaults filled in."""
+        """The settings of the algorithm, parsed from `algo_kwargs`, with defaults filled in."""
         try:
             return self.spec.hparams(**self.algo_kwargs)
         except ValidationError as error:
@@ -106,15 +110,15 @@ class TrainConfig(Settings):
         return str(path)
 
     def updated(self, **changes: Any) -> "TrainConfig":
-        """Give a checked copy with some settings changed."""
+        """Return a validated copy with some settings changed."""
         return TrainConfig(**{**self.model_dump(), **changes})
 
     def resolved(self) -> "TrainConfig":
-        """Give a copy in which `algo_kwargs` holds every setting, defaults included: enough to repeat the run."""
+        """Return a copy whose `algo_kwargs` hold every setting, defaults included: enough to repeat the run."""
         return self.updated(algo_kwargs=json.loads(self.hparams.model_dump_json()))
 
     def digest(self) -> str:
-        """Identify the experiment: equal for runs that differ in seed and place only."""
+        """Return a hash of the experiment: equal for runs that differ only in seed and output folder."""
         values = self.resolved().model_dump(mode="json", exclude={"seed", "output_dir"})
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
@@ -123,16 +127,16 @@ class TrainConfig(Settings):
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML without its traps: `3e-4` is a number, and a key stands once."""
+    """YAML without its traps: `3e-4` is a number, and duplicate keys are errors."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                break  # refused below, by name
+                break  # rejected below, with its name
             if key in seen:
-                raise ConfigError(f"setting {key!r} stands twice (line {key_node.start_mark.line + 1})")
+                raise ConfigError(f"setting {key!r} is given twice (line {key_node.start_mark.line + 1})")
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -154,7 +158,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def find_config_file(path: str | Path) -> Path:
-    """Find a config on disk, or else among those shipped with the package, so that any working folder will do."""
+    """Return the path of a config on disk, or else of one in the package, so that any working folder can be used."""
     path = Path(path)
     if path.is_file():
         return path
@@ -163,8 +167,10 @@ def find_config_file(path: str | Path) -> Path:
     for candidate in (packaged, packaged.with_suffix(".yaml")):
         if not path.is_absolute() and candidate.is_file() and candidate.is_relative_to(PACKAGED_CONFIGS):
             return candidate
-    shipped, wanted = packaged_configs(), "/".join(parts)
-    close = [name for name in shipped if wanted and name.startswith(wanted)] or get_close_matches(wanted, shipped)
+    shipped, requested = packaged_configs(), "/".join(parts)
+    close = [name for name in shipped if requested and name.startswith(requested)] or get_close_matches(
+        requested, shipped
+    )
     hint = "`rl-training list` shows those that come with the package"
     if 0 < len(close) <= _MAX_CLOSE_CONFIGS:
         hint = f"did you mean {' or '.join(f'configs/{name}' for name in close)}?"
@@ -176,7 +182,7 @@ def packaged_configs() -> list[str]:
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
-    """Read a YAML config; `overrides` are "key=value" texts such as "algo_kwargs.gamma=0.98"."""
+    """Load a YAML config; `overrides` are "key=value" strings such as "algo_kwargs.gamma=0.98"."""
     path = find_config_file(path)
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Settings explained to people and to editors: annotated YAML and JSON Schema, both read off the models."""
+"""Descriptions of the settings for people and editors: annotated YAML and JSON Schema, derived from the models."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ _COMMENT_COLUMN = 40
 
 
 def annotated_yaml(config: TrainConfig) -> str:
-    """Write every setting with its value and, as a comment, its description; loading it gives the same settings."""
+    """Return every setting with its value and, as a comment, its description. Loading it returns the same settings."""
     values = config.resolved().model_dump(mode="json")
     algo_kwargs = values.pop("algo_kwargs")
     lines = _annotate(TrainConfig, values)
@@ -31,12 +31,12 @@ def _annotate(model: type[Settings], values: Mapping[str, Any], indent: str = ""
 
 
 def _one_line(value: Any) -> str:
-    # PyYAML ends a bare scalar with a "..." line; as the only item of a list it stands alone.
+    # PyYAML ends a bare scalar with a "..." line, but not a list with one item.
     return yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=float("inf")).strip()[1:-1]
 
 
 def json_schema(algo: str | None = None) -> dict[str, Any]:
-    """Describe config files for an editor: those of one algorithm, or of all, each with its own `algo_kwargs`."""
+    """Return the JSON Schema of config files, of one algorithm or of all, each with its own `algo_kwargs`."""
     specs = [find_spec(algo)] if algo is not None else list(registry().values())
     schema = TrainConfig.model_json_schema()
     definitions = schema.setdefault("$defs", {})
@@ -62,5 +62,5 @@ def _if_algo(spec: AlgorithmSpec) -> dict[str, Any]:
 
 
 def _required(spec: AlgorithmSpec) -> list[str]:
-    """Only offline algorithms do without an environment."""
+    """Return the required settings that depend on the algorithm: only offline algorithms need no environment."""
     return [] if spec.loop == "offline" else ["env_id"]

@@ -1,4 +1,4 @@
-"""Append-only JSON-lines files that a resumed run can cut back to its checkpoint."""
+"""Append-only JSON-lines files that a resumed run truncates to its checkpoint."""
 
 import contextlib
 import json
@@ -14,45 +14,46 @@ log = logging.getLogger("rl_training")
 
 
 class JsonLines:
-    """One record per line, appended; `position` is where a checkpoint says the file ended."""
+    """Appends one record per line. `position`: the size of the file when the checkpoint was written."""
 
     def __init__(self, path: Path, position: int = 0) -> None:
         self.path = path
-        with self._errors_named():
+        with self._wrap_errors():
             path.touch()
             size = path.stat().st_size
-            if 0 < size < position:  # an empty one is a new folder's: the checkpoint came from elsewhere
+            if 0 < size < position:  # an empty file is that of a new folder, whose checkpoint is from another run
                 log.warning("%s is shorter than when the checkpoint was written: records are missing", path)
             os.truncate(path, min(position, size))
             self._file: TextIO = path.open("a", encoding="utf-8")
 
     def write(self, record: Mapping[str, Any]) -> None:
-        with self._errors_named():
+        with self._wrap_errors():
             self._file.write(json.dumps(record) + "\n")
 
     def flush(self) -> None:
-        with self._errors_named():
+        with self._wrap_errors():
             self._file.flush()
 
     def position(self) -> int:
-        """Bring everything to the disk and say where the file ends."""
-        with self._errors_named():
+        """Sync everything to disk and return the size of the file."""
+        with self._wrap_errors():
             self._file.flush()
             os.fsync(self._file.fileno())
             return self.path.stat().st_size
 
     def close(self) -> None:
-        # What counts came to the disk with the last checkpoint; an error here would hide the one that ended the run.
+        # The last checkpoint synced what matters; an error here would hide the one that ended the run.
         with contextlib.suppress(OSError):
             self._file.close()
 
     @contextlib.contextmanager
-    def _errors_named(self) -> Iterator[None]:
+    def _wrap_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise CheckpointError(
-                f"{self.path} cannot be written: {error}; the checkpoints are whole, `resume` continues from the newest"
+                f"{self.path} cannot be written: {error}; the checkpoints are intact, "
+                "`resume` continues from the newest"
             ) from error
 
 

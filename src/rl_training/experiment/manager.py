@@ -1,6 +1,6 @@
-"""The experiment manager under the name that the plan gives it; the code is in runtime/seed_runs.py.
+"""The experiment manager under its planned name; the code is in runtime/seed_runs.py.
 
-The names are looked up on first use, because `experiment` lies below `runtime` and must not import it.
+The names are imported on first use, because `experiment` is below `runtime` and must not import it.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""manifest.json: what a checkpoint says about itself. It may have come from anywhere, so its shape is checked."""
+"""manifest.json: the description of a checkpoint. It may be from an unknown source, so its structure is checked."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ def file_name(part: str) -> str:
 def manifest_text(
     *, config: Mapping[str, Any], counters: Mapping[str, Any], sha256: Mapping[str, str], values: Mapping[str, Any]
 ) -> str:
-    """Write a manifest: `sha256` by file, `values` (what is no tensor) by part."""
+    """Return a manifest as text: `sha256` by file, `values` (all that are not tensors) by part."""
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "config": config,
@@ -57,5 +57,5 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def is_resumable(manifest: Mapping[str, Any]) -> bool:
-    """Tell whether a checkpoint holds more than a policy."""
+    """Return whether a checkpoint holds more than a policy."""
     return {TRAINING, MEMORY} <= set(manifest["values"])

@@ -1,4 +1,4 @@
-"""The folder of one run: settings, facts about the machine, and the files that grow while it trains."""
+"""The folder of one run: its settings, metadata, logs and result."""
 
 import contextlib
 import fcntl
@@ -39,7 +39,7 @@ class RunDir:
         return self._logs[name]
 
     def positions(self) -> dict[str, int]:
-        """Where each log ends now, brought to the disk: a resumed run cuts the files back to here."""
+        """Sync the logs to disk and return their sizes: a resumed run truncates the files to these."""
         return {name: log.position() for name, log in self._logs.items()}
 
     def close(self) -> None:
@@ -49,9 +49,9 @@ class RunDir:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes out of the run's folder while this one trains in it.
+    """Lock the run folder against other processes while this one trains in it.
 
-    The system frees the lock when the process ends, however it ends; env workers do not inherit it.
+    The system releases the lock when the process ends, even if it is killed. Env workers do not inherit it.
     """
     try:
         file = (path / ".lock").open("a")
@@ -68,7 +68,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def create_run_dir(config: TrainConfig, path: Path | None = None) -> Path:
-    """Make the run's folder, or `path` if given, and write the resolved config into it."""
+    """Create the run folder, or use `path`, and write the config into it."""
     try:
         if path is None:
             path = _make_new_folder(config)
@@ -89,18 +89,18 @@ def _make_new_folder(config: TrainConfig) -> Path:
         with contextlib.suppress(FileExistsError):
             path.mkdir(parents=True)
             return path
-    raise FileExistsError(f"{config.output_dir / name} and a thousand like it exist")
+    raise FileExistsError(f"{config.output_dir / name} and 999 variants of it exist")
 
 
 def read_run_config(path: Path) -> TrainConfig:
     config = path / "config.yaml"
     if not config.is_file():
-        raise CheckpointError(f"{path} is not a run's folder: it holds no config.yaml")
+        raise CheckpointError(f"{path} is not a run folder: it holds no config.yaml")
     return load_config(config)
 
 
 def write_metadata(path: Path, config: TrainConfig, facts: Mapping[str, Any]) -> None:
-    """Note what ran where, once per start; `facts` are added as they are."""
+    """Append a record of this start of the run to metadata.json; `facts` are added unchanged."""
     streams = Streams(config.seed)
     record = {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -117,7 +117,7 @@ def write_metadata(path: Path, config: TrainConfig, facts: Mapping[str, Any]) ->
 
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
-    """Note how the run ended; a run with this file is finished."""
+    """Write the result of the run; a run with this file is finished."""
     write_atomic(path / RESULT, json.dumps(result, indent=1))
 
 
@@ -140,7 +140,7 @@ def _package_versions() -> dict[str, str]:
 
 
 def _git_commit() -> str | None:
-    """The commit of the folder the user works in, if it is a repository."""
+    """Return the commit of the working directory, if it is a git repository."""
     try:
         answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):

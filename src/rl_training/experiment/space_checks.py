@@ -1,4 +1,4 @@
-"""The check that an algorithm can handle an environment's spaces, before anything is built."""
+"""The check that an algorithm supports the spaces of an environment, before anything is built."""
 
 import gymnasium as gym
 
@@ -8,16 +8,16 @@ from rl_training.experiment.registry import AlgorithmSpec
 
 
 def check_spaces(spec: AlgorithmSpec, spaces: Spaces, env_id: str) -> None:
-    """Refuse, before training, an environment that the algorithm cannot handle."""
+    """Raise `SpaceError` if the algorithm does not support the spaces of the environment."""
     if action_kind(spaces.action) not in spec.actions:
-        wanted = " or ".join(sorted(spec.actions))
-        raise SpaceError(f"{spec.name} needs a {wanted} action space, but {env_id} has {spaces.action}")
+        expected = " or ".join(sorted(spec.actions))
+        raise SpaceError(f"{spec.name} needs a {expected} action space, but {env_id} has {spaces.action}")
     if isinstance(spaces.action, gym.spaces.Box) and not spaces.action.is_bounded("both"):
         raise SpaceError(
             f"{spec.name} needs finite bounds of every action, but {env_id} has {spaces.action}; "
             "gymnasium.wrappers.RescaleAction gives an environment finite ones"
         )
     if observation_kind(spaces.observation) not in spec.observations:
-        wanted = " or ".join(sorted(spec.observations))
-        raise SpaceError(f"{spec.name} needs {wanted} observations, but {env_id} has {spaces.observation}")
+        expected = " or ".join(sorted(spec.observations))
+        raise SpaceError(f"{spec.name} needs {expected} observations, but {env_id} has {spaces.observation}")
     observation_field(spaces.observation)

@@ -1,4 +1,4 @@
-"""Nested state in two halves: tensors in a safetensors file, everything else as values for JSON.
+"""Nested state in two parts: tensors in a safetensors file, everything else as JSON values.
 
 Nothing in either is ever executed.
 """
@@ -67,7 +67,7 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write the safetensors format from the tensors' own memory (a buffer is not copied); give the file's sha256."""
+    """Write tensors in the safetensors format, without copying a buffer, and return the sha256 of the file."""
     header: dict[str, Any] = {}
     arrays, end = [], 0
     for name, tensor in tensors.items():
@@ -100,7 +100,7 @@ def _chunks(head: list[bytes], arrays: list[Tensor]) -> Iterator[bytes | memoryv
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Give the tensors as private views on the file: of a buffer, only what is looked at is read."""
+    """Return the tensors as private views on the file: of a buffer, only the parts that are used are read."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

@@ -1,4 +1,4 @@
-"""An actor and an ensemble of critics: what the algorithms for continuous actions learn."""
+"""An actor and an ensemble of critics: the networks of algorithms for continuous actions."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,16 +9,16 @@ from torch import Tensor, nn
 
 from rl_training.models.layers import StackedLayerNorm, StackedLinear, mlp
 
-BuildEncoder = Callable[[], tuple[nn.Module, int]]  # gives an encoder and the number of its features
+BuildEncoder = Callable[[], tuple[nn.Module, int]]  # returns an encoder and its number of features
 
 
 class ContinuousActorCritic(nn.Module):
     """`actor`: (batch, *obs) -> (batch, outputs). `critics`: (batch, *obs), (batch, *action) -> (critics, batch).
 
-    Both have an encoder of their own. `layer_norm` is for the critics, whose values could diverge.
+    Each has its own encoder. `layer_norm` applies to the critics, whose values could diverge.
     """
 
-    outputs_per_action: ClassVar[int]  # numbers by which the actor describes each number of an action
+    outputs_per_action: ClassVar[int]  # outputs of the actor for each number of an action
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class ContinuousActorCritic(nn.Module):
 
 
 class CriticEnsemble(nn.Module):
-    """Several Q-functions that share nothing but an encoder: (batch, *obs), (batch, *action) -> (critics, batch).
+    """Several Q-functions that share only an encoder: (batch, *obs), (batch, *action) -> (critics, batch).
 
-    `members`: only these are computed.
+    `members`: compute only these.
     """
 
     def __init__(

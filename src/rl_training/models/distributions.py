@@ -1,8 +1,8 @@
-"""Policies' distributions over actions, one class per kind of action space.
+"""Distributions over actions, one class per kind of action space.
 
-Acting works on numpy rows (`sample`, `mode`), the loss on tensors (`evaluate`); what a network puts out for one
-observation is a row of `num_outputs` numbers (columns beyond them are ignored). Rows of `action_mask` say with True
-which of the choices are allowed; the others get no probability, no gradient and no share in the entropy.
+Acting uses numpy rows (`sample`, `mode`), the loss uses tensors (`evaluate`). The output of a network for one
+observation is a row of `num_outputs` numbers; further columns are ignored. In a row of `action_mask`, True marks an
+allowed choice. The other choices get no probability, no gradient and no part of the entropy.
 """
 
 import math
@@ -17,29 +17,29 @@ from torch import Tensor
 from rl_training.errors import SpaceError
 
 LOG_STD_RANGE = (-20.0, 2.0)  # of squashed actions
-MASKED = -1e8  # a logit whose probability is 0 in float32; infinity would make 0 * log 0 of the entropy NaN
+MASKED = -1e8  # a logit whose probability is 0 in float32; with -infinity, 0 * log 0 would make the entropy NaN
 
 
 class Distribution(Protocol):
-    """How a policy's outputs are read."""
+    """The meaning of the outputs of a policy."""
 
     num_outputs: int
 
     def sample(self, outputs: np.ndarray, generator: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
-        """Draw one action per row."""
+        """Sample one action per row."""
         ...
 
     def mode(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-        """Give the likeliest action per row."""
+        """Return the most likely action per row."""
         ...
 
     def evaluate(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Give log-probability (or density) of the actions, (batch,), and the distributions' entropy, (batch,)."""
+        """Return the log-probability (or density) of the actions, (batch,), and the entropy, (batch,)."""
         ...
 
 
 class Categorical:
-    """One or several independent choices: outputs are their logits, side by side. Actions (batch,) or (batch, k)."""
+    """One or several independent choices: outputs are their concatenated logits. Actions (batch,) or (batch, k)."""
 
     def __init__(self, sizes: Sequence[int], *, single: bool) -> None:
         self.num_outputs = sum(sizes)
@@ -47,7 +47,7 @@ class Categorical:
         self._ends = np.cumsum(sizes)[:-1]
 
     def sample(self, outputs: np.ndarray, generator: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
-        # The largest of logit + Gumbel noise is distributed as the softmax; -log of an exponential draw is Gumbel.
+        # argmax(logits + Gumbel noise) is a sample of the softmax; -log of an exponential sample is Gumbel noise.
         logits = self._logits(outputs, mask)
         return self._largest(logits - np.log(generator.standard_exponential(logits.shape)))
 
@@ -85,7 +85,7 @@ class Bernoulli:
         self._shape = shape
 
     def sample(self, outputs: np.ndarray, generator: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
-        # sigmoid(x) > u as x > log(u / (1 - u)), a draw of the logistic distribution.
+        # sigmoid(x) > u is x > log(u / (1 - u)), which is a sample of the logistic distribution.
         logits = self._logits(outputs)
         return self._shaped(logits > generator.logistic(size=logits.shape))
 
@@ -106,10 +106,10 @@ class Bernoulli:
 
 
 class Gaussian:
-    """Independent numbers: outputs are their means, then the logs of their deviations. Actions (batch, *shape).
+    """Independent normal numbers: outputs are the means, then the log standard deviations. Actions (batch, *shape).
 
-    Actions are not bounded here: the collector clips what the env gets, while the loss sees what was drawn.
-    `log_std_range`: log-deviations beyond it count as its ends.
+    Actions are not bounded here: the collector clips those for the env, and the loss uses them unclipped.
+    `log_std_range`: log standard deviations are clipped to it.
     """
 
     def __init__(self, shape: tuple[int, ...], log_std_range: tuple[float, float] | None = None) -> None:
@@ -141,9 +141,9 @@ class Gaussian:
 
 
 class SquashedGaussian:
-    """tanh of independent normal numbers: outputs are their means, then the logs of their deviations.
+    """tanh of independent normal numbers: outputs are the means, then the log standard deviations.
 
-    Actions (batch, *shape) lie in (-1, 1). Haarnoja et al. 2018, appendix C.
+    Actions (batch, *shape) are in (-1, 1). Haarnoja et al. 2018, appendix C.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -157,7 +157,7 @@ class SquashedGaussian:
         return self._shaped(np.tanh(outputs[:, : self.size] + np.exp(log_std) * noise))
 
     def mode(self, outputs: np.ndarray) -> np.ndarray:
-        """Give the squashed mean: what evaluations use."""
+        """Return the squashed mean, which evaluations use."""
         return self._shaped(np.tanh(outputs[:, : self.size]))
 
     def rsample(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,7 +168,7 @@ class SquashedGaussian:
         log_std = outputs[:, self.size :].clamp(*LOG_STD_RANGE)
         raw = outputs[:, : self.size] + log_std.exp() * noise
         log_prob = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
-        # log(1 - tanh(raw)^2), which would be log 0 for large actions.
+        # log(1 - tanh(raw)^2) in a stable form: the plain one is log 0 for large actions.
         log_slope = 2.0 * (math.log(2.0) - raw - torch.nn.functional.softplus(-2.0 * raw))
         return raw.tanh(), (log_prob - log_slope).sum(1)
 
@@ -177,7 +177,7 @@ class SquashedGaussian:
 
 
 def build_distribution(space: gym.Space[Any]) -> Distribution:
-    """Give the distribution over an action space."""
+    """Build the distribution over an action space."""
     if isinstance(space, gym.spaces.Discrete):
         return Categorical([int(space.n)], single=True)
     if isinstance(space, gym.spaces.MultiDiscrete):

@@ -1,7 +1,7 @@
-"""Dreamer's networks: a world model, of which a recurrent state-space model (RSSM) is the heart, and its heads.
+"""Dreamer's networks: a world model built on a recurrent state-space model (RSSM), and its heads.
 
-The state of the world is h, deterministic and recurrent, beside z, some categorical variables as unit vectors. As
-`features` both lie in one row: (..., deter_size + num_latents * num_classes). Rows of zeros stand before an episode.
+The state has two parts: h, deterministic and recurrent, and z, categorical variables as one-hot vectors. `features`
+are both in one row: (..., deter_size + num_latents * num_classes). Before an episode, the row is zero.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from rl_training.models.layers import NORM_EPS, StackedLinear, init_truncated, n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How large the networks are."""
+    """The sizes of the networks."""
 
     deter: int
     blocks: int
@@ -37,20 +37,20 @@ class Sizes:
 
 
 class Observed(NamedTuple):
-    """What a world model makes of sequences, (batch, time, ...)."""
+    """The outputs of a world model for sequences, (batch, time, ...)."""
 
     features: Tensor
-    posterior: Tensor  # log-probabilities of the latents, (..., latents, classes), that saw the observation
-    prior: Tensor  # of those that did not
-    squared_error: Tensor  # of the observation made from the features, summed over its numbers
+    posterior: Tensor  # log-probabilities of the latents given the observation, (..., latents, classes)
+    prior: Tensor  # the same without the observation
+    squared_error: Tensor  # of the observation decoded from the features, summed over its numbers
     reward_logits: Tensor  # (..., bins)
     continue_logits: Tensor
 
 
 class BlockGRU(nn.Module):
-    """h' = u tanh(r c) + (1 - u) h, gates and candidate by weights that join only numbers of the same block of h.
+    """h' = u tanh(r c) + (1 - u) h, with block-diagonal weights: gates and candidate use only their own block of h.
 
-    All blocks see what comes in. The update gate's -1 makes the state change slowly at first.
+    All blocks see all inputs. The -1 in the update gate makes the state change slowly at first.
     """
 
     def __init__(self, in_features: int, size: int, blocks: int) -> None:
@@ -75,7 +75,7 @@ class BlockGRU(nn.Module):
 
 
 class WorldModel(nn.Module):
-    """What the observations mean, what actions lead to, and what that is worth."""
+    """Encodes observations, and predicts next states, rewards and whether the episode continues."""
 
     def __init__(self, space: gym.Space[Any], num_actions: int, sizes: Sizes) -> None:
         super().__init__()
@@ -95,23 +95,23 @@ class WorldModel(nn.Module):
         self.reward = nn.Sequential(*normed_mlp(sizes.features, hidden, sizes.bins))
         self.goes_on = nn.Sequential(*normed_mlp(sizes.features, hidden, 1))
         init_truncated(self)
-        _scale_output(self.reward, 0.0)  # the first rewards are expected to be 0, not huge
+        _scale_output(self.reward, 0.0)  # the first predicted rewards are 0, not huge
 
     def forward(self, method: Callable[..., Any], *inputs: Any) -> Any:
-        """Run one of the methods below: this is how `FlatModule.apply` reaches them."""
+        """Run one of the methods below: `FlatModule.apply` can call only `forward`."""
         return method(self, *inputs)
 
     def observe(self, obs: Tensor, actions: Tensor, is_first: Tensor, noise: Tensor) -> Observed:
-        """Follow sequences: (batch, time, *obs), the rest (batch, time), noise (batch, time, latents) in [0, 1).
+        """Process sequences: `obs` (batch, time, *obs), `noise` (batch, time, latents) in [0, 1), others (batch, time).
 
-        `actions` are those that led to the observations; where an episode begins, neither they nor the state count.
+        `actions` are those that led to the observations. Where an episode starts, they and the state are set to zero.
         """
         batch, length = is_first.shape
         target = self.codec.target(obs.flatten(0, 1))
         embeddings = torch.unflatten(self.codec.encode(target), 0, (batch, length))
         goes_on = (~is_first).float()[..., None]
         inputs = self.action_in(unit_vectors(actions, self.num_actions) * goes_on)
-        features, steps, logs = features_of_nothing(batch, self.sizes, obs.device), [], []
+        features, steps, logs = initial_features(batch, self.sizes, obs.device), [], []
         for t in range(length):
             deter = self._recur(features * goes_on[:, t], inputs[:, t])
             log_probs = self._latents(self.posterior(torch.cat((deter, embeddings[:, t]), -1)))
@@ -130,7 +130,10 @@ class WorldModel(nn.Module):
         )
 
     def filter(self, obs: Tensor, features: Tensor, actions: Tensor, noise: Tensor | None) -> Tensor:
-        """Give the features after one more observation: (batch, *obs), those before, the actions' unit vectors."""
+        """Return the features after one more observation, (batch, *obs).
+
+        `features`: those before it. `actions`: the last actions, as one-hot vectors.
+        """
         deter = self._recur(features, self.action_in(actions))
         embedding = self.codec.encode(self.codec.target(obs))
         log_probs = self._latents(self.posterior(torch.cat((deter, embedding), -1)))
@@ -139,10 +142,10 @@ class WorldModel(nn.Module):
     def imagine(
         self, features: Tensor, choose: Callable[[Tensor, int], Tensor], noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Go on without observations, as many steps as noise brings, (steps, batch, latents).
+        """Roll out the prior without observations, one step per row of `noise`, (steps, batch, latents).
 
-        `choose` gives the actions for features and the number of the step. Gives the features, (steps + 1, batch, ...)
-        with those at the start, and the actions, (steps, batch).
+        `choose` returns the actions for features and a step number. Returns the features, (steps + 1, batch, ...)
+        including the initial ones, and the actions, (steps, batch).
         """
         steps, chosen = [features], []
         for number in range(len(noise)):
@@ -155,7 +158,7 @@ class WorldModel(nn.Module):
         return torch.stack(steps), torch.stack(chosen)
 
     def predict_heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the logits of the reward that led there, (..., bins), and of the episode's going on, (...)."""
+        """Return the logits of the reward received on entering the state, (..., bins), and of continuing, (...)."""
         return self.reward(features), self.goes_on(features).squeeze(-1)
 
     def _recur(self, features: Tensor, action_inputs: Tensor) -> Tensor:
@@ -168,18 +171,18 @@ class WorldModel(nn.Module):
         return mixed_log_probs(torch.unflatten(logits, -1, (self.sizes.latents, self.sizes.classes)), self.sizes.unimix)
 
 
-def features_of_nothing(batch: int, sizes: Sizes, device: torch.device) -> Tensor:
-    """Give the features before an episode."""
+def initial_features(batch: int, sizes: Sizes, device: torch.device) -> Tensor:
+    """Return the features before an episode: zeros."""
     return torch.zeros(batch, sizes.features, device=device)
 
 
 def build_actor(num_actions: int, sizes: Sizes) -> nn.Sequential:
-    """Features to the logits of actions, all nearly alike at first."""
+    """Build the network from features to the logits of actions, which are nearly equal at first."""
     return _head(num_actions, sizes, 0.01)
 
 
 def build_critic(sizes: Sizes) -> nn.Sequential:
-    """Features to the logits of the value's bins; at first every value is exactly 0."""
+    """Build the network from features to the logits of the value's bins; at first every value is exactly 0."""
     return _head(sizes.bins, sizes, 0.0)
 
 

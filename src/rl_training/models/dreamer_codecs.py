@@ -1,4 +1,4 @@
-"""From observations to embeddings, and from a world model's features back to observations."""
+"""Dreamer's encoders, from observations to embeddings, and decoders, from features to observations."""
 
 import math
 from typing import Any
@@ -11,8 +11,8 @@ from rl_training.models.dreamer_two_hot import symlog
 from rl_training.models.encoders import FlatFloat, ImageInput, image_shape
 from rl_training.models.layers import NORM_EPS, normed_mlp
 
-_MIN_SIDE = 4  # pixels: convolutions halve an image as long as no side gets shorter
-_CHANNELS = (2, 3, 4, 4)  # of the convolutions, in units of the depth; further ones have as many as the last
+_MIN_SIDE = 4  # pixels; convolutions halve an image as long as no side becomes shorter than this
+_CHANNELS = (2, 3, 4, 4)  # of the convolutions, in units of the depth; further convolutions use the last number
 
 
 class ChannelNorm(nn.Module):
@@ -27,10 +27,10 @@ class ChannelNorm(nn.Module):
 
 
 class ImageCodec(nn.Module):
-    """Images to embeddings, and features back to images with values around 0 to 1."""
+    """Encodes images as embeddings, and decodes features to images with values of about 0 to 1."""
 
     def __init__(self, space: gym.Space[Any], features: int, depth: int) -> None:
-        """`depth`: a unit of channels."""
+        """`depth`: the number of channels that `_CHANNELS` multiplies."""
         super().__init__()
         channels, *sides = image_shape(space)
         self.target = ImageInput(space)
@@ -39,7 +39,7 @@ class ImageCodec(nn.Module):
         while min(sides) >= 2 * _MIN_SIDE:
             wider = depth * _CHANNELS[min(len(encoder) // 3, len(_CHANNELS) - 1)]
             encoder += [nn.Conv2d(channels, wider, 4, stride=2, padding=1), ChannelNorm(wider), nn.SiLU()]
-            # An odd side lost a pixel, which the way back adds again.
+            # Halving an odd side loses a pixel; the transposed convolution adds it again.
             back = nn.ConvTranspose2d(
                 wider, channels, 4, stride=2, padding=1, output_padding=(sides[0] % 2, sides[1] % 2)
             )
@@ -62,7 +62,7 @@ class ImageCodec(nn.Module):
 
 
 class VectorCodec(nn.Module):
-    """Any other numbers, as their symlog: to embeddings, and features back to them."""
+    """Encodes the symlog of vectors as embeddings, and decodes features to it."""
 
     def __init__(self, space: gym.Space[Any], features: int, units: int) -> None:
         super().__init__()

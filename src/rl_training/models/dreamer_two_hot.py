@@ -1,8 +1,8 @@
-"""Numbers of any size as probabilities of bins: how DreamerV3 predicts rewards and values.
+"""Numbers of any size as probabilities of bins: DreamerV3 predicts rewards and values in this way.
 
-The bins are symexp of evenly spaced numbers: close together around 0, far apart where numbers are large. A number lies
-between two of them; as a distribution it is a share of each, such that the mean is the number itself. Hafner et al.
-2025, Mastering diverse control tasks through world models, section "Critic learning".
+The bins are symexp of evenly spaced numbers: close together around 0, far apart where numbers are large. A number
+between two bins is the distribution over these two whose mean is the number. Hafner et al. 2025, Mastering diverse
+control tasks through world models, section "Critic learning".
 """
 
 import torch
@@ -10,25 +10,25 @@ from torch import Tensor
 
 
 def symlog(x: Tensor) -> Tensor:
-    """sign(x) log(1 + |x|)."""
+    """Compute sign(x) log(1 + |x|)."""
     return x.sign() * x.abs().log1p()
 
 
 def symexp(x: Tensor) -> Tensor:
-    """sign(x) (e^|x| - 1): the inverse of symlog."""
+    """Compute sign(x) (e^|x| - 1), the inverse of symlog."""
     return x.sign() * x.abs().expm1()
 
 
 def make_bins(count: int, limit: float) -> Tensor:
-    """Give an odd number of bins between -symexp(limit) and symexp(limit), exactly symmetric about 0."""
+    """Return an odd number of bins from -symexp(limit) to symexp(limit), exactly symmetric about 0."""
     positive = symexp(torch.linspace(0.0, limit, count // 2 + 1, dtype=torch.float64)).float()
     return torch.cat((-positive.flip(0), positive[1:]))
 
 
 def neighbours(x: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
-    """Give for each number the index of the bin below it, and the share of the bin above; both shaped like `x`.
+    """Return for each number the index of the bin below it, and the weight of the bin above it; both shaped like `x`.
 
-    Beyond the last bins a number counts as the last one.
+    Numbers beyond the last bins are clipped to them.
     """
     x = x.clamp(bins[0], bins[-1])
     below = (torch.bucketize(x, bins, right=True) - 1).clamp(0, len(bins) - 2)
@@ -36,23 +36,23 @@ def neighbours(x: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def two_hot(x: Tensor, bins: Tensor) -> Tensor:
-    """Give the distributions whose means are the numbers: (...) -> (..., bins)."""
+    """Return the distributions whose means are the numbers: (...) -> (..., bins)."""
     below, share = neighbours(x, bins)
     index, mass = torch.stack((below, below + 1), -1), torch.stack((1.0 - share, share), -1)
     return torch.zeros((*x.shape, len(bins)), device=x.device).scatter(-1, index, mass)
 
 
 def two_hot_loss(logits: Tensor, x: Tensor, bins: Tensor) -> Tensor:
-    """Cross-entropy of the predicted distributions, (..., bins), to those of the numbers: (...)."""
+    """Compute the cross-entropy of the predicted distributions, (..., bins), with those of the numbers: (...)."""
     below, share = neighbours(x, bins)
     log_probs = logits.log_softmax(-1).gather(-1, torch.stack((below, below + 1), -1))
     return -(1.0 - share) * log_probs[..., 0] - share * log_probs[..., 1]
 
 
 def two_hot_mean(logits: Tensor, bins: Tensor) -> Tensor:
-    """Give the means of the predicted distributions: (..., bins) -> (...).
+    """Return the means of the predicted distributions: (..., bins) -> (...).
 
-    Bins of opposite sign are added in pairs: the largest are huge, and equal probabilities shall give exactly 0.
+    Bins of opposite sign are added in pairs: the largest are huge, and equal probabilities must result in exactly 0.
     """
     probs, middle = logits.softmax(-1), len(bins) // 2
     pairs = probs[..., middle + 1 :] - probs[..., :middle].flip(-1)

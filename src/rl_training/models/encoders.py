@@ -1,6 +1,6 @@
-"""Encoders turn an observation of any supported kind into a feature vector: (batch, *obs) -> (batch, features).
+"""Encoders from an observation of any supported kind to a feature vector: (batch, *obs) -> (batch, features).
 
-A network is an encoder and a head; no head knows what kind of observation it sees.
+A network is an encoder and a head. No head depends on the kind of observation.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from rl_training.core.packed_space import PackedSpace
 from rl_training.core.spaces import observation_field, observation_kind
 from rl_training.errors import SpaceError
 
-_NATURE_MIN_SIZE = 36  # pixels a side; below, the strides of the Nature CNN leave nothing
+_NATURE_MIN_SIZE = 36  # pixels per side; the Nature CNN has no output for smaller images
 
 
 def build_encoder(space: gym.Space[Any]) -> tuple[nn.Sequential, int]:
-    """Give the encoder for an observation space and the number of features that come out."""
+    """Return the encoder for an observation space and its number of features."""
     kind = observation_kind(space)
     if isinstance(space, PackedSpace):
         parts = [build_encoder(leaf.space) for leaf in space.leaves]
@@ -40,7 +40,7 @@ def build_encoder(space: gym.Space[Any]) -> tuple[nn.Sequential, int]:
 
 
 def image_shape(space: gym.Space[Any]) -> tuple[int, int, int]:
-    """Give (channels, height, width). Channels are last, as Gymnasium renders, unless only the first axis can be."""
+    """Return (channels, height, width). Channels are last, as Gymnasium renders, unless `channels_first`."""
     shape = tuple(space.shape or ())
     if len(shape) == 2:
         return 1, shape[0], shape[1]
@@ -55,7 +55,7 @@ def image_shape(space: gym.Space[Any]) -> tuple[int, int, int]:
 
 
 def channels_first(shape: tuple[int, ...]) -> bool:
-    """(4, 84, 84) is channels first, (84, 84, 4) and (8, 8, 20) are not: channels are fewer than pixels a side."""
+    """Return whether the first axis is shorter than both others: (4, 84, 84), but not (84, 84, 4) or (8, 8, 20)."""
     return len(shape) == 3 and shape[0] < min(shape[1:])
 
 
@@ -76,7 +76,7 @@ def _conv_layers(shape: tuple[int, int, int]) -> list[nn.Module]:
 
 
 class ImageInput(nn.Module):
-    """uint8 pixels to [0, 1]; other images keep their values. Gives (batch, channels, height, width)."""
+    """Scales uint8 pixels to [0, 1]; other images keep their values. Returns (batch, channels, height, width)."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
         super().__init__()
@@ -91,27 +91,27 @@ class ImageInput(nn.Module):
 
 
 class OneHot(nn.Module):
-    """Discrete observations as unit vectors."""
+    """Discrete observations as one-hot vectors."""
 
     def __init__(self, size: int, start: int) -> None:
         super().__init__()
         self._size, self._start = size, start
 
     def forward(self, obs: Tensor) -> Tensor:
-        # Not `F.one_hot`, which looks at the values and hence cannot be compiled.
+        # Not `F.one_hot`, which reads the values and therefore cannot be compiled.
         choices = torch.arange(self._start, self._start + self._size, device=obs.device)
         return (obs[:, None] == choices).to(torch.float32)
 
 
 class FlatFloat(nn.Module):
-    """Any array as one float vector."""
+    """Any array as a flat float vector."""
 
     def forward(self, obs: Tensor) -> Tensor:
         return obs.to(torch.float32).reshape(len(obs), -1)  # also of single numbers, (batch,)
 
 
 class DictInput(nn.Module):
-    """Rows of bytes that hold the parts of a Dict observation: each goes through its own encoder, then side by side."""
+    """Splits rows of bytes into the parts of a Dict observation, encodes each part and concatenates the features."""
 
     def __init__(self, space: PackedSpace, encoders: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -124,11 +124,11 @@ class DictInput(nn.Module):
         return torch.cat(encoded, 1)
 
     def parts(self, obs: Tensor) -> list[Tensor]:
-        """View the parts of `obs`, (batch, bytes), as tensors (batch, *shape); copy only those that are not aligned."""
+        """Return the parts of `obs`, (batch, bytes), as tensors (batch, *shape): views, or copies if not aligned."""
         parts = []
         for leaf, dtype in zip(self._leaves, self._dtypes, strict=True):
             part = obs[:, leaf.start : leaf.start + leaf.num_bytes]
             if any(place % dtype.itemsize for place in (part.storage_offset(), part.stride(0))) or part.stride(1) != 1:
-                part = part.clone(memory_format=torch.contiguous_format)  # `contiguous` keeps a single row as it is
+                part = part.clone(memory_format=torch.contiguous_format)  # `contiguous` does not copy a single row
             parts.append(part.view(dtype).reshape(len(obs), *leaf.shape))
         return parts

@@ -25,10 +25,10 @@ def mlp(
     norm: Norm = nn.LayerNorm,
     residual: bool = False,
 ) -> list[nn.Module]:
-    """Give the layers of a network: (batch, in_features) -> (batch, out_features), or None: -> the last hidden ones.
+    """Return the layers of an MLP: (batch, in_features) -> (batch, out_features); without an output layer if None.
 
-    `residual`: hidden layers are blocks that add to their input, x + W2 f(W1 norm(x)) with four times as many units
-    inside, between a first linear layer and a last norm (SimBa: Lee et al. 2025); they are normalised in any case.
+    `residual`: hidden layers are blocks x + W2 f(W1 norm(x)) with four times as many units inside, between a first
+    linear layer and a last norm (SimBa: Lee et al. 2025). They are normalised with or without `layer_norm`.
     """
     layers: list[nn.Module] = []
     if residual and hidden_sizes:
@@ -48,14 +48,14 @@ NORM_EPS = 1e-4  # of Dreamer's normalisation
 
 
 def normed_mlp(in_features: int, hidden_sizes: Sequence[int], out_features: int | None) -> list[nn.Module]:
-    """As `mlp`, with RMS normalisation and SiLU after every hidden layer, as Dreamer has it."""
+    """Return the layers of an MLP with RMS normalisation and SiLU after every hidden layer, as in Dreamer."""
     norm = partial(nn.RMSNorm, eps=NORM_EPS)
     return mlp(in_features, hidden_sizes, out_features, layer_norm=True, activation=nn.SiLU, norm=norm)
 
 
 @torch.no_grad()
 def init_orthogonal(module: nn.Module, gain: float) -> None:
-    """Let the weights of all linear layers and convolutions begin orthogonal, and their biases at 0."""
+    """Initialise all linear layers and convolutions with orthogonal weights and zero biases."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Conv2d | StackedLinear):
             weights = part.weight if isinstance(part, StackedLinear) else [part.weight]
@@ -67,11 +67,14 @@ def init_orthogonal(module: nn.Module, gain: float) -> None:
 
 @torch.no_grad()
 def init_truncated(module: nn.Module) -> None:
-    """Draw weights of deviation 1 / sqrt(inputs) from a normal distribution cut off at two; biases begin at 0."""
+    """Initialise weights from a normal distribution truncated at two deviations, of deviation 1 / sqrt(inputs).
+
+    Biases are zero.
+    """
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | StackedLinear):
             nn.init.trunc_normal_(part.weight, std=1.0, a=-2.0, b=2.0)
-            part.weight.mul_(1.0 / (0.87962566 * math.sqrt(_fan_in(part))))  # the cut makes the deviation 0.88
+            part.weight.mul_(1.0 / (0.87962566 * math.sqrt(_fan_in(part))))  # truncation reduces the deviation to 0.88
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
 
@@ -79,7 +82,7 @@ def init_truncated(module: nn.Module) -> None:
 def _fan_in(part: nn.Module) -> int:
     weight = part.weight
     assert isinstance(weight, Tensor)
-    if isinstance(part, nn.ConvTranspose2d):  # each pixel is made by a kernel's weights, spread over stride ** 2 pixels
+    if isinstance(part, nn.ConvTranspose2d):  # the weights of a kernel are spread over stride ** 2 output pixels
         return weight.shape[0] * math.prod(part.kernel_size) // math.prod(part.stride)
     return weight.shape[1] if isinstance(part, StackedLinear) else weight[0].numel()
 
@@ -93,21 +96,21 @@ class Residual(nn.Sequential):
 
 
 class StackedLinear(nn.Module):
-    """The same linear layer in every member of an ensemble, each with weights of its own, as one product.
+    """One linear layer per member of an ensemble, computed as one batched product.
 
-    (batch, inputs), seen by all members alike, or (members, batch, inputs) -> (members, batch, outputs).
+    (batch, inputs), the same for all members, or (members, batch, inputs) -> (members, batch, outputs).
     """
 
     def __init__(self, num_members: int, in_features: int, out_features: int) -> None:
         super().__init__()
-        bound = 1.0 / math.sqrt(in_features)  # as nn.Linear
+        bound = 1.0 / math.sqrt(in_features)  # as in nn.Linear
         self.weight = nn.Parameter(torch.empty(num_members, in_features, out_features).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(num_members, 1, out_features).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 2:
             x = x.expand(len(self.weight), -1, -1)
-        if self.weight.shape[2] == 1:  # MKL's batched products of one column take six times as long as a plain sum
+        if self.weight.shape[2] == 1:  # MKL's batched product of one column takes six times as long as a plain sum
             return (x * self.weight.transpose(1, 2)).sum(2, keepdim=True) + self.bias
         return torch.baddbmm(self.bias, x, self.weight)
 
@@ -126,11 +129,11 @@ class StackedLayerNorm(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadStyle:
-    """How the dense layers of a Q-network are made, whatever it says about an action."""
+    """How the dense layers of a Q-network are built, for any number of outputs per action."""
 
     layer_norm: bool = False
-    dueling: bool = False  # the last hidden layer exists twice: for the state's value and the actions' advantages
-    noisy_sigma: float | None = None  # with a number, all dense layers but those of IQN's trunk have noisy weights
+    dueling: bool = False  # the last hidden layer exists twice: for the value of the state and for the advantages
+    noisy_sigma: float | None = None  # if set, all dense layers except those of IQN's trunk have noisy weights
     residual: bool = False
 
 
@@ -140,7 +143,7 @@ PLAIN = HeadStyle()
 def action_layers(
     in_features: int, hidden_sizes: Sequence[int], action_dim: int, per_action: int = 1, *, style: HeadStyle = PLAIN
 ) -> list[nn.Module]:
-    """Give the layers from features to some numbers for each action: (..., in) -> (..., actions * per_action)."""
+    """Return the layers from features to `per_action` outputs per action: (..., in) -> (..., actions * per_action)."""
     dense: Dense = nn.Linear if style.noisy_sigma is None else partial(NoisyLinear, sigma=style.noisy_sigma)
     layers = partial(mlp, layer_norm=style.layer_norm, dense=dense, residual=style.residual)
     if not style.dueling:
@@ -153,14 +156,14 @@ def action_layers(
 
 
 class Dueling(nn.Module):
-    """Q = V + A - mean of A over the actions, for each of the numbers per action (Wang et al. 2016, equation 9)."""
+    """Q = V + A - mean of A over the actions, for each output per action (Wang et al. 2016, equation 9)."""
 
     def __init__(self, value: nn.Module, advantages: nn.Module, action_dim: int) -> None:
         super().__init__()
         self.value, self.advantages, self.action_dim = value, advantages, action_dim
 
     def forward(self, x: Tensor) -> Tensor:
-        # Two streams send their gradients down: the paper scales the sum by 1 / sqrt(2).
+        # The gradients of both streams add up here: the paper scales the sum by 1 / sqrt(2).
         x = x.detach() + (x - x.detach()) * math.sqrt(0.5)
         advantages = self.advantages(x).unflatten(-1, (self.action_dim, -1))
         q_values: Tensor = self.value(x).unsqueeze(-2) + advantages - advantages.mean(-2, keepdim=True)
@@ -170,8 +173,9 @@ class Dueling(nn.Module):
 class NoisyLinear(nn.Module):
     """Linear layer whose weights are mu + sigma * f(e_out) f(e_in)^T, f(e) = sign(e) sqrt(|e|): factorised noise.
 
-    The factors f(e) stand in the buffer `noise`, (inputs + outputs), or one row of them per row of the input; zeros, as
-    they are at first, leave mu alone. Who trains or acts sets them (`NoisyLayers`). Fortunato et al. 2018, section 3.
+    The factors f(e) are in the buffer `noise`, (inputs + outputs), or one row of them per row of the input. They are
+    zero at first: the weights are then mu. Training and acting set them through `NoisyLayers`. Fortunato et al. 2018,
+    section 3.
     """
 
     noise: Tensor
@@ -188,10 +192,10 @@ class NoisyLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         noise_in, noise_out = self.noise[..., : self.in_features], self.noise[..., self.in_features :]
-        if self.noise.ndim == 1:  # the same for all rows: one product with the noisy weights
+        if self.noise.ndim == 1:  # the same noise for all rows: one product with the noisy weights
             weight = self.weight + self.weight_sigma * (noise_out[:, None] * noise_in)
             return F.linear(x, weight, self.bias + self.bias_sigma * noise_out)
-        # Per row, which may have several parts: (rows, parts, inputs). No weights are ever made for each row, because
+        # Noise per row, which may have several parts: (rows, parts, inputs). No weights per row are needed, because
         # (f_out f_in^T * sigma) x = f_out * (sigma (f_in * x)).
         parts = (1,) * (x.ndim - 2)
         noise_in, noise_out = (noise.view(len(noise), *parts, -1) for noise in (noise_in, noise_out))
@@ -200,13 +204,13 @@ class NoisyLinear(nn.Module):
 
 
 def noise_factors(normal: np.ndarray) -> np.ndarray:
-    """f(e) = sign(e) sqrt(|e|) of standard normal numbers."""
+    """Compute f(e) = sign(e) sqrt(|e|) of standard normal numbers."""
     factors: np.ndarray = np.copysign(np.sqrt(np.abs(normal)), normal)
     return factors
 
 
 class NoisyLayers:
-    """The noisy layers of a network, their noise side by side in one vector of `size` numbers."""
+    """The noisy layers of a network; their noise is concatenated in one vector of `size` numbers."""
 
     def __init__(self, module: nn.Module) -> None:
         self._layers = {name: part for name, part in module.named_modules() if isinstance(part, NoisyLinear)}
@@ -214,12 +218,12 @@ class NoisyLayers:
         self.size = sum(self._sizes)
 
     def buffers(self, noise: Tensor) -> dict[str, Tensor]:
-        """Name the parts of `noise`, (size,), as the module names its buffers."""
+        """Return the parts of `noise`, (size,), by the names of the module's buffers."""
         parts = torch.split(noise, self._sizes, -1)
         return {f"{name}.noise": part for name, part in zip(self._layers, parts, strict=True)}
 
     def set(self, noise: Tensor) -> None:
-        """Let the module run with this noise from now on: (size,), or (rows, size), one for each row of its input."""
+        """Set the noise of the module: (size,), or (rows, size) for different noise in each row of its input."""
         for layer, part in zip(self._layers.values(), torch.split(noise, self._sizes, -1), strict=True):
             layer.noise = part
 
@@ -242,7 +246,7 @@ class CosineEmbedding(nn.Module):
 
 
 class MeanOfLast(nn.Module):
-    """(..., n) -> (...): Q-values from quantiles."""
+    """Mean over the last axis, (..., n) -> (...): Q-values from quantiles."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(-1)
@@ -262,7 +266,7 @@ class Expectation(nn.Module):
 
 
 class Parallel(nn.ModuleList):
-    """Several networks on one input, their outputs side by side: (batch, *in) -> (batch, sum of outputs)."""
+    """Several networks on one input with concatenated outputs: (batch, *in) -> (batch, sum of outputs)."""
 
     def __init__(self, *parts: nn.Module) -> None:
         super().__init__(parts)
@@ -272,7 +276,7 @@ class Parallel(nn.ModuleList):
 
 
 class LearnedRow(nn.Module):
-    """The same learnt numbers whatever the input: (batch, *in) -> (batch, size)."""
+    """Learned numbers that do not depend on the input: (batch, *in) -> (batch, size)."""
 
     def __init__(self, size: int, initial: float) -> None:
         super().__init__()

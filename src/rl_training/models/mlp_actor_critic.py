@@ -1,4 +1,4 @@
-"""Policy and value from one observation."""
+"""Policy and value of an observation."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,11 +9,11 @@ from rl_training.models.layers import LearnedRow, Parallel, init_orthogonal, mlp
 
 
 class MLPActorCritic(nn.Sequential):
-    """(batch, *obs) -> (batch, outputs + 1): what the policy's distribution is made from, and the value, last.
+    """(batch, *obs) -> (batch, outputs + 1): the parameters of the policy's distribution, then the value.
 
-    `policy_dim` numbers come from a network; with `log_std_init` as many again, the log-deviations of Box actions, are
-    learnt but the same for every observation. Policy and value have hidden layers (and encoders) of their own, or one
-    `shared` trunk.
+    A network computes `policy_dim` of the outputs. With `log_std_init` there are as many again, the log standard
+    deviations of Box actions, which are learned but do not depend on the observation. Policy and value have separate
+    hidden layers and encoders, or one `shared` trunk.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class MLPActorCritic(nn.Sequential):
         super().__init__(nn.Sequential(*(first if shared else [])), Parallel(actor, *constants, critic))
         if orthogonal:
             init_orthogonal(self, math.sqrt(2.0))
-            init_orthogonal(output, 0.01)  # the first policy hardly prefers any action (Andrychowicz et al. 2020)
+            init_orthogonal(output, 0.01)  # the first policy is nearly uniform (Andrychowicz et al. 2020)
             init_orthogonal(value, 1.0)
 
     @property

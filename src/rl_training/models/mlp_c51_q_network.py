@@ -1,4 +1,4 @@
-"""A categorical distribution of the return over fixed atoms, for every action."""
+"""A categorical distribution of the return over fixed atoms for every action."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from rl_training.models.layers import PLAIN, HeadStyle, action_layers
 
 
 class MLPC51QNetwork(nn.Sequential):
-    """(batch, *obs) -> (batch, actions, atoms): logits of the probability of each atom."""
+    """(batch, *obs) -> (batch, actions, atoms): logits of the atoms."""
 
     def __init__(
         self,

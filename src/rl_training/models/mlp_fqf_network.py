@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from rl_training.models.layers import PLAIN, HeadStyle
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
 
-# Each fraction's width keeps this share of an even one's: a proposal that takes nearly all of [0, 1] for one fraction
-# makes the others meaningless, and quantiles explode.
+# A lower bound on each width, as a share of an even one: if one fraction covers nearly all of [0, 1], the others become
+# meaningless and quantiles explode.
 EVEN_SHARE = 0.02
 
 
 class FQFOutput(NamedTuple):
     """`values`: (batch, actions, n) at the midpoints; `taus`: (batch, n + 1) from 0 to 1; `tau_hats`: (batch, n).
 
-    `entropy`: (batch,) of the widths; `edge_values`: (batch, actions, n - 1) at the inner taus, if asked for.
+    `entropy`: (batch,) of the widths; `edge_values`: (batch, actions, n - 1) at the inner taus, if requested.
     """
 
     values: Tensor
@@ -28,7 +28,7 @@ class FQFOutput(NamedTuple):
 
     @property
     def widths(self) -> Tensor:
-        """(batch, n): what part of [0, 1] a midpoint stands for, without gradient."""
+        """(batch, n): the part of [0, 1] that each midpoint represents, without gradient."""
         return (self.taus[:, 1:] - self.taus[:, :-1]).detach()
 
     @property
@@ -40,7 +40,7 @@ class FQFOutput(NamedTuple):
 class MLPFQFNetwork(nn.Module):
     """(batch, *obs) -> FQFOutput: an IQN and a fraction proposal on its features.
 
-    Given `taus`, (batch, n + 1), it values their midpoints instead of its own proposal.
+    With `taus`, (batch, n + 1), it uses their midpoints instead of its own proposal.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class MLPFQFNetwork(nn.Module):
         widths = widths + EVEN_SHARE / widths.shape[1]
         entropy = -(widths * widths.log()).sum(1)
         if taus is None:
-            inner = widths[:, :-1].cumsum(1)  # the sum of all is 1, up to rounding: written down as 1
+            inner = widths[:, :-1].cumsum(1)  # the sum of all widths is 1 up to rounding; exactly 1 is used
             taus = torch.cat((torch.zeros_like(inner[:, :1]), inner, torch.ones_like(inner[:, :1])), 1)
         tau_hats = (taus[:, 1:] + taus[:, :-1]) / 2.0
-        values = self.quantile.quantiles(features, tau_hats.detach())  # nor the values' loss the fractions
+        values = self.quantile.quantiles(features, tau_hats.detach())  # the values' loss must not reach the fractions
         edge_values = None
         if edges:
             with torch.no_grad():

@@ -14,9 +14,9 @@ from rl_training.models.layers import mlp
 
 
 class MLPGAILDiscriminator(nn.Module):
-    """(batch, *obs), (batch, *action) -> (batch,): the logit of "this is the expert's".
+    """(batch, *obs), (batch, *action) -> (batch,): the logit of "this row is from the expert".
 
-    `inputs` makes one vector of both, `layers` judge it: between the two lie the points of a gradient penalty.
+    `inputs` combines both into one vector, `layers` classify it. A gradient penalty applies to the vectors in between.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class MLPGAILDiscriminator(nn.Module):
         absorbing_state: bool = False,
     ) -> None:
         super().__init__()
-        self.inputs = Inputs(build_encoder, action_space, absorbing_state)
+        self.inputs = DiscriminatorInputs(build_encoder, action_space, absorbing_state)
         self.layers = nn.Sequential(*mlp(self.inputs.size, hidden_sizes, 1, activation=nn.Tanh), nn.Flatten(0))
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -36,16 +36,16 @@ class MLPGAILDiscriminator(nn.Module):
         return logits
 
     def absorbing_logit(self) -> Tensor:
-        """(1,): the logit of the absorbing state, of a network that knows one."""
+        """Return the logit of the absorbing state, (1,). The network must have been built with one."""
         logit: Tensor = self.layers(self.inputs.absorbing_vector)
         return logit
 
 
-class Inputs(nn.Module):
-    """Encoded observations and actions side by side: (batch, *obs), (batch, *action) -> (batch, size).
+class DiscriminatorInputs(nn.Module):
+    """Encoded observations and actions in one vector: (batch, *obs), (batch, *action) -> (batch, size).
 
-    With an absorbing state, the last number says whether it is that, and the others are 0 in it: what the rows of obs
-    and actions hold where `absorbing`, (batch,), is true does not matter.
+    With an absorbing state, the last number is 1 in that state and 0 elsewhere; the others are 0 in that state. Rows of
+    `obs` and `actions` are ignored where `absorbing`, (batch,), is true.
     """
 
     absorbing_vector: Tensor  # (1, size)
@@ -64,7 +64,7 @@ class Inputs(nn.Module):
 
 
 def action_encoder(space: gym.Space[object]) -> tuple[nn.Module, int]:
-    """Give what makes a vector of an action of ours, and its size: choices become unit vectors."""
+    """Return the encoder of actions and the size of its output: choices become one-hot vectors."""
     if isinstance(space, gym.spaces.Discrete):
         return OneHot(int(space.n), 0), int(space.n)
     if isinstance(space, gym.spaces.MultiDiscrete):
@@ -73,7 +73,7 @@ def action_encoder(space: gym.Space[object]) -> tuple[nn.Module, int]:
 
 
 class OneHots(nn.Module):
-    """Several choices as unit vectors side by side: (batch, choices) -> (batch, sum of sizes)."""
+    """Several choices as concatenated one-hot vectors: (batch, choices) -> (batch, sum of sizes)."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class OneHots(nn.Module):
 
 
 class Clipped(nn.Module):
-    """Numbers as the environment is given them: a policy draws beyond the bounds, an expert's data never lie there."""
+    """Actions clipped as for the environment: a policy samples beyond the bounds, expert data never do."""
 
     def forward(self, actions: Tensor) -> Tensor:
         return actions.to(torch.float32).reshape(len(actions), -1).clamp(-1.0, 1.0)

@@ -12,7 +12,7 @@ from rl_training.models.mlp_policy import MLPPolicy
 
 
 class MLPIQLModel(nn.Module):
-    """A policy over bounded actions, two critics and the value of a state, each with an encoder of its own.
+    """A policy over bounded actions, two critics and the value of a state, each with its own encoder.
 
     `actor`: (batch, *obs) -> (batch, 2 * numbers). `critics`: (batch, *obs), (batch, *action) -> (2, batch).
     `value`: (batch, *obs) -> (batch,).

@@ -1,4 +1,4 @@
-"""The return's quantile function as a network of its own: any fraction in, the value at that fraction out."""
+"""The quantile function of the return as a network: it maps any fraction to the value at that fraction."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from rl_training.models.layers import PLAIN, CosineEmbedding, HeadStyle, action_
 class MLPIQNetwork(nn.Module):
     """(batch, *obs), (batch, n) fractions -> (batch, actions, n) values, and the fractions.
 
-    Without fractions: at `num_quantiles` evenly spaced ones, whose mean is the Q-value.
+    Without fractions, it uses `num_quantiles` evenly spaced ones; the mean of their values is the Q-value.
 
-    Fractions meet the features of a convolutional encoder, as in the paper: the hidden layers come after. Where the
-    encoder learns nothing, the hidden layers make the features, and only the output (with dueling streams, the last
-    hidden layer too) is computed for each fraction.
+    As in the paper, fractions are combined with the features of a convolutional encoder, and the hidden layers follow.
+    If the encoder has no parameters, the hidden layers compute the features, and only the output (with dueling streams,
+    the last hidden layer too) is computed for each fraction.
     """
 
     midpoints: Tensor
@@ -50,7 +50,7 @@ class MLPIQNetwork(nn.Module):
         return self.quantiles(self.trunk(obs), taus), taus
 
     def quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
-        """Values of every action at the fractions: (batch, features), (batch or 1, n) -> (batch, actions, n)."""
-        met = features[:, None] * self.embedding(taus)  # (batch, n, features)
-        values: Tensor = self.head(met).transpose(1, 2)
+        """Return the values of every action at `taus`: (batch, features), (batch or 1, n) -> (batch, actions, n)."""
+        combined = features[:, None] * self.embedding(taus)  # (batch, n, features)
+        values: Tensor = self.head(combined).transpose(1, 2)
         return values

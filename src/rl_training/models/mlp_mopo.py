@@ -1,4 +1,4 @@
-"""Dynamics models as MBPO and MOPO use them: what an observation and an action lead to, with its uncertainty."""
+"""Dynamics models of MBPO and MOPO: the next observation and the reward, with their uncertainty."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,23 +11,23 @@ from torch import Tensor, nn
 
 from rl_training.models.layers import StackedLinear, mlp
 
-MAX_LOG_VARIANCE, MIN_LOG_VARIANCE = 0.5, -10.0  # where the learnt bounds begin (Chua et al. 2018, appendix A.1)
+MAX_LOG_VARIANCE, MIN_LOG_VARIANCE = 0.5, -10.0  # initial values of the bounds (Chua et al. 2018, appendix A.1)
 
 
 class Prediction(NamedTuple):
-    """What each member expects: a Gaussian over (next_obs - obs, reward), the reward last."""
+    """The prediction of each member: a Gaussian over (next_obs - obs, reward), the reward last."""
 
     mean: Tensor  # (members, batch, obs + 1)
-    log_variance: Tensor  # the same
-    termination_logit: Tensor | None  # (members, batch), where termination is learnt
+    log_variance: Tensor  # the same shape
+    termination_logit: Tensor | None  # (members, batch), if termination is learned
 
 
 class MLPMOPOEnsembleModel(nn.Module):
-    """An ensemble of probabilistic networks; observations and actions may be shared by the members or one set for each.
+    """An ensemble of probabilistic networks; the members share observations and actions or have one set each.
 
     (batch, obs), (batch, actions), or both with a leading dimension of members -> `Prediction`. Inputs are normalised
-    by the buffers `input_mean` and `input_std`, (obs + actions,). Log-variances lie between two bounds that are learnt
-    for each output: a variance far from the data can neither vanish nor explode.
+    by the buffers `input_mean` and `input_std`, (obs + actions,). Log-variances are between two learned bounds per
+    output, so that a variance far from the data can neither vanish nor explode.
     """
 
     input_mean: Tensor
@@ -44,7 +44,7 @@ class MLPMOPOEnsembleModel(nn.Module):
     ) -> None:
         super().__init__()
         self.num_outputs = obs_dim + 1
-        dense = partial(_dense, num_members)
+        dense = partial(_pets_linear, num_members)
         outputs = 2 * self.num_outputs + int(learned_termination)
         self.layers = nn.Sequential(*mlp(obs_dim + action_dim, hidden_sizes, outputs, activation=nn.SiLU, dense=dense))
         self.max_log_variance = nn.Parameter(torch.full((self.num_outputs,), MAX_LOG_VARIANCE))
@@ -65,20 +65,20 @@ class MLPMOPOEnsembleModel(nn.Module):
 
 
 def pick_members(named: Mapping[str, Tensor], members: Tensor) -> dict[str, Tensor]:
-    """Pick some members' parameters, in this order: those of the layers; the bounds are common to all.
+    """Return the parameters of an ensemble of these members only, in this order.
 
-    Called with them, the model is an ensemble of these members alone.
+    The members differ in the parameters of the layers; all share the bounds.
     """
     return {name: value[members] if is_member_parameter(name) else value for name, value in named.items()}
 
 
 def is_member_parameter(name: str) -> bool:
-    """Tell whether a parameter is one that every member has of its own, (members, ...)."""
+    """Return whether every member has its own copy of a parameter, (members, ...)."""
     return name.startswith("layers.")
 
 
-def _dense(num_members: int, in_features: int, out_features: int) -> StackedLinear:
-    """Weights drawn as by PETS: a normal distribution of deviation 1 / (2 sqrt(inputs)), cut off at two deviations."""
+def _pets_linear(num_members: int, in_features: int, out_features: int) -> StackedLinear:
+    """Return a layer initialised as in PETS: normal weights of deviation 1 / (2 sqrt(inputs)), truncated at two."""
     layer = StackedLinear(num_members, in_features, out_features)
     std = 0.5 / math.sqrt(in_features)
     nn.init.trunc_normal_(layer.weight, std=std, a=-2.0 * std, b=2.0 * std)

@@ -1,4 +1,4 @@
-"""A policy alone, as imitation and offline algorithms learn it."""
+"""A policy without critics, for imitation and offline algorithms."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,10 +13,10 @@ LOG_STD_RANGE = (-5.0, 2.0)
 
 
 class MLPPolicy(nn.Sequential):
-    """(batch, *obs) -> (batch, outputs): logits of choices, or means in (-1, 1) and log-deviations of Box actions.
+    """(batch, *obs) -> (batch, outputs): logits, or means in (-1, 1) and log standard deviations of Box actions.
 
-    The deviations are learnt but the same for every observation: on narrow data such as a deterministic policy's, those
-    of each observation would shrink without end.
+    The deviations are learned but do not depend on the observation: on narrow data, such as that of a deterministic
+    policy, deviations per observation would shrink without limit.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class MLPPolicy(nn.Sequential):
 
 
 def policy_distribution(action_space: gym.Space[object]) -> Distribution:
-    """How the outputs of such a policy are read: as PPO's, with bounded deviations."""
+    """Return the distribution for the outputs of `MLPPolicy`: as for PPO, but with bounded deviations."""
     if isinstance(action_space, gym.spaces.Box):
         return Gaussian(tuple(action_space.shape), LOG_STD_RANGE)
     return build_distribution(action_space)

@@ -1,4 +1,4 @@
-"""Q-values of every action from one observation."""
+"""Q-values of all actions at an observation."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Quantiles of the return's distribution, for every action."""
+"""Quantiles of the distribution of the return for every action."""
 
 from collections.abc import Sequence
 

@@ -10,7 +10,7 @@ from rl_training.models.layers import StackedLinear
 
 
 class MLPREDQModel(ContinuousActorCritic):
-    """SAC's networks with any number of critics; weights begin as the authors' do, Xavier-uniform with zero biases."""
+    """SAC's networks with any number of critics; Xavier-uniform weights and zero biases, as in the authors' code."""
 
     outputs_per_action: ClassVar[int] = 2
 

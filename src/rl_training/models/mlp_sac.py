@@ -6,6 +6,6 @@ from rl_training.models.continuous import ContinuousActorCritic
 
 
 class MLPSACModel(ContinuousActorCritic):
-    """An actor that gives the mean and the log-deviation of each number of an action, and critics."""
+    """An actor that outputs the mean and the log standard deviation of each number of an action, and critics."""
 
     outputs_per_action: ClassVar[int] = 2

@@ -6,6 +6,6 @@ from rl_training.models.continuous import ContinuousActorCritic
 
 
 class MLPTD3Model(ContinuousActorCritic):
-    """An actor that gives each number of an action before it is squashed, and critics."""
+    """An actor that outputs each number of an action before squashing, and critics."""
 
     outputs_per_action: ClassVar[int] = 1

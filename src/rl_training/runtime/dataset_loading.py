@@ -6,7 +6,7 @@ from typing import Protocol, cast
 
 from rl_training.core.spaces import Spaces
 from rl_training.datasets.files import FORMATS, FileKind, read_transitions
-from rl_training.datasets.minari_format import local_dataset
+from rl_training.datasets.minari_format import find_local_dataset
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.vector import SyncEnvs
@@ -53,11 +53,11 @@ def load_transition_dataset(
             raise ConfigError(f"{prefix}dataset_kind: random needs an environment to act in: give env_id")
         with SyncEnvs(env_factory) as envs:
             made = random_transitions(envs, size or RANDOM_SIZE, seed=settings.dataset_seed)
-            dataset = TransitionDataset.of(made, Spaces(envs.observation_space, envs.action_space))
+            dataset = TransitionDataset.from_transitions(made, Spaces(envs.observation_space, envs.action_space))
     else:
         path = _path(settings, prefix)
         found = read_transitions(path, cast(FileKind, kind), allow_entry_points=allow_entry_points)
-        dataset = TransitionDataset.of(found, _spaces(env_factory))
+        dataset = TransitionDataset.from_transitions(found, _spaces(env_factory))
         if size is not None:
             dataset = dataset.first(size)
     log.info("%s: %s transitions, %s episodes", dataset.source, f"{len(dataset):,}", f"{len(dataset.episode_ends):,}")
@@ -79,7 +79,7 @@ def _path(settings: DatasetSettings, prefix: str) -> Path:
     if kind == "minari" and settings.dataset_id:
         if path is not None:
             raise ConfigError(f"give {prefix}dataset_path or {prefix}dataset_id, not both")
-        return local_dataset(settings.dataset_id, f"{prefix}dataset_id")
+        return find_local_dataset(settings.dataset_id, f"{prefix}dataset_id")
     if path is None or not str(path):
         what = f"{prefix}dataset_path or {prefix}dataset_id" if kind == "minari" else f"{prefix}dataset_path"
         raise ConfigError(f"{prefix}dataset_kind: {kind} needs {what}")

@@ -19,7 +19,7 @@ from rl_training.core.memory_limits import check_memory
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces, action_field, observation_field, to_env_actions
 from rl_training.datasets.files import check_new, read_transitions, write_transitions
-from rl_training.datasets.transitions import NAMES, Transitions
+from rl_training.datasets.transitions import COLUMN_NAMES, Transitions
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, DatasetError, EnvError
@@ -81,7 +81,7 @@ def play_episode(
     action_dtype = np.dtype(envs.action_space.dtype)
     obs, infos = envs.reset([0], [seed], [number])
     reader = MaskReader(envs.action_space) if "action_mask" in infos[0] else None
-    rows: dict[str, list[Any]] = {name: [] for name in NAMES}
+    rows: dict[str, list[Any]] = {name: [] for name in COLUMN_NAMES}
     ended = False
     while not ended and len(rows["rewards"]) < max_steps:
         try:
@@ -114,7 +114,7 @@ def random_transitions(envs: SyncEnvs, size: int, *, seed: int) -> Transitions:
 
 
 def joined(pieces: Sequence[Columns]) -> Columns:
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in NAMES}
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMN_NAMES}
 
 
 def _check_size(steps: int, known: Spaces) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Algorithm, Memory, StateDict
-from rl_training.datasets.metadata import to_text
+from rl_training.datasets.metadata import metadata_to_text
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
@@ -62,7 +62,7 @@ class Run:
         return interval > 0 and self.step // interval > self.previous_step // interval
 
     def counters(self) -> dict[str, Any]:
-        spaces = {} if self.spaces is None else {"spaces": to_text(self.spaces, "")}
+        spaces = {} if self.spaces is None else {"spaces": metadata_to_text(self.spaces, "")}
         return {
             **spaces,
             "step": self.step,

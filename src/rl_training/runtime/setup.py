@@ -16,7 +16,7 @@ from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Algorithm, Memory
-from rl_training.datasets.metadata import from_text
+from rl_training.datasets.metadata import metadata_from_text
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.envs.factory import EnvFactory, RegisteredEnv, check_backend, make_env_factory, make_envs
 from rl_training.envs.vector import SyncEnvs
@@ -185,7 +185,7 @@ def make_collector(prepared: PreparedRun, *, replayable: bool, crash_dir: Path) 
 def saved_spaces(checkpoint: Checkpoint) -> Spaces:
     """Give the spaces of a run without an environment, which its checkpoints hold."""
     text = checkpoint.manifest["counters"].get("spaces")
-    spaces, _ = from_text(text, str(checkpoint.path), allow_entry_points=False) if text else (None, "")
+    spaces, _ = metadata_from_text(text, str(checkpoint.path), allow_entry_points=False) if text else (None, "")
     if spaces is None:
         raise CheckpointError(f"{checkpoint.path} does not say what it observes and does, and its env_id is empty")
     return spaces
