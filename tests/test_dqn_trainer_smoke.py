@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
+import rl_training
 from conftest import make_config
 from rl_training.core.seeding import Streams
 from rl_training.errors import ConfigError, SpaceError
@@ -49,6 +50,7 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
     assert list(start["seed_streams"]) == ["action", "buffer", "env", "eval", "eval_action", "init", "noise"]
     assert start["seed_streams"]["init"] == Streams(0).integer("init")
     assert start["versions"]["torch"]
+    assert start["versions"]["rl-training"] == rl_training.__version__
     records = read_json_lines(folder / "metrics.jsonl")
     assert [record["step"] for record in records] == [100, 200, 300]
     assert records[-1]["metrics"]["loss"] == pytest.approx(result.metrics["loss"])

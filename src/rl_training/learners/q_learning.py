@@ -157,7 +157,9 @@ class QLearner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if "generators" not in state:
-            raise CheckpointError("the run was saved by version 0.1: it can be evaluated, but not continued")
+            raise CheckpointError(
+                "the checkpoint lacks the states of the random generators: it can be evaluated, but not continued"
+            )
         for name, value in self._state.items():
             if name != "params":
                 value.copy_(torch.as_tensor(state[name]))
