@@ -9,7 +9,7 @@ DEV_EXTRAS := dev,box2d,mujoco,atari,minatar,envpool,offline
 help:            ## show these targets
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-.venv/.core: pyproject.toml constraints.txt
+.venv/.core: pyproject.toml constraints.txt src/rl_training/core/version.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing rl-training into .venv (a minute or two the first time)"
 	$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt)

@@ -10,7 +10,9 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
+import rl_training
 from conftest import make_config
+from rl_training.core.seeding import Streams
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import load_config
@@ -45,7 +47,10 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
     assert resolved.acceleration == "eager"
     (start,) = json.loads((folder / "metadata.json").read_text())["starts"]
     assert start["resume"] == "exact"
+    assert list(start["seed_streams"]) == ["action", "buffer", "env", "eval", "eval_action", "init", "noise"]
+    assert start["seed_streams"]["init"] == Streams(0).integer("init")
     assert start["versions"]["torch"]
+    assert start["versions"]["rl-training"] == rl_training.__version__
     records = read_json_lines(folder / "metrics.jsonl")
     assert [record["step"] for record in records] == [100, 200, 300]
     assert records[-1]["metrics"]["loss"] == pytest.approx(result.metrics["loss"])

@@ -1,7 +1,9 @@
 """The Python API: an agent for an env id or an env of one's own; learn, evaluate, predict, save, load, go on."""
 
 import builtins
+import inspect
 import io
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 
+import rl_training.api.algorithms as api
 from conftest import make_config
 from rl_training import DQN, Callback, TrainConfig, load_config
 from rl_training.envs.tiny import Chain
@@ -57,6 +60,49 @@ def test_for_an_env_of_ones_own(tmp_path: Path) -> None:
     assert "my chain" in result.run_dir.name
     assert agent.predict(np.eye(3, dtype=np.float32)).shape == (3,)
     assert DQN.for_env(Chain, 40, **settings(tmp_path)).config.env_id == "Chain"
+
+
+def test_for_env_takes_every_setting_of_a_config_with_its_default() -> None:
+    parameters = dict(inspect.signature(DQN.for_env).parameters)
+    own = {"env", "network", "callbacks", "show_progress", "unknown"}
+    assert parameters.keys() - own == TrainConfig.model_fields.keys() - {"algo"}
+    assert DQN.for_env("CartPole-v1", 100).config == TrainConfig(algo="dqn", env_id="CartPole-v1", total_timesteps=100)
+    hints = typing.get_type_hints(DQN.for_env, {"Self": DQN, "Never": typing.NoReturn, **vars(api)})
+    for name in parameters.keys() - own - {"output_dir", "env_kwargs", "algo_kwargs"}:
+        assert hints[name] == typing.get_type_hints(TrainConfig)[name], name
+
+
+def test_for_env_passes_every_setting_on() -> None:
+    changes: dict[str, Any] = {
+        "algo_kwargs": {"gamma": 0.5},
+        "env_kwargs": {"max_episode_steps": 9},
+        "seed": 3,
+        "num_envs": 2,
+        "device": "cpu",
+        "output_dir": Path("elsewhere"),
+        "eval_interval": 10,
+        "eval_episodes": 7,
+        "stop_return": 100.0,
+        "log_interval": 11,
+        "checkpoint_interval": 12,
+        "keep_checkpoints": 4,
+        "tensorboard": False,
+        "clip_rewards": True,
+        "execution_backend": "local_async",
+        "worker_timeout": 5.0,
+        "acceleration": "eager",
+        "matmul_precision": "high",
+        "threads": 2,
+    }
+    assert changes.keys() == TrainConfig.model_fields.keys() - {"algo", "env_id", "total_timesteps"}
+    expected = TrainConfig(algo="dqn", env_id="CartPole-v1", total_timesteps=100, **changes)
+    assert DQN.for_env("CartPole-v1", 100, **changes).config == expected
+
+
+def test_env_id_names_what_a_function_makes() -> None:
+    assert DQN.for_env(Chain, 40, env_id="mine").config.env_id == "mine"
+    with pytest.raises(TypeError, match="env_id names what a function makes, but env is an id already: 'CartPole-v1'"):
+        DQN.for_env("CartPole-v1", 40, env_id="mine")
 
 
 def test_from_a_config_file(tmp_path: Path) -> None:
@@ -287,7 +333,7 @@ def test_a_path_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_settings_are_checked_when_the_agent_is_made() -> None:
     with pytest.raises(ConfigError, match="unknown setting 'sed'; did you mean 'seed'"):
-        DQN.for_env("CartPole-v1", 100, sed=1)
+        DQN.for_env("CartPole-v1", 100, sed=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"dqn\.algo_kwargs\.gamma must be in \[0, 1\], got 2"):
         DQN.for_env("CartPole-v1", 100, algo_kwargs={"gamma": 2})
     with pytest.raises(ConfigError, match="total_timesteps must be >= 1, got 0"):

@@ -3,18 +3,19 @@
 import json
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_training.core.seeding import STREAM_NAMES, Streams, generator_state, set_generator_state
+from rl_training.core.seeding import Streams, generator_state, set_generator_state
+
+NAMES = ("env", "action", "shuffle", "buffer", "init", "noise", "model", "eval", "eval_action")
 
 
 def test_a_stream_does_not_depend_on_when_or_in_which_order_it_is_created() -> None:
     streams = Streams(7)
     first = streams.numpy("buffer").random(5)
-    for name in reversed(STREAM_NAMES):
+    for name in reversed(NAMES):
         streams.numpy(name).random(100)
     assert np.array_equal(streams.numpy("buffer").random(5), first)
     assert np.array_equal(Streams(7).numpy("buffer").random(5), first)
@@ -24,7 +25,7 @@ def test_a_stream_does_not_depend_on_when_or_in_which_order_it_is_created() -> N
 
 
 def test_streams_differ_by_name_index_and_seed() -> None:
-    integers = [Streams(seed).integer(name) for seed in (0, 1) for name in STREAM_NAMES]
+    integers = [Streams(seed).integer(name) for seed in (0, 1) for name in NAMES]
     integers += [
         Streams(seed).episode_seed(env, episode) for seed in (0, 1) for env in range(5) for episode in range(5)
     ]
@@ -54,9 +55,16 @@ def test_longer_evaluations_start_with_the_same_seeds() -> None:
     assert Streams(3).eval_seeds(20)[:5] == Streams(3).eval_seeds(5)
 
 
-def test_an_unknown_stream_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown random stream 'envs'; known: env, action"):
-        Streams(0).numpy("envs")
+def test_the_streams_that_were_asked_for_are_remembered_with_their_seeds() -> None:
+    streams = Streams(0)
+    assert streams.seeds() == {name: Streams(0).integer(name) for name in ("env", "eval")}  # of the episodes
+    streams.numpy("buffer")
+    streams.integer("init", 1)
+    streams.torch("noise")
+    assert list(streams.seeds()) == ["buffer", "env", "eval", "init", "noise"]
+    assert streams.seeds()["init"] == 949240827
+    assert streams == Streams(0)
+    assert list(Streams(0).seeds()) == ["env", "eval"]
 
 
 def test_a_generators_state_survives_json() -> None:

@@ -32,7 +32,7 @@ class FakeEntryPoint:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeEntryPoint]]:
-    """Entry points that the test adds to; the registry is read anew."""
+    """Entry points that the test adds to; the registry is read again."""
     found: list[FakeEntryPoint] = []
     monkeypatch.setattr(module, "entry_points", lambda group: found if group == "rl_training.algorithms" else [])
     registry.cache_clear()
@@ -101,9 +101,12 @@ def test_an_entry_point_adds_an_algorithm_everywhere(installed: list[FakeEntryPo
     assert registry()["theirs"] is spec
     assert next(iter(registry())) == "dqn"
     assert TrainConfig(algo="theirs", env_id="x", total_timesteps=1).spec is spec
-    assert "Theirs" in dir(rl_training)
-    assert issubclass(rl_training.Theirs, ManagedAlgorithm)
-    assert rl_training.Theirs.algo_name == "theirs"
+    assert {"Theirs", "train_theirs"} <= set(dir(rl_training))
+    managed, train_theirs = (getattr(rl_training, name) for name in ("Theirs", "train_theirs"))
+    assert issubclass(managed, ManagedAlgorithm)
+    assert managed.algo_name == "theirs"
+    with pytest.raises(ConfigError, match=r"^train_theirs trains Theirs, but algo is 'dqn'$"):
+        train_theirs(TrainConfig(algo="dqn", env_id="x", total_timesteps=1))
 
 
 @pytest.mark.parametrize(

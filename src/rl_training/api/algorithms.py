@@ -1,18 +1,25 @@
-"""The managed API: one class per registry row, `learn`, `evaluate`, `predict`, `save`, `load`.
+"""The classes that users import: one per registry row, each with `learn`, `evaluate`, `predict`, `save` and `load`.
 
-from rl_training import DQN
+    from rl_training import DQN
 
-agent = DQN.for_env("CartPole-v1", total_timesteps=50_000)
-agent.learn()
-print(agent.evaluate(episodes=20))
-action = agent.predict(obs)
+    agent = DQN.for_env("CartPole-v1", total_timesteps=50_000)
+    agent.learn()
+    print(agent.evaluate(episodes=20))
+    action = agent.predict(obs)
+
+Two classes are named DQN, and so on for the other algorithms. `rl_training.DQN`, the same as
+`rl_training.api.algorithms.DQN`, is the managed one: it makes environments, trains, evaluates, saves and loads.
+`rl_training.algorithms.dqn.DQN` is the algorithm of the paper: the part that acts and updates inside a run. Users need
+the first, readers of the paper the second.
 """
 
+from __future__ import annotations  # `help` then shows `EnvFactory | None`, not what it stands for
+
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from torch import nn
@@ -32,11 +39,17 @@ from rl_training.runtime.evaluation import EvalEpisode, Evaluator
 from rl_training.runtime.setup import RunOptions, env_factory_of, load_policy, saved_spaces, spaces_of
 from rl_training.runtime.trainer import TrainResult, resume, train
 
-M = TypeVar("M", bound="ManagedAlgorithm")
+if TYPE_CHECKING:
+    from typing_extensions import Never, Self
+
+_DEFAULT = TrainConfig.model_construct(algo="", total_timesteps=0)  # whose other fields hold the defaults
 
 
 class ManagedAlgorithm:
-    """An algorithm with everything around it. Make one from a config, for an env, or from a checkpoint."""
+    """An agent: an algorithm, its environments and its run folder.
+
+    Make one from a config, for an environment (`for_env`) or from a saved run (`load`).
+    """
 
     algo_name: ClassVar[str]
 
@@ -49,7 +62,15 @@ class ManagedAlgorithm:
         callbacks: Sequence[Callback] = (),
         show_progress: bool = True,
     ) -> None:
-        """`config`: a `TrainConfig` or the path of a YAML file. The rest is what a file cannot hold."""
+        """Make an agent from a config. Nothing is trained or written yet.
+
+        Args:
+            config: a `TrainConfig`, or the path of a YAML file; `configs/...` also finds those of the package.
+            env_factory: makes an environment, in place of the config's `env_id`.
+            network: is trained in place of the algorithm's default network.
+            callbacks: are called during training.
+            show_progress: whether to print the progress of training.
+        """
         self.config = config if isinstance(config, TrainConfig) else load_config(config)
         if self.config.algo != self.algo_name:
             raise ConfigError(
@@ -64,32 +85,87 @@ class ManagedAlgorithm:
         self._to_env: Callable[[np.ndarray], np.ndarray]
 
     @classmethod
-    def for_env(cls: type[M], env: str | EnvFactory, total_timesteps: int, **settings: Any) -> M:
-        """Make an agent for an env id or a function that makes the env.
+    def for_env(
+        cls,
+        env: str | EnvFactory,
+        total_timesteps: int,
+        *,
+        algo_kwargs: Mapping[str, Any] = _DEFAULT.algo_kwargs,
+        env_kwargs: Mapping[str, Any] = _DEFAULT.env_kwargs,
+        env_id: str = _DEFAULT.env_id,
+        seed: int = _DEFAULT.seed,
+        num_envs: int = _DEFAULT.num_envs,
+        device: str = _DEFAULT.device,
+        output_dir: str | Path = _DEFAULT.output_dir,
+        eval_interval: int = _DEFAULT.eval_interval,
+        eval_episodes: int = _DEFAULT.eval_episodes,
+        stop_return: float | None = _DEFAULT.stop_return,
+        log_interval: int = _DEFAULT.log_interval,
+        checkpoint_interval: int = _DEFAULT.checkpoint_interval,
+        keep_checkpoints: int = _DEFAULT.keep_checkpoints,
+        tensorboard: bool = _DEFAULT.tensorboard,
+        clip_rewards: bool = _DEFAULT.clip_rewards,
+        execution_backend: Literal["local_sync", "local_async", "envpool"] = _DEFAULT.execution_backend,
+        worker_timeout: float = _DEFAULT.worker_timeout,
+        acceleration: Literal["auto", "eager", "compile", "cuda_graph"] = _DEFAULT.acceleration,
+        matmul_precision: Literal["highest", "high", "medium"] = _DEFAULT.matmul_precision,
+        threads: int = _DEFAULT.threads,
+        network: nn.Module | None = None,
+        callbacks: Sequence[Callback] = (),
+        show_progress: bool = True,
+        **unknown: Never,
+    ) -> Self:
+        """Make an agent for an environment. Nothing is trained or written yet.
 
-        `settings` are fields of `TrainConfig` (`seed=1, algo_kwargs={"gamma": 0.98}`) or arguments of the class
-        (`network=..., callbacks=...`).
+        Args:
+            env: a Gymnasium id, or a function that makes the environment.
+            total_timesteps: environment steps to train for; gradient steps for offline algorithms.
+            algo_kwargs: settings of the algorithm, such as `{"gamma": 0.98}`; `rl-training config show` lists them.
+            env_kwargs: keyword arguments of the environment.
+            env_id: name of the environment that a function makes, for the run folder.
+            network: is trained in place of the algorithm's default network.
+            callbacks: are called during training.
+            show_progress: whether to print the progress of training.
+
+        The other keywords are the settings of `TrainConfig`, with the same meaning and defaults (docs/config.md).
         """
-        arguments: dict[str, Any] = {
-            name: settings.pop(name) for name in ("network", "callbacks", "show_progress") if name in settings
-        }
+        arguments = locals()  # by name: every setting is passed on, and a test checks that none is missing
+        settings = {name: arguments[name] for name in TrainConfig.model_fields if name in arguments}
+        env_factory = None
         if callable(env):
-            arguments["env_factory"] = env
-            env = settings.pop("env_id", getattr(env, "__name__", type(env).__name__))
-        config = TrainConfig(algo=cls.algo_name, env_id=env, total_timesteps=total_timesteps, **settings)
-        return cls(config, **arguments)
+            env_factory = env
+            settings["env_id"] = env_id or getattr(env, "__name__", type(env).__name__)
+        elif env_id:
+            raise TypeError(f"env_id names what a function makes, but env is an id already: {env!r}")
+        else:
+            settings["env_id"] = env
+        return cls(
+            TrainConfig(algo=cls.algo_name, **settings, **unknown),
+            env_factory=env_factory,
+            network=network,
+            callbacks=callbacks,
+            show_progress=show_progress,
+        )
 
     @classmethod
     def load(
-        cls: type[M],
+        cls,
         path: str | Path,
         *,
         env_factory: EnvFactory | None = None,
         network: nn.Module | None = None,
         callbacks: Sequence[Callback] = (),
         show_progress: bool = True,
-    ) -> M:
-        """Take up a saved agent: a run folder or a checkpoint. `learn` then continues where it stopped."""
+    ) -> Self:
+        """Load a saved agent. `learn` then continues the run where it stopped.
+
+        Args:
+            path: a run folder, or a checkpoint in it or from `save`.
+            env_factory: makes an environment, in place of the saved `env_id`.
+            network: a module of the architecture that was trained, if it was not the default one.
+            callbacks: are called when training continues.
+            show_progress: whether to print the progress of training.
+        """
         checkpoint = open_checkpoint(find_checkpoint(path), parts=(POLICY,))
         agent = cls(
             checkpoint.config,
@@ -103,7 +179,11 @@ class ManagedAlgorithm:
         return agent
 
     def learn(self, total_timesteps: int | None = None) -> TrainResult:
-        """Train; after a stop or a `load`, continue exactly. `total_timesteps` lengthens (or sets) the run."""
+        """Train, or continue after a stop or `load` exactly where training stopped.
+
+        Args:
+            total_timesteps: the new length of the whole run, if it is to be another than the config's.
+        """
         config = self.config if total_timesteps is None else self.config.updated(total_timesteps=total_timesteps)
         if self._checkpoint is None:
             result = train(config, self._options)
@@ -114,7 +194,12 @@ class ManagedAlgorithm:
         return result
 
     def evaluate(self, episodes: int | None = None, *, seeds: Sequence[int] | None = None) -> list[EvalEpisode]:
-        """Play whole episodes without exploration; `seeds` are the reset seeds, one per episode."""
+        """Play whole episodes without exploration and return them; training is not affected.
+
+        Args:
+            episodes: how many; the config's `eval_episodes` by default.
+            seeds: reset seeds of the environment, one per episode, in place of the run's own list.
+        """
         if seeds is None:
             count = self.config.eval_episodes if episodes is None else episodes
             if count < 1:
@@ -129,18 +214,21 @@ class ManagedAlgorithm:
             evaluator.close()
 
     def predict(self, obs: Any, action_mask: Any = None) -> Any:
-        """Choose the greedy action for one observation, or for each of a batch; nothing is read from disk again.
+        """Return the greedy action for one observation, or one action for each of a batch. No file is read.
 
-        An observation of several parts is a dict; a batch of them is a dict of batches or a list of dicts.
-        `action_mask`: which actions are valid, one flag per choice, true or 1; without one all are. A dict may bring it
-        under the key `action_mask`.
+        Args:
+            obs: one observation or a batch. One with several parts is a dict; a batch of them is a dict of batches or a
+                list of dicts.
+            action_mask: which actions are valid, one flag per choice (true or 1); by default all are. A dict
+                observation may hold it under the key `action_mask`.
         """
         return self.player()(obs, action_mask)
 
     def player(self) -> Callable[..., Any]:
-        """Give a function like `predict` that follows one episode; ask for a new one at each episode's beginning.
+        """Return a function like `predict` that plays one episode; make a new one for each episode.
 
-        A recurrent policy remembers what the function was shown; to `predict`, every observation is a first one.
+        A recurrent policy remembers the observations that the function was called with. `predict` treats every
+        observation as the first of an episode.
         """
         policy, spaces = self._policy(), self._spaces
         carry: Carry | None = None
@@ -159,7 +247,7 @@ class ManagedAlgorithm:
         return play
 
     def save(self, path: str | Path) -> Path:
-        """Copy the agent's newest checkpoint to `path`, a folder that `load` and the CLI take."""
+        """Copy the newest checkpoint to the new folder `path`, from which `load` and the CLI read it; return `path`."""
         if self._checkpoint is None:
             raise CheckpointError("there is nothing to save yet: call learn() first")
         target = Path(path)
@@ -194,13 +282,11 @@ class ManagedAlgorithm:
 
 @cache
 def managed_class(algo_name: str) -> type[ManagedAlgorithm]:
-    """The class of one registry row."""
+    """Return the class of one registry row."""
     spec = registry()[algo_name]
-    return type(
-        spec.class_name,
-        (ManagedAlgorithm,),
-        {"algo_name": algo_name, "__doc__": f"{spec.summary} ({spec.paper}).", "__module__": __name__},
-    )
+    # Users import it from the package itself, so that is where it says it comes from.
+    namespace = {"algo_name": algo_name, "__doc__": spec.class_doc, "__module__": "rl_training"}
+    return type(spec.class_name, (ManagedAlgorithm,), namespace)
 
 
 def __getattr__(name: str) -> Any:

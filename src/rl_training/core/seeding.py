@@ -13,27 +13,19 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-STREAM_NAMES = (
-    "env",
-    "action",
-    "shuffle",
-    "buffer",
-    "init",
-    "noise",
-    "model",
-    "model_buffer",
-    "discriminator",
-    "eval",
-    "eval_action",
-    "replay_check",
-)
+_ENV, _EVAL = "env", "eval"  # reset seeds of training and of evaluation episodes
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The random streams of one run."""
+    """The random streams of one run. Any name is one; those that were asked for are remembered."""
 
     seed: int
+    names: set[str] = field(default_factory=lambda: {_ENV, _EVAL}, compare=False, repr=False)
+
+    def seeds(self) -> dict[str, int]:
+        """Return the seed of every stream that was asked for so far, and of the episodes, for the run's metadata."""
+        return {name: self.integer(name) for name in sorted(self.names)}
 
     def integer(self, name: str, *indices: int) -> int:
         """Return a seed below 2**31, which every `env.reset` accepts, for the stream `name[indices]`."""
@@ -51,15 +43,14 @@ class Streams:
 
     def episode_seed(self, env: int, episode: int) -> int:
         """Return the reset seed of one training episode: with the actions taken since, it restores the env exactly."""
-        return self.integer("env", env, episode)
+        return self.integer(_ENV, env, episode)
 
     def eval_seeds(self, episodes: int) -> list[int]:
         """Return the reset seeds of the evaluation episodes: the same list at every evaluation of the run."""
-        return [self.integer("eval", k) for k in range(episodes)]
+        return [self.integer(_EVAL, k) for k in range(episodes)]
 
     def _sequence(self, name: str, *indices: int) -> np.random.SeedSequence:
-        if name not in STREAM_NAMES:
-            raise ValueError(f"unknown random stream {name!r}; known: {', '.join(STREAM_NAMES)}")
+        self.names.add(name)
         return np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()), *indices))
 
 

@@ -38,6 +38,7 @@ from rl_training.experiment.manifest import (
     is_resumable,
     manifest_text,
     read_manifest,
+    writer_of,
 )
 from rl_training.experiment.state_files import flatten, read_tensors, unflatten, write_tensors
 
@@ -55,8 +56,11 @@ class Checkpoint:
     def config(self) -> TrainConfig:
         try:
             return TrainConfig(**self.manifest["config"])
-        except ConfigError as error:  # another release wrote it, or the package of an algorithm is not installed here
-            raise CheckpointError(f"{self.path} holds settings that are not valid here: {error}") from error
+        except ConfigError as error:  # another release wrote it, or an algorithm's package is not installed here
+            version = writer_of(self.manifest)
+            raise CheckpointError(
+                f"{self.path} holds settings of version {version} that are not valid here: {error}"
+            ) from error
 
     @property
     def step(self) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rl_training.core.version import __version__
 from rl_training.errors import CheckpointError
 
 SCHEMA_VERSION = 1
@@ -22,6 +23,7 @@ def manifest_text(
     """Return a manifest as text: `sha256` by file, `values` (all that are not tensors) by part."""
     manifest = {
         "schema_version": SCHEMA_VERSION,
+        "rl_training_version": __version__,
         "config": config,
         "counters": counters,
         "sha256": sha256,
@@ -54,6 +56,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} does not say at which step it was written")
     checked: dict[str, Any] = manifest
     return checked
+
+
+def writer_of(manifest: Mapping[str, Any]) -> str:
+    """Return the version that wrote a checkpoint; up to 0.1.0, manifests did not name it."""
+    return str(manifest.get("rl_training_version", "0.1.0"))
 
 
 def is_resumable(manifest: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""One row per algorithm; CLI, API, validation, schema, docs and conformance tests are derived from the rows.
+"""One row per algorithm; CLI, API classes, entry points, validation, schema, docs and tests are derived from the rows.
 
 Importing this module imports neither torch nor gymnasium: builders are named as "module:function" and resolved
 when a run starts.
@@ -61,6 +61,7 @@ class AlgorithmSpec:
     class_name: str
     summary: str
     paper: str
+    family: str = ""  # the algorithm whose `train_<algo>` also trains this one; empty: only its own does
     loop: Literal["off_policy", "on_policy", "offline"]
     actions: frozenset[ActionKind]
     observations: frozenset[ObservationKind]
@@ -79,6 +80,34 @@ class AlgorithmSpec:
     begin: str | None = None  # "module:function", (PreparedRun, RunOptions): prepares a new run before its first step
     callbacks: str | None = None  # "module:function", Run -> callbacks: what its runs do besides the loop
     reference_config: str
+
+    @property
+    def entry_point(self) -> str:
+        return f"train_{self.name}"
+
+    @property
+    def class_doc(self) -> str:
+        """The docstring of the algorithm's class in the API: what it is, the paper, an example."""
+        return f"""{self.summary[:1].upper()}{self.summary[1:]}.
+
+{self.paper}.
+
+Example:
+
+    agent = {self.class_name}("configs/{self.reference_config}")
+    agent.learn()
+    agent.evaluate()
+"""
+
+    @property
+    def entry_point_doc(self) -> str:
+        """The docstring of the algorithm's `train_<algo>`."""
+        family = " or another algorithm of its family" if self.family == self.name else ""
+        return f"Train {self.class_name}{family} from a config, in a new run folder."
+
+    def trains(self, other: "AlgorithmSpec") -> bool:
+        """Return whether this row's entry point trains `other`: itself or a member of its family."""
+        return self.name in (other.name, other.family)
 
     def build_algorithm(self, setup: "Setup[Any]") -> "Algorithm":
         return _resolve(self.build)(setup)  # type: ignore[no-any-return]
@@ -113,6 +142,7 @@ def _q_learning(
         class_name=class_name,
         summary=summary,
         paper=paper,
+        family="dqn",
         loop="off_policy",
         actions=frozenset({"discrete"}),
         observations=_ALL_OBSERVATIONS,
@@ -132,6 +162,7 @@ def _actor_critic(name: str, summary: str, paper: str, hparams: type[HParams]) -
         class_name=name.upper(),
         summary=summary,
         paper=paper,
+        family="sac",
         loop="off_policy",
         actions=frozenset({"box"}),
         observations=_ALL_OBSERVATIONS,
@@ -167,7 +198,7 @@ def _offline(
     )
 
 
-_ROWS = (
+ROWS = (  # of the library itself
     _q_learning(
         "dqn",
         "DQN",
@@ -390,7 +421,7 @@ _ROWS = (
 @cache
 def registry() -> dict[str, AlgorithmSpec]:
     """Give every row by name: ours, then those of installed packages (entry points `rl_training.algorithms`)."""
-    rows = {spec.name: spec for spec in _ROWS}
+    rows = {spec.name: spec for spec in ROWS}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             spec = entry_point.load()

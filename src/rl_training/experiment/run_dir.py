@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.core.durable_files import write_atomic
-from rl_training.core.seeding import STREAM_NAMES, Streams
+from rl_training.core.version import __version__
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.json_lines import JsonLines
 
 LOGS = ("metrics", "episodes", "eval")
 RESULT = "result.json"
-_PACKAGES = ("rl-training", "torch", "gymnasium", "numpy", "safetensors", "mujoco", "ale-py", "box2d", "envpool")
+_PACKAGES = ("torch", "gymnasium", "numpy", "safetensors", "mujoco", "ale-py", "box2d", "envpool")
 
 
 class RunDir:
@@ -99,16 +99,14 @@ def read_run_config(path: Path) -> TrainConfig:
     return load_config(config)
 
 
-def write_metadata(path: Path, config: TrainConfig, facts: Mapping[str, Any]) -> None:
+def write_metadata(path: Path, facts: Mapping[str, Any]) -> None:
     """Append a record of this start of the run to metadata.json; `facts` are added unchanged."""
-    streams = Streams(config.seed)
     record = {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command_line": sys.argv,
-        "versions": {"python": platform.python_version(), **_package_versions()},
+        "versions": {"python": platform.python_version(), "rl-training": __version__, **_package_versions()},
         "git_commit": _git_commit(),
         "host": {"name": platform.node(), "system": platform.platform(), "cpus": os.cpu_count()},
-        "seed_streams": {name: streams.integer(name) for name in STREAM_NAMES},
         **facts,
     }
     file = path / "metadata.json"

@@ -173,7 +173,9 @@ class QLearner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if "generators" not in state:
-            raise CheckpointError("the run was saved by version 0.1: it can be evaluated, but not continued")
+            raise CheckpointError(
+                "the checkpoint lacks the states of the random generators: it can be evaluated, but not continued"
+            )
         load_tensors(self._state, state, without=("params",))
         self.num_updates = int(state["num_updates"])
         load_generators(self._generators, state["generators"])

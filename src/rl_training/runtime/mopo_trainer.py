@@ -1,13 +1,5 @@
 """Entry point of MOPO."""
 
-from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig
-from rl_training.hparams.mbpo import MOPOHParams
-from rl_training.runtime.trainer import RunOptions, TrainResult, train
+from rl_training.runtime.entry_points import entry_point
 
-
-def train_mopo(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
-    """Train MOPO on a dataset."""
-    if not isinstance(config.hparams, MOPOHParams):
-        raise ConfigError(f"train_mopo trains MOPO, but algo is {config.algo!r}")
-    return train(config, options)
+train_mopo = entry_point("mopo")

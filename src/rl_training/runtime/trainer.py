@@ -135,8 +135,13 @@ def _run(
             run.load(checkpoint.manifest["counters"], parts)
         if collector.inexact_restores:
             log.warning("%s", collector.exactness)
-        facts = {"device": str(prepared.setup.device), "step": run.step, "resume": collector.exactness}
-        write_metadata(path, run.config, facts)
+        facts = {
+            "seed_streams": run.streams.seeds(),
+            "device": str(prepared.setup.device),
+            "step": run.step,
+            "resume": collector.exactness,
+        }
+        write_metadata(path, facts)
         with signals_stop(run):
             _loop(run, options)
             return end_run(run)

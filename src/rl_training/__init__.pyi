@@ -1,0 +1,396 @@
+"""Reinforcement-learning training: one config, one CLI, one API, exact resume."""
+
+# Written by `python -m rl_training.api.stubs` from the registry and api/exports.py.
+
+from typing import ClassVar
+
+from rl_training.api.algorithms import ManagedAlgorithm as ManagedAlgorithm
+from rl_training.core.version import __version__ as __version__
+from rl_training.data.recurrent_replay_buffer import RecurrentReplayBuffer as RecurrentReplayBuffer
+from rl_training.data.replay_buffer import ReplayBuffer as ReplayBuffer
+from rl_training.data.rollout_buffer import RolloutBuffer as RolloutBuffer
+from rl_training.datasets.transition_dataset import TransitionDataset as TransitionDataset
+from rl_training.experiment.config import TrainConfig as TrainConfig
+from rl_training.experiment.config import load_config as load_config
+from rl_training.runtime.callbacks import Callback as Callback
+from rl_training.runtime.dataset_loading import load_transition_dataset as load_transition_dataset
+from rl_training.runtime.evaluation import EvalEpisode as EvalEpisode
+from rl_training.runtime.result import TrainResult as TrainResult
+from rl_training.runtime.run import Run as Run
+from rl_training.runtime.setup import RunOptions as RunOptions
+from rl_training.runtime.trainer import resume as resume
+from rl_training.runtime.trainer import train as train
+
+class DQN(ManagedAlgorithm):
+    """Deep Q-learning with replay and a target network.
+
+    Mnih et al. 2015, Human-level control through deep reinforcement learning.
+
+    Example:
+
+        agent = DQN("configs/dqn/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "dqn"
+
+class DoubleDQN(ManagedAlgorithm):
+    """DQN whose online network picks the target's action.
+
+    van Hasselt et al. 2016, Deep reinforcement learning with double Q-learning.
+
+    Example:
+
+        agent = DoubleDQN("configs/double_dqn/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "double_dqn"
+
+class DuelingDQN(ManagedAlgorithm):
+    """Double DQN with streams for the state's value and the actions' advantages.
+
+    Wang et al. 2016, Dueling network architectures for deep reinforcement learning.
+
+    Example:
+
+        agent = DuelingDQN("configs/dueling_dqn/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "dueling_dqn"
+
+class NoisyDQN(ManagedAlgorithm):
+    """DQN that explores by noise on its weights.
+
+    Fortunato et al. 2018, Noisy networks for exploration.
+
+    Example:
+
+        agent = NoisyDQN("configs/noisy_dqn/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "noisy_dqn"
+
+class PrioritizedDQN(ManagedAlgorithm):
+    """DQN that replays transitions by their TD error.
+
+    Schaul et al. 2016, Prioritized experience replay.
+
+    Example:
+
+        agent = PrioritizedDQN("configs/prioritized_dqn/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "prioritized_dqn"
+
+class NStepDQN(ManagedAlgorithm):
+    """DQN with returns over three steps.
+
+    Sutton 1988, Learning to predict by the methods of temporal differences.
+
+    Example:
+
+        agent = NStepDQN("configs/n_step_dqn/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "n_step_dqn"
+
+class C51DQN(ManagedAlgorithm):
+    """The return's distribution as probabilities of fixed atoms.
+
+    Bellemare et al. 2017, A distributional perspective on reinforcement learning.
+
+    Example:
+
+        agent = C51DQN("configs/c51_dqn/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "c51_dqn"
+
+class RainbowDQN(ManagedAlgorithm):
+    """C51 with double, dueling, noisy, prioritized and three-step learning.
+
+    Hessel et al. 2018, Rainbow: combining improvements in deep reinforcement learning.
+
+    Example:
+
+        agent = RainbowDQN("configs/rainbow_dqn/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "rainbow_dqn"
+
+class QRDQN(ManagedAlgorithm):
+    """The return's distribution as quantiles, learnt by quantile regression.
+
+    Dabney et al. 2018, Distributional reinforcement learning with quantile regression.
+
+    Example:
+
+        agent = QRDQN("configs/qr_dqn/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "qr_dqn"
+
+class IQN(ManagedAlgorithm):
+    """The return's quantile function, learnt at random fractions.
+
+    Dabney et al. 2018, Implicit quantile networks for distributional reinforcement learning.
+
+    Example:
+
+        agent = IQN("configs/iqn/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "iqn"
+
+class FQF(ManagedAlgorithm):
+    """IQN whose fractions are proposed by a network.
+
+    Yang et al. 2019, Fully parameterized quantile function for distributional reinforcement learning.
+
+    Example:
+
+        agent = FQF("configs/fqf/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "fqf"
+
+class PPO(ManagedAlgorithm):
+    """Proximal policy optimization: clipped policy gradient on rollouts.
+
+    Schulman et al. 2017, Proximal policy optimization algorithms.
+
+    Example:
+
+        agent = PPO("configs/ppo/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "ppo"
+
+class GAIL(ManagedAlgorithm):
+    """PPO rewarded by a discriminator for doing as an expert's transitions do.
+
+    Ho and Ermon 2016, Generative adversarial imitation learning.
+
+    Example:
+
+        agent = GAIL("configs/gail/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "gail"
+
+class SAC(ManagedAlgorithm):
+    """Soft actor-critic: two critics, and an actor that is rewarded for its entropy.
+
+    Haarnoja et al. 2018, Soft actor-critic algorithms and applications.
+
+    Example:
+
+        agent = SAC("configs/sac/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "sac"
+
+class TD3(ManagedAlgorithm):
+    """A deterministic actor that learns less often than its two critics.
+
+    Fujimoto et al. 2018, Addressing function approximation error in actor-critic methods.
+
+    Example:
+
+        agent = TD3("configs/td3/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "td3"
+
+class REDQ(ManagedAlgorithm):
+    """SAC with an ensemble of critics and many updates per env step.
+
+    Chen et al. 2021, Randomized ensembled double Q-learning: learning fast without a model.
+
+    Example:
+
+        agent = REDQ("configs/redq/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "redq"
+
+class MBPO(ManagedAlgorithm):
+    """SAC on short rollouts through an ensemble of learnt dynamics models.
+
+    Janner et al. 2019, When to trust your model: model-based policy optimization.
+
+    Example:
+
+        agent = MBPO("configs/mbpo/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "mbpo"
+
+class MOPO(ManagedAlgorithm):
+    """MBPO on a dataset alone, whose rollouts pay for what the models are not sure of.
+
+    Yu et al. 2020, MOPO: model-based offline policy optimization.
+
+    Example:
+
+        agent = MOPO("configs/mopo/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "mopo"
+
+class Dreamer(ManagedAlgorithm):
+    """An actor and a critic that learn from what a recurrent world model imagines.
+
+    Hafner et al. 2025, Mastering diverse control tasks through world models.
+
+    Example:
+
+        agent = Dreamer("configs/dreamer/catch.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "dreamer"
+
+class IQL(ManagedAlgorithm):
+    """Implicit Q-learning: the better actions of a dataset, by values of its actions alone.
+
+    Kostrikov et al. 2022, Offline reinforcement learning with implicit Q-learning.
+
+    Example:
+
+        agent = IQL("configs/iql/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "iql"
+
+class IQLOnline(ManagedAlgorithm):
+    """IQL that goes on in an environment from where it stopped on a dataset.
+
+    Kostrikov et al. 2022, Offline reinforcement learning with implicit Q-learning.
+
+    Example:
+
+        agent = IQLOnline("configs/iql_online/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "iql_online"
+
+class BC(ManagedAlgorithm):
+    """Behavioural cloning: a policy that does as a dataset does.
+
+    Pomerleau 1991, Efficient training of artificial neural networks for autonomous navigation.
+
+    Example:
+
+        agent = BC("configs/bc/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "bc"
+
+def train_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train DQN or another algorithm of its family from a config, in a new run folder."""
+
+def train_double_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train DoubleDQN from a config, in a new run folder."""
+
+def train_dueling_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train DuelingDQN from a config, in a new run folder."""
+
+def train_noisy_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train NoisyDQN from a config, in a new run folder."""
+
+def train_prioritized_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train PrioritizedDQN from a config, in a new run folder."""
+
+def train_n_step_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train NStepDQN from a config, in a new run folder."""
+
+def train_c51_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train C51DQN from a config, in a new run folder."""
+
+def train_rainbow_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train RainbowDQN from a config, in a new run folder."""
+
+def train_qr_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train QRDQN from a config, in a new run folder."""
+
+def train_iqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train IQN from a config, in a new run folder."""
+
+def train_fqf(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train FQF from a config, in a new run folder."""
+
+def train_ppo(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train PPO from a config, in a new run folder."""
+
+def train_gail(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train GAIL from a config, in a new run folder."""
+
+def train_sac(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train SAC or another algorithm of its family from a config, in a new run folder."""
+
+def train_td3(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train TD3 from a config, in a new run folder."""
+
+def train_redq(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train REDQ from a config, in a new run folder."""
+
+def train_mbpo(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train MBPO from a config, in a new run folder."""
+
+def train_mopo(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train MOPO from a config, in a new run folder."""
+
+def train_dreamer(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train Dreamer from a config, in a new run folder."""
+
+def train_iql(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train IQL from a config, in a new run folder."""
+
+def train_iql_online(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train IQLOnline from a config, in a new run folder."""
+
+def train_bc(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train BC from a config, in a new run folder."""
