@@ -23,7 +23,8 @@ from rl_training.envs.factory import make_env_factory
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.runtime import recording
-from rl_training.runtime.recording import Plan, Player, Recorder, noisy, random_actions
+from rl_training.runtime.policies import noisy_policy, random_policy
+from rl_training.runtime.recording import Plan, Player, Recorder
 from rl_training.runtime.trainer import RunOptions, train
 from test_cli import call, fails, only_folder, write_config
 
@@ -42,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def make_recorder(out: Path, **changes: Any) -> Recorder:
-    players = [Player("random", random_actions(Discrete(2)))]
+    players = [Player("random", random_policy(Discrete(2)))]
     plan = Plan(**{"players": players, "seed": 3, "steps": 300, "env_id": "CartPole-v1", **changes})
     return Recorder(plan, make_env_factory("CartPole-v1"), out)
 
@@ -125,7 +126,7 @@ def test_steps_and_episodes_are_exactly_those_asked_for(tmp_path: Path) -> None:
 
 def test_shares_divide_the_steps(tmp_path: Path) -> None:
     left, right = (
-        Player(name, lambda obs, mask, generator, action=action: np.array([action]), share)  # type: ignore[misc]
+        Player(name, lambda seed, action=action: lambda obs, mask: np.array([action]), share)  # type: ignore[misc]
         for name, action, share in (("left", 0, 1.0), ("right", 1, 2.0))
     )
     make_recorder(tmp_path / "data.npz", players=[left, right], steps=100).run()
@@ -135,21 +136,20 @@ def test_shares_divide_the_steps(tmp_path: Path) -> None:
 
 
 def test_shares_are_rounded_and_together_all_that_is_asked_for() -> None:
-    act = random_actions(Discrete(2))
+    policy = random_policy(Discrete(2))
     plan = Plan(
-        players=[Player(name, act, share) for name, share in (("a", 2.0), ("b", 0.5), ("c", 0.5))], seed=0, steps=100
+        players=[Player(name, policy, share) for name, share in (("a", 2.0), ("b", 0.5), ("c", 0.5))], seed=0, steps=100
     )
     assert plan.amounts == [67, 16, 17]  # up to 66.7, 83.3 and 100
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 1.0])
 def test_noise_spreads_numbers_and_replaces_choices(noise: float) -> None:
-    generator, obs = np.random.default_rng(0), np.zeros((1, 1), np.float32)
-    box, choices = Box(-1.0, 1.0, (1,), np.float32), Discrete(4)
-    number = noisy(lambda *_: np.zeros((1, 1), np.float32), noise, box)
-    choice = noisy(lambda *_: np.array([3]), noise, choices)
-    numbers = np.array([number(obs, None, generator) for _ in range(2_000)])
-    drawn = np.array([choice(obs, None, generator) for _ in range(2_000)])
+    obs, box, choices = np.zeros((1, 1), np.float32), Box(-1.0, 1.0, (1,), np.float32), Discrete(4)
+    number = noisy_policy(lambda seed: lambda obs, mask: np.zeros((1, 1), np.float32), noise, box)(0)
+    choice = noisy_policy(lambda seed: lambda obs, mask: np.array([3]), noise, choices)(0)
+    numbers = np.array([number(obs, None) for _ in range(2_000)])
+    drawn = np.array([choice(obs, None) for _ in range(2_000)])
     # Clipped at one deviation, a standard normal has the deviation 0.72; three of four random choices are not 3.
     assert numbers.std() == pytest.approx({0.0: 0.0, 0.1: 0.1, 1.0: 0.72}[noise], abs=0.02)
     assert np.abs(numbers).max() <= 1.0
@@ -249,7 +249,7 @@ def test_what_policies_draw_goes_on_where_it_stopped(
     assert call(*command, tmp_path / "whole.npz").exit_code == 0
     interrupted([*command, tmp_path / "parts.npz"], 3, monkeypatch)
     result = call(*command, tmp_path / "parts.npz")
-    assert "going on after" in result.stderr
+    assert "continuing after" in result.stderr
     whole, parts = (read_transitions(tmp_path / f"{name}.npz").columns() for name in ("whole", "parts"))
     assert_identical(parts, whole)
     assert len(np.unique(load(tmp_path / "whole.npz").actions)) > 1

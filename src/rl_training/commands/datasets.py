@@ -88,7 +88,8 @@ def record(
         raise ConfigError(f"give one --share per --run: there are {len(share)} for {len(run or [])}")
     from rl_training.envs.factory import make_env_factory
     from rl_training.envs.vector import SyncEnvs
-    from rl_training.runtime.recording import Plan, Player, Recorder, noisy, random_actions
+    from rl_training.runtime.policies import noisy_policy, random_policy
+    from rl_training.runtime.recording import Plan, Player, Recorder
 
     if env is not None:
         env_id, env_kwargs = env, dict[str, Any]()
@@ -99,11 +100,11 @@ def record(
     with SyncEnvs(factory) as envs:
         space = envs.action_space
     if env is not None:
-        players = [Player("random", random_actions(space))]
+        players = [Player("random", random_policy(space))]
     else:
         shares = share or [1.0] * len(loaded)
         players = [
-            replace(player, act=noisy(player.act, noise, space), share=part)
+            replace(player, policy=noisy_policy(player.policy, noise, space), share=part)
             for (_, player), part in zip(loaded, shares, strict=True)
         ]
     details = {"env_kwargs": env_kwargs, "noise": noise, "explore": explore}
@@ -114,27 +115,14 @@ def record(
 def _load(path: Path, *, best: bool, explore: bool) -> "tuple[TrainConfig, Player]":
     """Give a run's config and its policy."""
     from rl_training.core.seeding import RepeatableStreams
-    from rl_training.core.types import Carry, act_on
+    from rl_training.runtime.policies import trained_policy
     from rl_training.runtime.recording import Player
     from rl_training.runtime.setup import load_policy
 
     streams = RepeatableStreams(0)  # each episode has its own seed
     checkpoint, algorithm = load_policy(path, pointer="best" if best else "latest", streams=streams)
-
-    carry: Carry | None = None
-
-    def act(obs: "np.ndarray", mask: "np.ndarray | None", generator: "np.random.Generator") -> "np.ndarray":
-        nonlocal carry
-        result = act_on(algorithm, obs, carry, step=checkpoint.step, explore=explore, action_mask=mask)
-        carry = result.carry
-        return result.actions
-
-    def begin(seed: int) -> None:
-        nonlocal carry
-        carry = None
-        streams.restart(seed)
-
-    return checkpoint.config, Player(str(checkpoint.path.resolve()), act, begin=begin)
+    policy = trained_policy(algorithm, streams, step=checkpoint.step, explore=explore)
+    return checkpoint.config, Player(str(checkpoint.path.resolve()), policy)
 
 
 def _common_env(configs: "Sequence[TrainConfig]") -> tuple[str, dict[str, Any]]:
