@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 import rl_training.runtime.trainer
 from conftest import make_config
-from rl_training.cli import app, describe_returns
+from rl_training.cli import app
 from rl_training.commands.doctor import Finding
+from rl_training.commands.evaluate import describe_returns
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import registry
@@ -148,7 +149,7 @@ def test_evaluate_takes_the_newest_checkpoint_or_the_best(run: Path) -> None:
 
 
 def test_long_evaluations_tell_how_far_they_are(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rl_training.cli._PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("rl_training.commands.evaluate._PROGRESS_SECONDS", 0.0)
     assert "episode 2/2: return" in call("evaluate", finished_run).stderr
     assert call("evaluate", finished_run, "--quiet").stderr == ""
 

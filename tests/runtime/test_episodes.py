@@ -12,7 +12,7 @@ from rl_training.envs.tiny import Chain
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import EnvError
 from rl_training.runtime.episodes import MAX_EPISODE_STEPS, Act, EpisodeStep, follow_episode, play_episode
-from rl_training.runtime.evaluation import Evaluator
+from rl_training.runtime.evaluation import evaluate_episodes
 
 
 def always(action: int) -> Act:
@@ -95,9 +95,8 @@ class Left:
 
 
 def test_an_evaluation_in_an_env_without_an_end_is_cut_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    evaluator, algorithm = Evaluator(Chain), Left()
+    algorithm: Any = Left()
     with caplog.at_level(logging.WARNING):
-        (episode,) = evaluator.evaluate(algorithm, [5])  # type: ignore[arg-type]
-    evaluator.close()
+        (episode,) = evaluate_episodes(Chain, algorithm, [5])
     assert (episode.length, episode.ret) == (MAX_EPISODE_STEPS, 0.0)
     assert caplog.messages == [f"evaluation episode 0 (seed 5) was cut at {MAX_EPISODE_STEPS} steps"]

@@ -16,7 +16,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from conftest import assert_identical, make_config
-from rl_training.commands import datasets as dataset_commands
+from rl_training.commands import record as record_command
 from rl_training.datasets.files import read_transitions
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.envs.factory import make_env_factory
@@ -197,7 +197,7 @@ def test_the_best_checkpoints_are_recorded_if_asked(tmp_path: Path, monkeypatch:
     run = train(make_config(tmp_path / "runs", checkpoint_interval=30), RunOptions(show_progress=False)).run_dir
     write_pointer(run / "checkpoints", "best", "step_000000030")
     played = []
-    monkeypatch.setattr(dataset_commands, "_record", lambda recorder: played.append(recorder.plan.players[0].name))
+    monkeypatch.setattr(record_command, "_record", lambda recorder: played.append(recorder.plan.players[0].name))
     for options in ([], ["--best"]):
         call("record", "--run", run, "--steps", 20, "-o", tmp_path / "data.npz", *options)
     assert [Path(name).name for name in played] == ["step_000000060", "step_000000030"]
@@ -212,7 +212,7 @@ def interrupted(command: list[object], episodes: int, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         left = iter(range(episodes - 1))
 
-        def progress(recorder: Recorder) -> Callable[[], None]:
+        def report_episodes(recorder: Recorder) -> Callable[[], None]:
             def on_episode() -> None:
                 if next(left, None) is None:
                     raise Die
@@ -220,7 +220,7 @@ def interrupted(command: list[object], episodes: int, monkeypatch: pytest.Monkey
             return on_episode
 
         patch.setattr(recording, "_PIECE_ROWS", 1)
-        patch.setattr(dataset_commands, "_progress", progress)
+        patch.setattr(record_command, "_report_episodes", report_episodes)
         with pytest.raises(Die):
             call(*command)
 
@@ -441,7 +441,7 @@ def test_convert_goes_round_through_all_formats_unchanged(pendulum: Path, tmp_pa
     assert_identical(read_transitions(path).columns(), read_transitions(pendulum).columns())
 
 
-def test_dataset_commands_refuse_with_one_message(pendulum: Path, tmp_path: Path) -> None:
+def test_record_command_refuse_with_one_message(pendulum: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_bytes(pendulum.read_bytes()[:500])
     assert "broken.npz is damaged" in fails("dataset", "inspect", tmp_path / "broken.npz")
     assert "no dataset" in fails("dataset", "inspect", tmp_path / "none.npz")

@@ -29,7 +29,7 @@ from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.episodes import follow_episode
-from rl_training.runtime.evaluation import EvalEpisode, Evaluator
+from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes
 from rl_training.runtime.setup import RunOptions, env_factory_of, load_policy, saved_spaces, spaces_of
 from rl_training.runtime.trainer import TrainResult, resume, train
 
@@ -123,11 +123,7 @@ class ManagedAlgorithm:
             seeds = Streams(self.config.seed).eval_seeds(count)
         if not seeds:
             raise ConfigError("seeds must hold at least one seed, got none")
-        evaluator = Evaluator(env_factory_of(self.config, self._options))
-        try:
-            return evaluator.evaluate(self._policy(), seeds)
-        finally:
-            evaluator.close()
+        return evaluate_episodes(env_factory_of(self.config, self._options), self._policy(), seeds)
 
     def predict(self, obs: Any, action_mask: Any = None) -> Any:
         """Choose the greedy action for one observation, or for each of a batch; nothing is read from disk again.

@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import typer
+
+from rl_training.commands.messages import EXIT_BUG, reports_errors
+from rl_training.commands.options import Debug
 
 _PACKAGES = ("rl-training", "torch", "gymnasium", "numpy", "pydantic", "safetensors", "tensorboard", "typer", "rich")
 # Extra -> the modules of its that are used.
@@ -32,6 +37,22 @@ class Finding:
     verdict: Literal["ok", "note", "fix"]
     subject: str
     text: str
+
+
+@reports_errors
+def doctor(
+    output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where runs are to be kept.")] = Path("runs"),
+    debug: Debug = False,
+) -> None:
+    """Check this machine: packages, devices, compiler, memory, disk, and a moment of training."""
+    faults = 0
+    for finding in examine(output_dir):
+        faults += finding.verdict == "fix"
+        typer.echo(f"{finding.verdict:<5} {finding.subject:<12} {finding.text}")
+    if faults:
+        typer.echo(f"{faults} to mend, marked `fix` above")
+        raise typer.Exit(EXIT_BUG)
+    typer.echo("all is well: rl-training train --config configs/dqn/cartpole.yaml")
 
 
 def examine(output_dir: Path) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What all commands share: options, errors that end in one clear message and an exit code, and plain output."""
+"""What all commands share: errors that end in one clear message and an exit code, and plain output."""
 
 import functools
 import logging
@@ -7,7 +7,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Annotated, NoReturn, ParamSpec
+from typing import NoReturn, ParamSpec
 
 import typer
 
@@ -18,12 +18,6 @@ EXIT_BUG, EXIT_USER_ERROR, EXIT_KILLED = 1, 2, 130
 
 P = ParamSpec("P")
 log = logging.getLogger("rl_training")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
-Debug = Annotated[
-    bool, typer.Option("--debug", envvar="RL_TRAINING_DEBUG", help="Show the traceback of an error.", show_envvar=True)
-]
 
 
 class _PlainLines(logging.Handler):
@@ -40,7 +34,7 @@ def _log_to_stderr(*, debug: bool, quiet: bool) -> None:
         log.addHandler(_PlainLines())
 
 
-def answers_errors(command: Callable[P, None]) -> Callable[P, None]:
+def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
     """Let a command end with one clear message and an exit code; obeys its options `debug` and `quiet`."""
 
     @functools.wraps(command)

@@ -3,7 +3,6 @@
 Order matters and is set in trainer.py: the checkpoint comes last, so that it holds what the others did at its step.
 """
 
-import contextlib
 import logging
 import math
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from rl_training.errors import TrainingError
 from rl_training.experiment.checkpointing import prune_checkpoints, save_checkpoint, write_pointer
 from rl_training.experiment.manifest import POLICY
 from rl_training.runtime.collector import NoCollector
-from rl_training.runtime.evaluation import EvalEpisode, Evaluator, mean_return
+from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes, mean_return
 from rl_training.runtime.run import Run
 
 if TYPE_CHECKING:
@@ -129,8 +128,8 @@ def evaluate_policy(run: Run) -> list[EvalEpisode]:
     if run.env_factory is None:
         return []
     # A new env each time: some keep something over their resets, and a resumed run could not have their past.
-    with contextlib.closing(Evaluator(run.env_factory)) as evaluator:
-        return evaluator.evaluate(run.algorithm, run.streams.eval_seeds(run.config.eval_episodes), step=run.step)
+    seeds = run.streams.eval_seeds(run.config.eval_episodes)
+    return evaluate_episodes(run.env_factory, run.algorithm, seeds, step=run.step)
 
 
 class Evaluation(Callback):

@@ -28,35 +28,21 @@ class EvalEpisode:
         return {"episode": self.episode, "seed": self.seed, "return": self.ret, "length": self.length}
 
 
-class Evaluator:
-    """Plays evaluation episodes in its own environment, which is created at the first use."""
-
-    def __init__(self, factory: EnvFactory) -> None:
-        self._factory = factory
-        self._envs: SyncEnvs | None = None
-
-    def evaluate(
-        self,
-        algorithm: Algorithm,
-        seeds: Sequence[int],
-        *,
-        step: int = 0,
-        on_episode: Callable[[EvalEpisode], None] = lambda episode: None,
-    ) -> list[EvalEpisode]:
-        """Play one episode per seed. `step`: the env step of the run, for algorithms whose actions depend on it."""
-        if self._envs is None:
-            self._envs = SyncEnvs(self._factory, 1)
-        episodes = []
+def evaluate_episodes(
+    factory: EnvFactory,
+    algorithm: Algorithm,
+    seeds: Sequence[int],
+    *,
+    step: int = 0,
+    on_episode: Callable[[EvalEpisode], None] = lambda episode: None,
+) -> list[EvalEpisode]:
+    """Play one episode per seed in a new env. `step`: the env step of the run, which the actions may depend on."""
+    episodes = []
+    with SyncEnvs(factory) as envs:
         for number, seed in enumerate(seeds):
-            episode = _evaluate_episode(self._envs, algorithm, number, seed, step)
-            on_episode(episode)
-            episodes.append(episode)
-        return episodes
-
-    def close(self) -> None:
-        if self._envs is not None:
-            self._envs.close()
-            self._envs = None
+            episodes.append(_evaluate_episode(envs, algorithm, number, seed, step))
+            on_episode(episodes[-1])
+    return episodes
 
 
 def _evaluate_episode(envs: SyncEnvs, algorithm: Algorithm, number: int, seed: int, step: int) -> EvalEpisode:

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 from typing import cast
 
 from rl_training.algorithms.mbpo import MBPO
@@ -15,6 +14,7 @@ from rl_training.hparams.schedules import rollout_horizon
 from rl_training.learners.dynamics import OnEpoch
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.offline_evaluation import evaluations_on
+from rl_training.runtime.report_timer import ReportTimer
 from rl_training.runtime.run import Run
 
 _PROGRESS_SECONDS = 5.0
@@ -63,10 +63,9 @@ def _train(run: Run, *, fits: bool, rolls_out: bool) -> None:
 def _watch(run: Run) -> OnEpoch:
     """Tell now and then how far a long fit is, and end one that has diverged."""
     max_epochs = cast(ModelHParams, run.config.hparams).model_max_epochs
-    reported_at = time.monotonic()
+    timer = ReportTimer(_PROGRESS_SECONDS)
 
     def on_epoch(metrics: Metrics) -> None:
-        nonlocal reported_at
         epoch = int(metrics["model_epochs"])
         values = {name: float(metrics[name]) for name in ("model_loss", "holdout_mse")}
         for name, value in values.items():
@@ -75,8 +74,7 @@ def _watch(run: Run) -> OnEpoch:
                     f"{name} is {value} after epoch {epoch} of the fit at {run.unit} {run.step}: the dynamics model "
                     "has diverged; a smaller model_learning_rate usually helps"
                 )
-        if time.monotonic() - reported_at >= _PROGRESS_SECONDS:
-            reported_at = time.monotonic()
+        if timer.is_due():
             log.info("epoch %d of at most %d: model_loss %.4g, holdout_mse %.4g", epoch, max_epochs, *values.values())
 
     return on_epoch
