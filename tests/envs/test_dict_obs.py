@@ -34,8 +34,9 @@ from rl_training.data.replay_buffer import build_replay_buffer
 from rl_training.envs.dict_obs import PackedDictObs, Packer, sample_action
 from rl_training.envs.factory import make_env_factory
 from rl_training.envs.resumable import EpisodeRecipe, check_replay, restore_env
+from rl_training.envs.slot import check_env
 from rl_training.envs.tiny import Masked, TinyDict
-from rl_training.envs.vector import EnvGroup, SyncEnvs, check_env
+from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.errors import EnvError, SpaceError
 from rl_training.experiment.registry import registry

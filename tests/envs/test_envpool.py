@@ -14,7 +14,8 @@ from conftest import make_config
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.envs.envpool_envs import CLASSIC_CONTROL, DIFFERENT, MUJOCO_V4, MUJOCO_V5, EnvPoolEnvs, find_task
 from rl_training.envs.factory import RegisteredEnv, make_env_factory, make_envs
-from rl_training.envs.vector import ReplayDivergedError, StepResult
+from rl_training.envs.slot import ReplayDivergedError
+from rl_training.envs.vector import StepResult
 from rl_training.errors import ConfigError, EnvError
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run

@@ -15,7 +15,8 @@ from rl_training.envs import resumable
 from rl_training.envs.factory import RegisteredEnv, make_env_factory, make_envs
 from rl_training.envs.pixels import PixelObservation, PixelSettings
 from rl_training.envs.resumable import EpisodeRecipe, check_replay, restore_env
-from rl_training.envs.vector import SyncEnvs, check_env
+from rl_training.envs.slot import check_env
+from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, EnvError
 
 CARTPOLE = RegisteredEnv("CartPole-v1", {"pixels": {"size": 48, "frame_stack": 2}})

@@ -9,8 +9,8 @@ from gymnasium.spaces import Box, Discrete
 
 from rl_training.envs.factory import RegisteredEnv, make_envs
 from rl_training.envs.resumable import EpisodeRecipe, check_replay, restore_env
+from rl_training.envs.slot import NUM_STEPS_KEY, ReplayDivergedError
 from rl_training.envs.tiny import Misbehaving
-from rl_training.envs.vector import NUM_STEPS_KEY, ReplayDivergedError
 from rl_training.errors import EnvError
 
 BACKENDS = ["local_sync", "local_async"]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from rl_training.envs import workers
+from rl_training.envs import worker_process
 from rl_training.envs.factory import RegisteredEnv, make_envs
 from rl_training.envs.tiny import Chain, Misbehaving
 from rl_training.envs.vector import SyncEnvs
@@ -277,7 +277,7 @@ def test_a_replay_longer_than_the_timeout_is_not_a_hang(monkeypatch):
             time.sleep(0.05)
             return super().step(action)
 
-    monkeypatch.setattr(workers, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(worker_process, "HEARTBEAT_SECONDS", 0.01)
     with AsyncEnvs(lambda: Slow(length=20), worker_timeout=0.3) as envs:
         assert envs.replay(0, 1, zeros(10))[0] == 10
 

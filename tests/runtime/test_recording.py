@@ -441,7 +441,7 @@ def test_convert_goes_round_through_all_formats_unchanged(pendulum: Path, tmp_pa
     assert_identical(read_transitions(path).columns(), read_transitions(pendulum).columns())
 
 
-def test_record_command_refuse_with_one_message(pendulum: Path, tmp_path: Path) -> None:
+def test_dataset_commands_refuse_with_one_message(pendulum: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_bytes(pendulum.read_bytes()[:500])
     assert "broken.npz is damaged" in fails("dataset", "inspect", tmp_path / "broken.npz")
     assert "no dataset" in fails("dataset", "inspect", tmp_path / "none.npz")

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from rl_training.envs.pixels import MIN_SIZE, FrameStack, check_bool, check_integer
-from rl_training.envs.vector import Env
+from rl_training.envs.slot import Env
 from rl_training.errors import ConfigError
 
 MAX_EPISODE_FRAMES = 108_000  # half an hour of play: 27,000 steps of four frames

@@ -22,7 +22,9 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from rl_training.envs.atari import AtariSettings
-from rl_training.envs.vector import ArraySpace, Env, EnvState, Episodes, ReplayDivergedError, StepResult, check_env
+from rl_training.envs.episode_tracker import EpisodeTracker
+from rl_training.envs.slot import ArraySpace, Env, EnvState, ReplayDivergedError, check_env
+from rl_training.envs.vector import StepResult
 from rl_training.errors import ConfigError, EnvError
 
 CLASSIC_CONTROL = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")
@@ -173,7 +175,7 @@ class EnvPoolEnvs:
             "max_episode_steps": self._limit + 1,
         }
         self._pool: Any = None
-        self._episodes = Episodes(num_envs, crash_dir)
+        self._episodes = EpisodeTracker(num_envs, crash_dir)
         self._all = np.arange(num_envs, dtype=np.int32)
         self._observations = ArraySpace.of(self.observation_space, "observation")
         self._actions = ArraySpace.of(self.action_space, "action")

@@ -21,9 +21,11 @@ from rl_training.envs.atari import SETTINGS as ATARI_SETTINGS
 from rl_training.envs.atari import make_atari
 from rl_training.envs.dict_obs import sample_action
 from rl_training.envs.envpool_envs import EnvPoolEnvs, refuse
+from rl_training.envs.episode_tracker import describe
 from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
-from rl_training.envs.vector import Env, EnvGroup, EnvSlot, SyncEnvs, check_env, describe
+from rl_training.envs.slot import Env, EnvSlot, check_env
+from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.errors import ConfigError, EnvError, SpaceError, UserError
 

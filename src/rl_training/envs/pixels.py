@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from rl_training.core.frame_space import FrameStackSpace
-from rl_training.envs.vector import Env
+from rl_training.envs.slot import Env
 from rl_training.errors import ConfigError, EnvError
 
 MIN_SIZE = 36  # the smallest picture that the Nature network takes

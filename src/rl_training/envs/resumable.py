@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from rl_training.envs.dict_obs import MASK_KEY, sample_action
-from rl_training.envs.vector import Env, EnvGroup, EnvState, ReplayDivergedError, check_env, describe
+from rl_training.envs.episode_tracker import describe
+from rl_training.envs.slot import Env, EnvState, ReplayDivergedError, check_env
+from rl_training.envs.vector import EnvGroup
 from rl_training.errors import EnvError
 
 PAST_STEPS = 300  # lived through by the first copy, so that hidden state could leak over its resets

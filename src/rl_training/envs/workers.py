@@ -6,7 +6,6 @@ the file system and the workers watch their parent, so that neither outlives it,
 """
 
 import contextlib
-import faulthandler
 import functools
 import multiprocessing
 import os
@@ -15,14 +14,12 @@ import select
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from multiprocessing.sharedctypes import RawArray
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
@@ -30,193 +27,19 @@ from typing import IO, Any
 
 import numpy as np
 
-from rl_training.envs.vector import (
-    NUM_STEPS_KEY,
-    ArraySpace,
-    Env,
-    EnvSlot,
-    EnvState,
-    Episodes,
-    ReplayDivergedError,
-    StepResult,
-    check_env,
-    describe,
-    describe_exit,
-    format_traceback,
-)
+from rl_training.envs.episode_tracker import EpisodeTracker, describe_exit
+from rl_training.envs.slot import NUM_STEPS_KEY, ArraySpace, Env, EnvState, ReplayDivergedError, check_env
+from rl_training.envs.vector import StepResult
+from rl_training.envs.worker_process import NO_INFO, STEP, Answer, SharedArrays, run_worker
 from rl_training.errors import EnvError, SpaceError
 
-STEP = b"step"  # the one command that is not pickled: its values travel in shared memory
-PARENT_CHECK_SECONDS = 0.5  # how often a worker looks whether its parent still lives
 DEATH_CHECK_SECONDS = 0.5  # how often the parent looks at workers whose pipes say nothing
 CLOSE_SECONDS = 1.0  # how long workers may take to close their environments
-HEARTBEAT_SECONDS = 0.2  # how often a worker says that it is busy with a long replay
 DUMP_SECONDS = 0.5  # how long a hung worker may take to say where it is
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a worker says to a command that is not a plain step."""
-
-    value: Any = None
-    error: str = ""  # what the environment did, for the message
-    traceback_text: str = ""
-    diverged: bool = False  # a replay that ended early
-    busy: bool = False  # only a sign of life during a long replay: the answer follows
-
-
-NO_INFO = Answer({})
 
 
 class WorkerTraceback(Exception):  # noqa: N818 (shown as the cause of an EnvError; nobody catches it)
     """Carries a worker's traceback into the parent's."""
-
-
-# ------------------------------------------------------------------------------------------------- shared memory
-
-
-class SharedArrays:
-    """What parent and workers exchange at each step, one row per env."""
-
-    def __init__(self, num_envs: int, observations: ArraySpace, actions: ArraySpace) -> None:
-        self._layout = {
-            "obs": ((num_envs, *observations.shape), observations.dtype),
-            "actions": ((num_envs, *actions.shape), actions.dtype),
-            "rewards": ((num_envs,), np.dtype(np.float64)),
-            "terminated": ((num_envs,), np.dtype(np.bool_)),
-            "truncated": ((num_envs,), np.dtype(np.bool_)),
-        }
-        # A RawArray lives in a file that is unlinked before it is used: there is nothing to clean up.
-        self._memory = {
-            name: RawArray("b", max(int(np.prod(shape)) * dtype.itemsize, 1))
-            for name, (shape, dtype) in self._layout.items()
-        }
-
-    def view(self, name: str) -> np.ndarray:
-        shape, dtype = self._layout[name]
-        return np.frombuffer(self._memory[name], dtype, count=int(np.prod(shape))).reshape(shape)
-
-
-# ---------------------------------------------------------------------------------------------------- the worker
-
-
-def _work(
-    index: int,
-    connection: Connection,
-    *,
-    factory: Callable[[], Env],
-    shared: SharedArrays,
-    spaces: tuple[ArraySpace, ArraySpace],
-    inherited: Sequence[Connection],
-    dump: IO[bytes] | None,
-    parent_pid: int,
-) -> None:
-    """Serve one environment until the parent says `close` or is gone."""
-    for other in inherited:
-        other.close()
-    _leave_signals_to_parent()
-    threading.Thread(target=_end_with_parent, args=(parent_pid,), daemon=True).start()
-    if dump is not None:
-        faulthandler.enable(dump)  # a segmentation fault leaves its traceback where the parent reads it
-        faulthandler.register(signal.SIGUSR1, dump)  # and so does a hang, when the parent asks
-    try:
-        slot = EnvSlot(check_env(factory()))
-        slot.check_spaces(*spaces)
-        connection.send(Answer())
-    except Exception as cause:
-        connection.send(_failure(cause))
-        return
-    try:
-        _serve(index, slot, connection, shared)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent is gone or has given up on this group
-    finally:
-        with contextlib.suppress(Exception):
-            slot.env.close()
-
-
-def _leave_signals_to_parent() -> None:
-    """Ignore what the parent handles: Ctrl-C and a batch system's SIGTERM reach all processes of a run alike.
-
-    The parent may want to take one more step and save; workers end when it closes them.
-    """
-    if threading.current_thread() is threading.main_thread():
-        signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if number in (signal.SIGINT, signal.SIGTERM) or callable(signal.getsignal(number)):
-            with contextlib.suppress(OSError, ValueError):
-                signal.signal(number, signal.SIG_IGN)
-
-
-def _end_with_parent(parent_pid: int) -> None:
-    # Watching the pipe alone would not do: processes forked later hold copies of the parent's end.
-    while os.getppid() == parent_pid:
-        time.sleep(PARENT_CHECK_SECONDS)
-    os._exit(1)
-
-
-def _serve(index: int, slot: EnvSlot, connection: Connection, shared: SharedArrays) -> None:
-    obs_row = shared.view("obs")[index : index + 1]
-    step = _make_step(index, slot, shared)
-    heartbeat = time.monotonic()
-
-    def report_progress() -> None:
-        nonlocal heartbeat
-        if time.monotonic() - heartbeat > HEARTBEAT_SECONDS:
-            heartbeat = time.monotonic()
-            connection.send(Answer(busy=True))
-
-    while True:
-        command = connection.recv_bytes()
-        try:
-            if command == STEP:
-                info = step()
-                answer = pickle.dumps(Answer(info)) if info else b""
-            else:
-                name, arguments = pickle.loads(command)
-                if name == "close":
-                    return
-                value: Any
-                if name == "reset":
-                    obs_row[0], value = slot.reset(*arguments)
-                elif name == "replay":
-                    value = slot.replay(arguments[0], arguments[1], report_progress)
-                else:
-                    value = getattr(slot, name)(*arguments)
-                answer = pickle.dumps(Answer(value))
-        except Exception as cause:
-            answer = pickle.dumps(_failure(cause))
-        connection.send_bytes(answer)
-
-
-def _make_step(index: int, slot: EnvSlot, shared: SharedArrays) -> Callable[[], dict[str, Any]]:
-    env, space = slot.env, slot.observations
-    obs_rows, action_rows = shared.view("obs"), shared.view("actions")
-    rewards, terminations, truncations = (shared.view(name) for name in ("rewards", "terminated", "truncated"))
-
-    def step() -> dict[str, Any]:
-        # A copy: the env may keep its action, and the next step overwrites the row.
-        obs, reward, terminated, truncated, info = env.step(action_rows[index].copy())
-        if np.shape(obs) != space.shape:
-            raise EnvError(space.wrong_shape(np.shape(obs)))
-        obs_rows[index] = obs
-        rewards[index] = reward
-        terminations[index] = terminated
-        truncations[index] = truncated
-        return info
-
-    return step
-
-
-def _failure(cause: Exception) -> Answer:
-    return Answer(
-        error=describe(cause),
-        traceback_text=format_traceback(cause),
-        diverged=isinstance(cause, ReplayDivergedError),
-    )
-
-
-# ---------------------------------------------------------------------------------------------------- the parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +80,7 @@ class AsyncEnvs:
             raise ValueError(f"worker_timeout must be positive, in seconds, got {worker_timeout}")
         self.num_envs = num_envs
         self._worker_timeout = worker_timeout
-        self._episodes = Episodes(num_envs, crash_dir)
+        self._episodes = EpisodeTracker(num_envs, crash_dir)
         self._workers: list[Worker] = []
         self._step_messages = dict.fromkeys(range(num_envs), STEP)
         # One environment is made here to learn the spaces: the shared memory must exist before the workers.
@@ -272,7 +95,7 @@ class AsyncEnvs:
         observations = ArraySpace.of(self.observation_space, "observation")
         self._actions = ArraySpace.of(self.action_space, "action")
         shared = SharedArrays(num_envs, observations, self._actions)
-        serve = functools.partial(_work, factory=factory, shared=shared, spaces=(observations, self._actions))
+        serve = functools.partial(run_worker, factory=factory, shared=shared, spaces=(observations, self._actions))
         self._obs, self._shared_actions = shared.view("obs"), shared.view("actions")
         self._rewards = shared.view("rewards")
         self._terminated, self._truncated = shared.view("terminated"), shared.view("truncated")
