@@ -1,8 +1,8 @@
 """The command line: `rl-training train | evaluate | resume | predict | record | dataset | list | config | doctor`.
 
-Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 a bug of ours (or a finding of `doctor`),
-2 a mistake the user can mend, 75 interrupted and saved, 130 interrupted at once.
-Torch is imported inside the commands that need it, so that help and config errors answer at once.
+Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 a bug in rl-training (or a finding of
+`doctor`), 2 a mistake that the user can fix, 75 interrupted and saved, 130 interrupted at once.
+The commands that need torch import it themselves, so that help and config errors appear at once.
 """
 
 from typing import Annotated

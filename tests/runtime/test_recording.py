@@ -75,7 +75,7 @@ def test_an_interrupted_recording_goes_on_to_the_same_file(tmp_path: Path) -> No
 
 def test_an_episode_that_is_interrupted_is_played_again(tmp_path: Path) -> None:
     whole, parts = make_recorder(tmp_path / "whole.npz"), make_recorder(tmp_path / "parts.npz")
-    looks = iter([False] * 40 + [True] * 10)  # in the midst of an episode
+    looks = iter([False] * 40 + [True] * 10)  # in the middle of an episode
     assert whole.run()
     assert not parts.run(should_stop=lambda: next(looks))
     assert 0 < parts.rows < 40
@@ -208,7 +208,7 @@ class Die(BaseException):
 
 
 def interrupted(command: list[object], episodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a recording die after so many episodes, each of which was on the disk."""
+    """Kill a recording after this many episodes, each of which was on the disk."""
     with monkeypatch.context() as patch:
         left = iter(range(episodes - 1))
 
@@ -235,7 +235,7 @@ DRAWING: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a squashed actor": ({"algo": "sac", **BOX_ANSWERS}, ["--explore"]),
     "a recurrent policy": ({"algo": "dreamer"}, ["--explore"]),
     "the policy of IQL": ({"algo": "iql", **BOX_ANSWERS}, ["--explore"]),
-    "a noise besides": ({"algo": "iql", **BOX_ANSWERS}, ["--explore", "--noise", "0.3"]),
+    "additional noise": ({"algo": "iql", **BOX_ANSWERS}, ["--explore", "--noise", "0.3"]),
 }
 
 
@@ -304,7 +304,7 @@ def test_a_signal_keeps_what_was_recorded_and_the_same_command_goes_on(tmp_path:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
     assert process.stderr is not None
-    process.stderr.readline()  # the first line of progress: it is in the midst
+    process.stderr.readline()  # the first line of progress: the recording is running
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, "continue" in out) == (75, True), err
@@ -345,7 +345,7 @@ def pendulum(tmp_path: Path) -> Path:
     return path
 
 
-def test_inspect_tells_what_a_dataset_holds(pendulum: Path, tmp_path: Path) -> None:
+def test_inspect_shows_what_a_dataset_holds(pendulum: Path, tmp_path: Path) -> None:
     result = call("dataset", "inspect", pendulum, "--png", tmp_path / "picture.png")
     facts = json.loads(call("dataset", "inspect", pendulum, "--json").stdout)
     dataset = load(pendulum)
@@ -382,7 +382,7 @@ def write_npz(path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_inspect_tells_an_open_end_from_a_cut(tmp_path: Path) -> None:
+def test_inspect_distinguishes_an_open_end_from_a_cut(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "data.npz")
     assert "2 (1 terminated, 0 cut, 1 without an end)" in call("dataset", "inspect", path).stdout
     cut = write_npz(tmp_path / "cut.npz", truncations=np.arange(4) == 3)

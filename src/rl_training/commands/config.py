@@ -10,7 +10,7 @@ from rl_training.commands.options import AsJson, Debug, Overrides
 from rl_training.experiment.config import load_config, packaged_configs
 from rl_training.experiment.registry import AlgorithmSpec, registry
 
-config_app = typer.Typer(help="Look at settings.", no_args_is_help=True)
+config_app = typer.Typer(help="Show settings.", no_args_is_help=True)
 
 
 @reports_errors
@@ -21,7 +21,7 @@ def list_algorithms(as_json: AsJson = False, debug: Debug = False) -> None:
     if as_json:
         typer.echo(json.dumps({"algorithms": rows, "configs": configs}))
         return
-    titles = ["algo", "class", "summary", "actions"]  # what a terminal has room for; --json tells all
+    titles = ["algo", "class", "summary", "actions"]  # what fits into a terminal; --json has everything
     widths = [max(len(title), *(len(row[title]) for row in rows)) for title in titles]
     for cells in [titles, *([row[title] for title in titles] for row in rows)]:
         typer.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip())
@@ -51,7 +51,7 @@ def show_config(
     settings: Overrides = None,
     debug: Debug = False,
 ) -> None:
-    """Show a config with every default filled in and every setting explained; the output is a config itself."""
+    """Show a config with every default filled in and every setting explained; the output is a valid config."""
     from rl_training.experiment.config_text import annotated_yaml
 
     typer.echo(annotated_yaml(load_config(file, settings or [])), nl=False)
@@ -60,10 +60,10 @@ def show_config(
 @config_app.command(name="schema")
 @reports_errors
 def show_schema(
-    algo: Annotated[str | None, typer.Argument(help="One algorithm; all of them if not given.")] = None,
+    algo: Annotated[str | None, typer.Argument(help="One algorithm; all if not given.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Write the JSON Schema of config files, for completion and checks in an editor."""
+    """Print the JSON Schema of config files, for completion and checks in an editor."""
     from rl_training.experiment.config_text import json_schema
 
     typer.echo(json.dumps(json_schema(algo), indent=2))

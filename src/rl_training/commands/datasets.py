@@ -1,4 +1,4 @@
-"""`rl-training dataset inspect | convert`: look at and rewrite datasets."""
+"""`rl-training dataset inspect | convert`: inspect datasets and convert them."""
 
 import json
 from dataclasses import replace
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rl_training.datasets.transition_dataset import TransitionDataset
     from rl_training.datasets.transitions import Transitions
 
-dataset_app = typer.Typer(help="Look at datasets and convert them.", no_args_is_help=True)
+dataset_app = typer.Typer(help="Inspect datasets and convert them.", no_args_is_help=True)
 
-_BARS = 12  # of a histogram
-_CHOICES = 20  # whose shares are shown
+_BARS = 12  # of the histogram
+_CHOICES = 20  # the number of choices whose shares are shown
 
 DatasetPath = Annotated[
     Path, typer.Argument(metavar="DATASET", help="A .npz, .hdf5 or .parquet file, or the folder of a Minari dataset.")
@@ -28,7 +28,7 @@ DatasetPath = Annotated[
 EnvOfDataset = Annotated[
     str | None,
     typer.Option(
-        "--env", metavar="ID", help="The environment whose spaces it must fit, if it does not declare its own."
+        "--env", metavar="ID", help="Environment whose spaces the dataset must fit, if it does not declare its own."
     ),
 ]
 
@@ -43,7 +43,7 @@ def inspect(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Check a dataset and show what it holds: rows, episodes, returns, lengths, flags, actions."""
+    """Check a dataset and show its contents: rows, episodes, returns, lengths, flags, actions."""
     from rl_training.datasets.files import file_kind
 
     _, dataset = _read(path, env, allow_entry_points=allow_entry_points)
@@ -62,7 +62,7 @@ def inspect(
 @reports_errors
 def convert(
     source: DatasetPath,
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="The new dataset; its name says the format.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The new dataset; its name determines the format.")],
     env: EnvOfDataset = None,
     allow_entry_points: AllowEntryPoints = False,
     debug: Debug = False,
@@ -77,7 +77,7 @@ def convert(
 
 
 def _read(path: Path, env: str | None, *, allow_entry_points: bool) -> "tuple[Transitions, TransitionDataset]":
-    """Read a dataset and check it, by the spaces of the environment if one is named."""
+    """Read a dataset and check it, against the spaces of the environment if one is named."""
     from rl_training.datasets.files import read_transitions
     from rl_training.datasets.transition_dataset import TransitionDataset
     from rl_training.envs.factory import make_env_factory
@@ -181,12 +181,12 @@ def _show_histogram(values: "np.ndarray") -> None:
     Console(highlight=False).print(table)
 
 
-def _bins(values: "np.ndarray", most: int) -> int:
-    """Give no more parts than there are values, and one for values that differ by rounding alone."""
+def _bins(values: "np.ndarray", max_bins: int) -> int:
+    """Return the number of bins: at most one per value, and one if the values differ only by rounding."""
     import numpy as np
 
     nearly_equal = np.ptp(values) <= 1e-6 * np.abs(values).max()
-    return 1 if nearly_equal else min(most, len(np.unique(values)))
+    return 1 if nearly_equal else min(max_bins, len(np.unique(values)))
 
 
 def _draw(dataset: "TransitionDataset", png: Path) -> None:

@@ -29,10 +29,10 @@ log = logging.getLogger("rl_training")
 def evaluate(
     path: RunPath,
     episodes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Episodes to play; the config's eval_episodes if not given.")
+        int | None, typer.Option(min=1, metavar="N", help="Episodes to play; eval_episodes of the config if not given.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, metavar="S", help="Play other episodes than the run's own evaluations did.")
+        int | None, typer.Option(min=0, metavar="S", help="Play other episodes than the evaluations of the run.")
     ] = None,
     best: Best = False,
     allow_entry_points: AllowEntryPoints = False,
@@ -40,7 +40,7 @@ def evaluate(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Play whole episodes with a trained policy, without exploration; without an environment, ask held-out data."""
+    """Play whole episodes with a trained policy, without exploration; without an environment, use held-out data."""
     from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
     from rl_training.runtime.setup import RunOptions
 
@@ -127,7 +127,7 @@ def predict(
     best: Best = False,
     debug: Debug = False,
 ) -> None:
-    """Give the greedy action for observations, as JSON."""
+    """Print the greedy action for observations, as JSON."""
     from rl_training.api.algorithms import managed_class
     from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 
@@ -142,7 +142,7 @@ def predict(
 
 
 def _observations(obs: str) -> Iterator[tuple[str, str]]:
-    """Give each observation's place, for messages, and its text."""
+    """Yield the place of each observation, for messages, and its text."""
     if obs != "-":
         yield "--obs", obs
         return

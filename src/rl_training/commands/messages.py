@@ -1,4 +1,4 @@
-"""What all commands share: errors that end in one clear message and an exit code, and plain output."""
+"""What all commands share: errors as one clear message and an exit code, and plain output."""
 
 import functools
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger("rl_training")
 
 
 class _PlainLines(logging.Handler):
-    """Log records as plain lines on whatever stderr is now: a live view puts its own in place while it shows."""
+    """Prints log records as plain lines on the current `sys.stderr`, which a live view replaces while it runs."""
 
     def emit(self, record: logging.LogRecord) -> None:
         prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
@@ -35,7 +35,7 @@ def _log_to_stderr(*, debug: bool, quiet: bool) -> None:
 
 
 def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """Let a command end with one clear message and an exit code; obeys its options `debug` and `quiet`."""
+    """Wrap a command to end with one clear message and an exit code at an error; obeys its `debug` and `quiet`."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -57,18 +57,18 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    log.debug("the error in full:", exc_info=True)
+    log.debug("the full error:", exc_info=True)
     print(f"error: {message}", file=sys.stderr, flush=True)
     raise typer.Exit(code)
 
 
 def _describe_bug(error: Exception) -> str:
     summary = f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter: torch's, on a GPU
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter from torch, on a GPU
         return f"out of memory ({summary}); a smaller batch_size, buffer_capacity or num_envs needs less"
     with tempfile.NamedTemporaryFile("w", prefix="rl_training_", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(f"{shlex.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}")
-    return f"{summary}\nthis is a bug in {PROGRAM}, not in what you typed; please report it with {file.name}"
+    return f"{summary}\nthis is a bug in {PROGRAM}, not a mistake of yours; please report it with {file.name}"
 
 
 def show(rows: Sequence[tuple[str, str]]) -> None:

@@ -13,13 +13,13 @@ Overrides = Annotated[
         help="Change a setting, such as algo_kwargs.gamma=0.98; repeatable.",
     ),
 ]
-TotalTimesteps = Annotated[int | None, typer.Option(metavar="N", help="Env steps in all (gradient steps if offline).")]
-RunPath = Annotated[Path, typer.Argument(metavar="PATH", help="A run folder, or one checkpoint folder in it.")]
-Best = Annotated[bool, typer.Option("--best", help="Take the checkpoint with the best evaluation, not the newest.")]
+TotalTimesteps = Annotated[int | None, typer.Option(metavar="N", help="Total env steps (gradient steps if offline).")]
+RunPath = Annotated[Path, typer.Argument(metavar="PATH", help="A run folder, or a checkpoint folder in it.")]
+Best = Annotated[bool, typer.Option("--best", help="Use the checkpoint with the best evaluation, not the newest.")]
 AllowEntryPoints = Annotated[
     bool,
     typer.Option(
-        "--allow-entry-points", help="Read a dataset whose metadata name code that is not known here; it is not run."
+        "--allow-entry-points", help="Read a dataset although its metadata name unknown code; the code is not run."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.")]

@@ -1,4 +1,4 @@
-"""`rl-training record`: make a dataset with trained policies or random actions."""
+"""`rl-training record`: record a dataset with trained policies or random actions."""
 
 import logging
 import time
@@ -38,25 +38,27 @@ def record(
     ] = None,
     share: Annotated[
         list[float] | None,
-        typer.Option(metavar="X", help="Part of each --run, in their order; equal parts if not given."),
+        typer.Option(metavar="X", help="Share of each --run, in their order; equal shares if not given."),
     ] = None,
     random: Annotated[bool, typer.Option("--random", help="Act at random, in --env.")] = False,
     env: Annotated[str | None, typer.Option(metavar="ID", help="With --random: the environment.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, metavar="N", help="Steps to record.")] = None,
     episodes: Annotated[int | None, typer.Option(min=1, metavar="N", help="Whole episodes to record.")] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="S", help="Determines the episodes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed that determines the episodes.")] = 0,
     noise: Annotated[
         float,
         typer.Option(
-            min=0.0, metavar="X", help="Deviation of noise on actions in [-1, 1]; for choices, share of random ones."
+            min=0.0,
+            metavar="X",
+            help="Deviation of the noise on actions in [-1, 1]; for choices, probability of a random one.",
         ),
     ] = 0.0,
     explore: Annotated[bool, typer.Option("--explore", help="Explore as in training, not greedily.")] = False,
-    best: Annotated[bool, typer.Option("--best", help="Take the runs' best checkpoints, not the newest.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="Use the best checkpoints of the runs, not the newest.")] = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Record a dataset with trained policies or random actions. Interrupted, the same command goes on."""
+    """Record a dataset with trained policies or random actions. After an interruption the same command continues."""
     runs = run or []
     if random == bool(runs):
         raise ConfigError("give --run, once or more, or --random with --env")
@@ -129,7 +131,7 @@ def _common_env(configs: "Sequence[TrainConfig]") -> tuple[str, dict[str, Any]]:
     for other in configs[1:]:
         if (other.env_id, other.env_kwargs) != (first.env_id, first.env_kwargs):
             raise ConfigError(
-                f"the runs must be of one environment, found {first.env_id} {first.env_kwargs} "
+                f"the runs must have the same environment, found {first.env_id} {first.env_kwargs} "
                 f"and {other.env_id} {other.env_kwargs}"
             )
     return first.env_id, dict(first.env_kwargs)

@@ -23,7 +23,7 @@ ConfigFile = Annotated[
         "--config",
         "-c",
         metavar="FILE",
-        help="YAML file; those that `list` shows work from any folder.",
+        help="YAML file; the files that `list` shows work from any folder.",
     ),
 ]
 
@@ -32,14 +32,14 @@ ConfigFile = Annotated[
 def train(
     config: ConfigFile,
     settings: Overrides = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the run, in place of the file's.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the run; overrides the file.")] = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="LIST", help='Several runs, such as "0-4" or "0,2,5", with one summary.')
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="With --seeds: runs at the same time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="With --seeds: number of parallel runs.")] = 1,
     total_timesteps: TotalTimesteps = None,
     output_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder in which the run's folder is made.")
+        Path | None, typer.Option(metavar="DIR", help="Folder in which the run folder is created.")
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help='"auto", "cpu", "cuda" or "cuda:N".')] = None,
     allow_entry_points: AllowEntryPoints = False,
@@ -51,7 +51,7 @@ def train(
     as_settings = [f"{name}={json.dumps(value, default=str)}" for name, value in flags.items() if value is not None]
     loaded = load_config(config, [*(settings or []), *as_settings])
     if seeds is None and jobs > 1:
-        raise ConfigError("--jobs runs several seeds at the same time: give --seeds too")
+        raise ConfigError("--jobs runs several seeds in parallel: give --seeds too")
     if seeds is not None and seed is not None:
         raise ConfigError("give --seed or --seeds, not both")
     from rl_training.runtime.trainer import RunOptions
@@ -84,7 +84,7 @@ def resume(
     path: RunPath,
     total_timesteps: TotalTimesteps = None,
     output_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Continue in a new run folder made in here; the old one stays.")
+        Path | None, typer.Option(metavar="DIR", help="Continue in a new run folder in DIR; the old one stays.")
     ] = None,
     allow_entry_points: AllowEntryPoints = False,
     quiet: Quiet = False,

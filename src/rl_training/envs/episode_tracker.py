@@ -11,14 +11,14 @@ from rl_training.errors import EnvError
 
 
 class EpisodeTracker:
-    """Which episode each env of a group is in: what error messages name, and who must be reset before a step."""
+    """Knows which episode each env of a group is in, for error messages, and which envs must be reset before a step."""
 
     def __init__(self, num_envs: int, crash_dir: Path | None) -> None:
         self.crash_dir = crash_dir
         self.must_reset = set(range(num_envs))
         self.failure = ""  # the first error, if there was one
         self.closed = False
-        self.num_steps = 0  # of the whole group; an env's own step is the difference to its episode's start
+        self.num_steps = 0  # of the whole group; the step of one env is the difference to the start of its episode
         self._starts = [0] * num_envs
         self._seeds = [0] * num_envs
         self._numbers = [-1] * num_envs
@@ -32,39 +32,39 @@ class EpisodeTracker:
         self.must_reset.add(index)
 
     def started(self, index: int, num_steps: int = 0, ended: bool = False) -> None:
-        """Note that the episode of `index` runs, and has run for `num_steps` steps already."""
+        """Mark the episode of `index` as running, with `num_steps` steps already taken."""
         self._starts[index] = self.num_steps - num_steps
         self._places[index] = ""
         if not ended:
             self.must_reset.discard(index)
 
     def with_num_steps(self, index: int, state: EnvState | None) -> EnvState | None:
-        """Add to an env's state how many steps its episode has."""
+        """Add the number of steps of the episode to the state of an env."""
         return None if state is None else state | {NUM_STEPS_KEY: np.array(self.num_steps - self._starts[index])}
 
     def close(self) -> None:
         self.closed = True
-        self.must_reset = set(range(len(self._starts)))  # so that `step` has one condition to look at
+        self.must_reset = set(range(len(self._starts)))  # so that `step` checks a single condition
 
-    def refuse_if_closed(self) -> None:
+    def check_open(self) -> None:
         if self.closed and self.failure:
             raise EnvError(f"the environments are closed, because {self.failure}")
         if self.closed:
             raise RuntimeError("the environments are closed")
 
-    def refuse_step(self) -> None:
-        self.refuse_if_closed()
+    def raise_reset_needed(self) -> None:
+        self.check_open()
         raise RuntimeError(f"envs {sorted(self.must_reset)} must be reset before the next step: their episode ended")
 
     def where(self, index: int) -> str:
-        """Say where env `index` is: at the step that is being taken, counted from 1, or at a reset."""
+        """Describe where env `index` is: at the current step, counted from 1, or at a reset."""
         if self._numbers[index] < 0:
             return "before its first episode"
         place = self._places[index] or f"step {self.num_steps - self._starts[index] + 1}"
         return f"at {place} of episode {self._numbers[index]} (seed {self._seeds[index]})"
 
     def error(self, index: int, what: str, traceback_text: str = "", kind: type[EnvError] = EnvError) -> EnvError:
-        """Make the error that says what env `index` did and where, and leave the traceback in the crash folder."""
+        """Build the error that says what env `index` did and where; write the traceback to the crash folder."""
         message = f"env {index} {what} {self.where(index)}"
         if self.crash_dir is not None and kind is not ReplayDivergedError:
             path = self.crash_dir / f"env_{index}.txt"
@@ -83,7 +83,7 @@ class EpisodeTracker:
 
 
 def describe(cause: Exception) -> str:
-    """Say what an env did; an `EnvError` from our own checks already reads so."""
+    """Describe what an env did; an `EnvError` from the checks of this library already does."""
     return str(cause) if isinstance(cause, EnvError) else f"raised {type(cause).__name__}: {cause}"
 
 
@@ -92,7 +92,7 @@ def format_traceback(cause: BaseException) -> str:
 
 
 def describe_exit(exit_code: int | None) -> str:
-    """Say how a process ended; a negative exit code is the signal that ended it."""
+    """Describe how a process ended; a negative exit code is the signal that ended it."""
     if exit_code is None:
         return "closed its connection"
     if exit_code >= 0:

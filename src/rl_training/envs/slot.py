@@ -15,16 +15,16 @@ from rl_training.errors import EnvError, SpaceError
 Env = gym.Env[Any, Any]
 EnvState = dict[str, np.ndarray]
 
-# Keys that we add to an env's own state: what its time limits have counted, and how far its episode is.
+# Keys added to the state that an env returns: the counts of its time limits, and the number of steps of its episode.
 ELAPSED_STEPS_KEY = "rl_training/elapsed_steps"
 NUM_STEPS_KEY = "rl_training/num_steps"
 
-# Wrappers that remember nothing of an episode but what we put back ourselves.
-FORGETFUL = (TimeLimit, OrderEnforcing, PassiveEnvChecker, PackedDictObs)
+# Wrappers that keep nothing of an episode except what `EnvSlot` restores itself.
+STATELESS_WRAPPERS = (TimeLimit, OrderEnforcing, PassiveEnvChecker, PackedDictObs)
 
 
 class ReplayDivergedError(EnvError):
-    """A replayed episode ended before its last action: the environment does not repeat itself."""
+    """A replayed episode ended before its last action: the environment is not repeatable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ArraySpace:
         return cls(shape=tuple(shape), dtype=np.dtype(dtype), text=str(space))
 
     def check(self, obs: object) -> None:
-        """Refuse an observation that the space does not declare: another shape, or floats for integers."""
+        """Raise for an observation that the space does not declare: another shape, or floats for integers."""
         found = np.asarray(obs)
         if found.shape != self.shape:
             raise EnvError(self.wrong_shape(found.shape))
@@ -60,14 +60,14 @@ class ArraySpace:
         )
 
     def cast_actions(self, actions: np.ndarray, count: int) -> np.ndarray:
-        """Copy `actions`, (count, *shape), into the space's dtype: an env may keep the row it is given."""
+        """Copy `actions`, (count, *shape), to the dtype of the space; a copy, because an env may keep its row."""
         if actions.shape != (count, *self.shape):
             raise ValueError(f"actions must have shape {(count, *self.shape)}, got {actions.shape}")
         return actions.astype(self.dtype, casting="same_kind")
 
 
 def check_env(env: object) -> Env:
-    """Refuse what a factory must not return; make one array of a Dict observation; recognise stacked frames."""
+    """Raise for what a factory must not return; pack Dict observations into one array; recognise stacked frames."""
     if isinstance(env, gym.vector.VectorEnv):
         raise EnvError(
             f"came from a factory that returned the vector environment {env!r}; it must return a single "
@@ -86,12 +86,12 @@ def check_env(env: object) -> Env:
 
 
 def _declare_stacked_frames(env: Env) -> None:
-    """Say of grey frames that Gymnasium's own wrapper stacks that they are a stack."""
+    """Declare grey frames that Gymnasium's own wrapper stacks as a frame stack."""
     space, wrapper = env.observation_space, env
     if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3 or space.low.any():
         return
     shape, high = space.shape, int(space.high.max())
-    # Wrappers around it that keep its space keep its observations, too; if one does not, nothing but memory is lost.
+    # Outer wrappers that keep its space keep its observations, too; if one does not, only memory is lost.
     while isinstance(wrapper, gym.Wrapper) and wrapper.observation_space is space:
         if isinstance(wrapper, FrameStackObservation):
             env.observation_space = FrameStackSpace(wrapper.stack_size, shape, high=high)
@@ -100,20 +100,20 @@ def _declare_stacked_frames(env: Env) -> None:
 
 
 class EnvSlot:
-    """One environment of a group, with the checks on what it returns. Used here and inside the workers."""
+    """One environment of a group, with checks on what it returns. Used in this process and inside the workers."""
 
     def __init__(self, env: Env) -> None:
         self.env = env
-        self._made = env.env if isinstance(env, PackedDictObs) else env  # as the factory made it
+        self._unpacked = env.env if isinstance(env, PackedDictObs) else env  # as the factory returned it
         self.observations = ArraySpace.of(env.observation_space, "observation")
         self.actions = ArraySpace.of(env.action_space, "action")
 
     def check_spaces(self, observations: ArraySpace, actions: ArraySpace) -> None:
-        """Refuse an env whose spaces are not those of the group."""
+        """Raise for an env whose spaces are not those of the group."""
         if (self.observations, self.actions) != (observations, actions):
             raise EnvError(
                 f"has the spaces {self.observations.text} and {self.actions.text}, but the group has "
-                f"{observations.text} and {actions.text}; the env factory must always make the same kind"
+                f"{observations.text} and {actions.text}; the env factory must always return the same kind"
             )
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
@@ -124,10 +124,10 @@ class EnvSlot:
     def replay(
         self, seed: int, actions: np.ndarray, report_progress: Callable[[], None] | None = None
     ) -> tuple[np.ndarray, bool]:
-        """Give the observation after `actions` and whether the last of them ended the episode."""
+        """Return the observation after `actions` and whether the last of them ended the episode."""
         obs, _ = self.reset(seed)
         ended = False
-        if len(actions) > 0:  # no action yet: then there is no row to tell their shape by
+        if len(actions) > 0:  # without actions there is no row to check the shape of
             actions = self.actions.cast_actions(actions, len(actions))
         for number, action in enumerate(actions, start=1):
             obs, _, terminated, truncated, _ = self.env.step(action)
@@ -145,12 +145,12 @@ class EnvSlot:
             return None
         state = holder.get_state()
         if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
-            return None  # another meaning of get_state than ours
+            return None  # this env means something else by get_state
         arrays = {key: np.array(value) for key, value in state.items()}
         if any(array.dtype.kind not in "biufc" for array in arrays.values()):
             return None
         elapsed = [limit._elapsed_steps or 0 for limit in self._time_limits()]
-        return arrays if holder is self._made else arrays | {ELAPSED_STEPS_KEY: np.array(elapsed, dtype=np.int64)}
+        return arrays if holder is self._unpacked else arrays | {ELAPSED_STEPS_KEY: np.array(elapsed, dtype=np.int64)}
 
     def set_state(self, state: EnvState) -> np.ndarray | None:
         holder = self._state_holder()
@@ -158,7 +158,7 @@ class EnvSlot:
             raise EnvError("has no get_state and set_state")
         own = {key: value.copy() for key, value in state.items() if key not in (ELAPSED_STEPS_KEY, NUM_STEPS_KEY)}
         obs = holder.set_state(own)
-        if holder is not self._made:
+        if holder is not self._unpacked:
             for limit, elapsed in zip(self._time_limits(), state[ELAPSED_STEPS_KEY], strict=True):
                 limit._elapsed_steps = int(elapsed)
         if obs is None:
@@ -169,13 +169,13 @@ class EnvSlot:
         return np.array(obs, dtype=self.observations.dtype)
 
     def _state_holder(self) -> Any:
-        """The outermost env if it offers its state, else the innermost, else None.
+        """Return the outermost env if it offers its state, else the innermost, else None.
 
-        Below wrappers the state is enough only if they remember nothing that we do not put back ourselves:
-        a frame stack, say, would silently keep the frames of another episode.
+        The state of the innermost env is enough only if no wrapper keeps more than what is restored here: a frame
+        stack, for example, would silently keep the frames of another episode.
         """
-        forgetful = all(isinstance(wrapper, FORGETFUL) for wrapper in self._wrappers())
-        candidates = [self._made, self._made.unwrapped] if forgetful else [self._made]
+        stateless = all(isinstance(wrapper, STATELESS_WRAPPERS) for wrapper in self._wrappers())
+        candidates = [self._unpacked, self._unpacked.unwrapped] if stateless else [self._unpacked]
         for env in candidates:
             if callable(getattr(env, "get_state", None)) and callable(getattr(env, "set_state", None)):
                 return env

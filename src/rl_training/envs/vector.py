@@ -1,8 +1,8 @@
-"""A group of single environments, none of which resets by itself.
+"""A group of single environments without auto-reset.
 
-The collector decides when an environment is reset and with which seed; `step` therefore always gives the
-true successor of a state, also at the end of an episode. `SyncEnvs` steps the environments one after the
-other in this process, `workers.AsyncEnvs` in one process each, with the same results bit for bit.
+The collector decides when an environment is reset and with which seed; `step` therefore always returns the true
+successor of a state, also at the end of an episode. `SyncEnvs` steps the environments one after the other in this
+process, `workers.AsyncEnvs` in one process each, with the same results bit for bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from rl_training.errors import EnvError, SpaceError
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step of every env gave; the arrays belong to the caller and are never overwritten.
+    """The result of one step of every env; the arrays belong to the caller and are never overwritten.
 
     `obs`: (num_envs, *obs_shape) in the observation space's dtype; `rewards`: (num_envs,) float64;
     `terminated`, `truncated`: (num_envs,) bool; `ended`: the indices of the envs where either holds.
@@ -36,7 +36,7 @@ class StepResult:
 
 
 class EnvGroup(Protocol):
-    """What the collector needs of environments; spaces are those of a single env."""
+    """What the collector needs from environments; spaces are those of a single env."""
 
     num_envs: int
     observation_space: gym.Space[Any]
@@ -45,25 +45,25 @@ class EnvGroup(Protocol):
     def reset(
         self, indices: Sequence[int], seeds: Sequence[int], episodes: Sequence[int] | None = None
     ) -> tuple[np.ndarray, list[dict[str, Any]]]:
-        """Reset just these envs and give their observations, (len(indices), *obs_shape).
+        """Reset only these envs and return their observations, (len(indices), *obs_shape), and infos.
 
-        `episodes` are the numbers that error messages name; without them each env counts its resets from 0.
+        `episodes` are the numbers for error messages; without them each env counts its resets from 0.
         """
 
     def step(self, actions: np.ndarray) -> StepResult:
         """Step every env once; an env whose episode has ended must have been reset."""
 
     def replay(self, index: int, seed: int, actions: np.ndarray, episode: int | None = None) -> np.ndarray:
-        """Reset one env with `seed`, repeat `actions`, (steps, *action_shape), and give the last observation.
+        """Reset one env with `seed`, repeat `actions`, (steps, *action_shape), and return the last observation.
 
         Raises `ReplayDivergedError` if the episode ends before the last action.
         """
 
     def get_state(self, index: int) -> EnvState | None:
-        """Give the env's own state, or None where it does not offer `get_state` and `set_state`."""
+        """Return the state of an env, or None if it does not offer `get_state` and `set_state`."""
 
     def set_state(self, index: int, state: EnvState) -> np.ndarray | None:
-        """Put back a state from `get_state`, in an env that was reset; give the observation if the env gives one."""
+        """Restore a state from `get_state`, in an env that was reset; return the observation if the env returns one."""
 
     def close(self) -> None:
         """Close every env; calling it again does nothing."""
@@ -97,7 +97,7 @@ class SyncEnvs:
     def reset(
         self, indices: Sequence[int], seeds: Sequence[int], episodes: Sequence[int] | None = None
     ) -> tuple[np.ndarray, list[dict[str, Any]]]:
-        self._episodes.refuse_if_closed()
+        self._episodes.check_open()
         observations = np.empty((len(indices), *self._obs_shape), self._obs_dtype)
         infos = []
         for row, (index, seed) in enumerate(zip(indices, seeds, strict=True)):
@@ -113,7 +113,7 @@ class SyncEnvs:
     def step(self, actions: np.ndarray) -> StepResult:
         episodes = self._episodes
         if episodes.must_reset:
-            episodes.refuse_step()
+            episodes.raise_reset_needed()
         num_envs, obs_shape = self.num_envs, self._obs_shape
         actions = self._actions.cast_actions(actions, num_envs)
         observations = np.empty(self._batch_shape, self._obs_dtype)
@@ -125,9 +125,9 @@ class SyncEnvs:
         index = 0
         try:
             for index, slot in enumerate(self._slots):
-                # A row of a Discrete action is a numpy integer: CartPole's `contains` takes it faster than an int.
+                # A row of a Discrete action is a numpy integer: CartPole's `contains` is faster with it than with int.
                 obs, reward, terminated, truncated, info = slot.env.step(actions[index])
-                # Without this a (1,) observation would be broadcast silently.
+                # Without this check a (1,) observation would be broadcast silently.
                 if (obs.shape if type(obs) is np.ndarray else np.shape(obs)) != obs_shape:
                     raise EnvError(self._observations.wrong_shape(np.shape(obs)))
                 observations[index] = obs
@@ -144,7 +144,7 @@ class SyncEnvs:
         return StepResult(observations, rewards, terminations, truncations, infos, ended)
 
     def replay(self, index: int, seed: int, actions: np.ndarray, episode: int | None = None) -> np.ndarray:
-        self._episodes.refuse_if_closed()
+        self._episodes.check_open()
         self._episodes.start(index, seed, episode, "the replay")
         try:
             obs, ended = self._slots[index].replay(seed, actions)
@@ -154,14 +154,14 @@ class SyncEnvs:
         return obs
 
     def get_state(self, index: int) -> EnvState | None:
-        self._episodes.refuse_if_closed()
+        self._episodes.check_open()
         try:
             return self._episodes.with_num_steps(index, self._slots[index].get_state())
         except Exception as cause:
             raise self._episodes.error_from(index, cause) from cause
 
     def set_state(self, index: int, state: EnvState) -> np.ndarray | None:
-        self._episodes.refuse_if_closed()
+        self._episodes.check_open()
         try:
             obs = self._slots[index].set_state(state)
         except Exception as cause:

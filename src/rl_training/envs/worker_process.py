@@ -1,4 +1,4 @@
-"""What runs in the process of one environment, and what it shares with its parent, `workers.AsyncEnvs`."""
+"""The process of one environment, and the memory that it shares with its parent, `workers.AsyncEnvs`."""
 
 import contextlib
 import faulthandler
@@ -19,27 +19,27 @@ from rl_training.envs.episode_tracker import describe, format_traceback
 from rl_training.envs.slot import ArraySpace, Env, EnvSlot, ReplayDivergedError, check_env
 from rl_training.errors import EnvError
 
-STEP = b"step"  # the one command that is not pickled: its values travel in shared memory
-PARENT_CHECK_SECONDS = 0.5  # how often a worker looks whether its parent still lives
-HEARTBEAT_SECONDS = 0.2  # how often a worker says that it is busy with a long replay
+STEP = b"step"  # the one command that is not pickled: its values are in shared memory
+PARENT_CHECK_SECONDS = 0.5  # how often a worker checks that its parent is alive
+HEARTBEAT_SECONDS = 0.2  # how often a worker reports that it is busy with a long replay
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a worker says to a command that is not a plain step."""
+class Reply:
+    """What a worker sends after a command, unless it is a step without an info."""
 
     value: Any = None
     error: str = ""  # what the environment did, for the message
     traceback_text: str = ""
     diverged: bool = False  # a replay that ended early
-    busy: bool = False  # only a sign of life during a long replay: the answer follows
+    busy: bool = False  # a sign of life during a long replay: the reply follows
 
 
-NO_INFO = Answer({})
+NO_INFO = Reply({})
 
 
 class SharedArrays:
-    """What parent and workers exchange at each step, one row per env."""
+    """The arrays that parent and workers exchange at each step, one row per env."""
 
     def __init__(self, num_envs: int, observations: ArraySpace, actions: ArraySpace) -> None:
         self._layout = {
@@ -49,7 +49,7 @@ class SharedArrays:
             "terminated": ((num_envs,), np.dtype(np.bool_)),
             "truncated": ((num_envs,), np.dtype(np.bool_)),
         }
-        # A RawArray lives in a file that is unlinked before it is used: there is nothing to clean up.
+        # The file of a RawArray is unlinked before it is used: there is nothing to clean up.
         self._memory = {
             name: RawArray("b", max(int(np.prod(shape)) * dtype.itemsize, 1))
             for name, (shape, dtype) in self._layout.items()
@@ -71,18 +71,18 @@ def run_worker(
     dump: IO[bytes] | None,
     parent_pid: int,
 ) -> None:
-    """Serve one environment until the parent says `close` or is gone."""
+    """Serve one environment until the parent sends `close` or is gone."""
     for other in inherited:
         other.close()
     _leave_signals_to_parent()
-    threading.Thread(target=_end_with_parent, args=(parent_pid,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent_pid,), daemon=True).start()
     if dump is not None:
-        faulthandler.enable(dump)  # a segmentation fault leaves its traceback where the parent reads it
+        faulthandler.enable(dump)  # a segmentation fault writes its traceback where the parent reads it
         faulthandler.register(signal.SIGUSR1, dump)  # and so does a hang, when the parent asks
     try:
         slot = EnvSlot(check_env(factory()))
         slot.check_spaces(*spaces)
-        connection.send(Answer())
+        connection.send(Reply())
     except Exception as cause:
         connection.send(_failure(cause))
         return
@@ -96,9 +96,9 @@ def run_worker(
 
 
 def _leave_signals_to_parent() -> None:
-    """Ignore what the parent handles: Ctrl-C and a batch system's SIGTERM reach all processes of a run alike.
+    """Ignore the signals that the parent handles: Ctrl-C and SIGTERM of a batch system reach all processes of a run.
 
-    The parent may want to take one more step and save; workers end when it closes them.
+    The parent may take one more step and save; workers end when it closes them.
     """
     if threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)
@@ -108,8 +108,8 @@ def _leave_signals_to_parent() -> None:
                 signal.signal(number, signal.SIG_IGN)
 
 
-def _end_with_parent(parent_pid: int) -> None:
-    # Watching the pipe alone would not do: processes forked later hold copies of the parent's end.
+def _exit_with_parent(parent_pid: int) -> None:
+    # Watching the pipe is not enough: processes forked later hold copies of the parent's end.
     while os.getppid() == parent_pid:
         time.sleep(PARENT_CHECK_SECONDS)
     os._exit(1)
@@ -124,14 +124,14 @@ def _serve(index: int, slot: EnvSlot, connection: Connection, shared: SharedArra
         nonlocal heartbeat
         if time.monotonic() - heartbeat > HEARTBEAT_SECONDS:
             heartbeat = time.monotonic()
-            connection.send(Answer(busy=True))
+            connection.send(Reply(busy=True))
 
     while True:
         command = connection.recv_bytes()
         try:
             if command == STEP:
                 info = step()
-                answer = pickle.dumps(Answer(info)) if info else b""
+                reply = pickle.dumps(Reply(info)) if info else b""
             else:
                 name, arguments = pickle.loads(command)
                 if name == "close":
@@ -143,10 +143,10 @@ def _serve(index: int, slot: EnvSlot, connection: Connection, shared: SharedArra
                     value = slot.replay(arguments[0], arguments[1], report_progress)
                 else:
                     value = getattr(slot, name)(*arguments)
-                answer = pickle.dumps(Answer(value))
+                reply = pickle.dumps(Reply(value))
         except Exception as cause:
-            answer = pickle.dumps(_failure(cause))
-        connection.send_bytes(answer)
+            reply = pickle.dumps(_failure(cause))
+        connection.send_bytes(reply)
 
 
 def _make_step(index: int, slot: EnvSlot, shared: SharedArrays) -> Callable[[], dict[str, Any]]:
@@ -168,8 +168,8 @@ def _make_step(index: int, slot: EnvSlot, shared: SharedArrays) -> Callable[[], 
     return step
 
 
-def _failure(cause: Exception) -> Answer:
-    return Answer(
+def _failure(cause: Exception) -> Reply:
+    return Reply(
         error=describe(cause),
         traceback_text=format_traceback(cause),
         diverged=isinstance(cause, ReplayDivergedError),
