@@ -75,7 +75,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 # --- Use -------------------------------------------------------------------------------------------------------------
 
 
-def test_saved_agent_predicts_and_evaluates_like_the_one_that_learnt(tmp_path: Path) -> None:
+def test_saved_agent_predicts_and_evaluates_like_the_trained_one(tmp_path: Path) -> None:
     agent = DQN(make_config(tmp_path / "runs"), show_progress=False)
     agent.learn()
     loaded = DQN.load(agent.save(tmp_path / "agent"), show_progress=False)
@@ -380,7 +380,7 @@ def test_missing_best_is_named(tmp_path: Path) -> None:
         load_policy(run_dir, QUIET, pointer="best")
 
 
-def test_log_that_lost_records_is_told(stopped: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_that_lost_records_is_reported(stopped: Path, caplog: pytest.LogCaptureFixture) -> None:
     os.truncate(stopped / "metrics.jsonl", 10)
     with caplog.at_level(logging.WARNING, logger="rl_training"):
         resume(stopped, QUIET)
@@ -516,7 +516,7 @@ def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
         train(make_config(tmp_path / "run" / "checkpoints"), QUIET)
 
 
-# --- Values that must not be learnt from or kept ---------------------------------------------------------------------
+# --- Values that must not be trained on or stored ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["local_sync", "local_async"])

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 import rl_training.runtime.trainer
 from conftest import make_config
-from rl_training.cli import app, describe_returns
+from rl_training.cli import app
 from rl_training.commands.doctor import Finding
+from rl_training.commands.evaluate import describe_returns
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import registry
@@ -126,7 +127,7 @@ def test_evaluate_gives_the_same_episodes_as_the_end_of_training(finished_run: P
     assert record["min"] <= record["mean"] <= record["max"]
 
 
-def test_returns_are_told_with_their_spread_over_episodes() -> None:
+def test_returns_are_shown_with_their_spread_over_episodes() -> None:
     # Mean (1 + 3) / 2 = 2; both are 1 away from it.
     episodes = [EvalEpisode(0, 7, 1.0, 10), EvalEpisode(1, 8, 3.0, 10)]
     assert describe_returns(episodes) == "2.0 ± 1.0 (2 episodes, min 1.0, max 3.0)"
@@ -147,8 +148,8 @@ def test_evaluate_takes_the_newest_checkpoint_or_the_best(run: Path) -> None:
     assert json.loads(call("evaluate", run, "--json", "--best").stdout)["step"] == 60
 
 
-def test_long_evaluations_tell_how_far_they_are(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rl_training.cli._PROGRESS_SECONDS", 0.0)
+def test_long_evaluations_report_their_progress(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_training.commands.evaluate._PROGRESS_SECONDS", 0.0)
     assert "episode 2/2: return" in call("evaluate", finished_run).stderr
     assert call("evaluate", finished_run, "--quiet").stderr == ""
 
@@ -219,7 +220,7 @@ def test_doctor_says_what_to_mend(tmp_path: Path) -> None:
     result = call("doctor", "--output-dir", tmp_path / "file")
     assert result.exit_code == 1
     assert f"fix   disk         {tmp_path / 'file'} cannot be written to" in result.stdout
-    assert "1 to mend" in result.stdout
+    assert "1 to fix" in result.stdout
 
 
 def test_a_check_of_doctor_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -268,7 +269,7 @@ def test_a_bad_setting_is_named_with_what_would_be_right(setting: str, message: 
     assert message in fails("train", "--config", SHIPPED, "--output-dir", tmp_path, "--set", setting)
 
 
-def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_of_a_file_are_reported_together(tmp_path: Path) -> None:
     config = tmp_path / "two.yaml"
     config.write_text("algo: dqn\nenv_id: CartPole-v1\ntotal_timesteps: 0\nnum_env: 3\n")
     stderr = fails("train", "--config", config)

@@ -270,7 +270,7 @@ def test_seeds_side_by_side_hand_the_permission_on(tmp_path: Path, monkeypatch: 
         def poll(self) -> int:
             return 0
 
-    monkeypatch.setattr(seed_runs, "_start", lambda folder, flags: started.append(flags) or Ended())
+    monkeypatch.setattr(seed_runs, "_start_process", lambda folder, flags: started.append(flags) or Ended())
     for allowed in (True, False):
         run_seeds(in_env(tmp_path), [0], jobs=2, options=RunOptions(allow_entry_points=allowed))
     assert started == [["--allow-entry-points"], []]
@@ -421,7 +421,7 @@ def test_what_cannot_be_continued_is_refused(tmp_path: Path) -> None:
         ({"init_from": tmp_path / "none"}, "init_from: there is no run or checkpoint at '.*none'"),
         ({"init_from": cloned.run_dir}, "init_from: .* is of bc, but must be of iql"),
         ({"init_from": policy_only}, "init_from: .* holds the policy only"),
-        ({"init_from": other.run_dir}, r"init_from: .* learnt from Box.*\(2,\).*, but the environment has Box.*\(3,\)"),
+        ({"init_from": other.run_dir}, r"init_from: .* trained on Box.*\(2,\).*, but the environment has Box.*\(3,\)"),
         (
             {"init_from": wrong_file.run_dir},
             r"init_from: .*data.npz: actions must have shape \(100, 3\), found \(100, 2\)",

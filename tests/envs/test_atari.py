@@ -475,7 +475,7 @@ def test_stepping_before_the_reset_is_refused():
         ({"preprocess": False, "noop_max": 3}, "env_kwargs: noop_max cannot be set with preprocess: false"),
         ({"frameskip": 4}, "env_kwargs.frameskip cannot be set: frames are skipped once, by frame_skip"),
         ({"obs_type": "ram"}, "env_kwargs.obs_type cannot be set: see grayscale; or set preprocess: false"),
-        ({"pixels": True}, "env_kwargs.pixels: Atari games give pixels already"),
+        ({"pixels": True}, "env_kwargs.pixels: Atari games are pixels already"),
         ({"max_episode_steps": 0}, "env_kwargs.max_episode_steps must be an integer of at least 1, got 0"),
         ({"repeat_action_probability": 1.5}, "env_kwargs.repeat_action_probability must be in [0, 1), got 1.5"),
         ({"frame_skp": 4}, "env_kwargs: ALE/Pong-v5 has no setting 'frame_skp'; did you mean 'frame_skip'?"),

@@ -34,8 +34,9 @@ from rl_training.data.replay_buffer import build_replay_buffer
 from rl_training.envs.dict_obs import PackedDictObs, Packer, sample_action
 from rl_training.envs.factory import make_env_factory
 from rl_training.envs.resumable import EpisodeRecipe, check_replay, restore_env
+from rl_training.envs.slot import check_env
 from rl_training.envs.tiny import Masked, TinyDict
-from rl_training.envs.vector import EnvGroup, SyncEnvs, check_env
+from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.errors import EnvError, SpaceError
 from rl_training.experiment.registry import registry
@@ -101,7 +102,7 @@ DICTS = st.recursive(
 
 
 @given(space=DICTS, seed=st.integers(0, 99))
-def test_whatever_is_packed_comes_out_again(space: spaces.Dict, seed: int) -> None:
+def test_packed_observations_can_be_unpacked_unchanged(space: spaces.Dict, seed: int) -> None:
     packed = pack_space(space)
     space.seed(seed)
     obs = space.sample()
@@ -684,7 +685,7 @@ def test_masks_are_given_beside_the_observations_or_in_them() -> None:
         ([[0, 0], [0, 0]], [1, 0, 1, 1, 0, 1], "action_mask must have shape (2, 3), got (6,)"),
         ([0, 0], [2, 0, 1], "action_mask must hold only 0 and 1, or false and true, got [2, 0, 1]"),
         ([[0, 0], [0, 0]], [[1, 1, 1], [0, 0, 0]], "got the all-false action mask [0 0 0] (expected: 3 flags"),
-        ({"x": [0, 0], "action_mask": [1, 1, 1]}, [1, 1, 1], "brings its own action_mask: give that or the argument"),
+        ({"x": [0, 0], "action_mask": [1, 1, 1]}, [1, 1, 1], "contains its own action_mask: give that or the argument"),
         ({"x": [0, 0]}, None, "an observation is one array of shape (2,), got a dict of 'x'"),
         ({"x": [0, 0], "y": 1, "action_mask": [1, 1, 1]}, None, "one array of shape (2,), got a dict of 'x', 'y'"),
         ([{"x": [0, 0], "action_mask": [1, 1, 1]}] * 2, [[1, 1, 1]], "there are 2 observations, but 1 action masks"),
@@ -698,7 +699,7 @@ def test_masks_that_do_not_fit_are_refused(obs: Any, mask: Any, message: str) ->
 
 def test_some_observations_with_a_mask_and_some_without_are_refused() -> None:
     parts = {"a": [0.0, 0.0], "b": 1}
-    with pytest.raises(ValueError, match="1 of 2 observations bring an action_mask: all or none must"):
+    with pytest.raises(ValueError, match="1 of 2 observations have an action_mask: all or none must"):
         read_observations([parts, {**parts, "action_mask": [1, 1, 1]}], PARTS)
 
 

@@ -14,7 +14,8 @@ from conftest import make_config
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.envs.envpool_envs import CLASSIC_CONTROL, DIFFERENT, MUJOCO_V4, MUJOCO_V5, EnvPoolEnvs, find_task
 from rl_training.envs.factory import RegisteredEnv, make_env_factory, make_envs
-from rl_training.envs.vector import ReplayDivergedError, StepResult
+from rl_training.envs.slot import ReplayDivergedError
+from rl_training.envs.vector import StepResult
 from rl_training.errors import ConfigError, EnvError
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
@@ -109,7 +110,7 @@ def steps_and_flags(step: Callable[[], tuple[Any, Any]]) -> tuple[int, bool, boo
 
 
 @pytest.mark.parametrize("steps_to_limit", [-1, 0, 1])
-def test_time_limits_and_terminations_are_told_apart_also_where_they_meet(steps_to_limit: int) -> None:
+def test_time_limits_and_terminations_are_distinguished_also_at_the_same_step(steps_to_limit: int) -> None:
     def flags_of(result: StepResult) -> tuple[Any, Any]:
         return result.terminated[0], result.truncated[0]
 
@@ -180,7 +181,7 @@ def test_games_are_those_of_our_own_preprocessing(
     assert num_lost == lives_lost
 
 
-def test_lives_are_counted_anew_after_a_reset() -> None:
+def test_lives_are_counted_again_after_a_reset() -> None:
     pytest.importorskip("ale_py", reason="pip install 'rl-training[atari]'")
     with make_pool("BreakoutNoFrameskip-v4", 2, life_loss_terminates=True) as envs:
         begin(envs)
@@ -227,7 +228,7 @@ def test_an_action_sticks_as_often_as_in_our_own_games() -> None:
         ({"grayscale": False, "frame_stack": 2, "screen_size": 48}, FrameStackSpace(2, (6, 48, 48))),
     ],
 )
-def test_the_space_of_a_game_tells_its_frames(env_kwargs: dict[str, Any], space: FrameStackSpace) -> None:
+def test_the_space_of_a_game_declares_its_frames(env_kwargs: dict[str, Any], space: FrameStackSpace) -> None:
     pytest.importorskip("ale_py", reason="pip install 'rl-training[atari]'")
     with make_pool("ALE/Pong-v5", **env_kwargs) as envs:
         assert envs.observation_space == space
@@ -376,24 +377,28 @@ def test_an_interrupted_step_ends_the_group() -> None:
 @pytest.mark.parametrize(
     ("env_id", "env_kwargs", "message"),
     [
-        ("LunarLander-v3", {}, "it has no env_id 'LunarLander-v3', but CartPole-v0, CartPole-v1, "),
+        ("LunarLander-v3", {}, "it has no env_id 'LunarLander-v3'; it has CartPole-v0, CartPole-v1, "),
         ("module:CartPole-v1", {}, "it has no env_id 'module:CartPole-v1'"),
-        ("CartPole-v1", {"pixels": True}, "of CartPole-v1 it cannot honour pixels, but max_episode_steps"),
-        ("ALE/Pong-v5", {"preprocess": False}, "of ALE/Pong-v5 it cannot honour preprocess, but max_episode_steps, n"),
-        ("ALE/Pong-v5", {"mode": 1, "difficulty": 1}, "it cannot honour mode, difficulty, but"),
+        ("CartPole-v1", {"pixels": True}, "of CartPole-v1 it does not support pixels; it supports max_episode_steps"),
+        ("ALE/Pong-v5", {"preprocess": False}, "it does not support preprocess; it supports max_episode_steps, n"),
+        ("ALE/Pong-v5", {"mode": 1, "difficulty": 1}, "it does not support mode, difficulty; it supports"),
         ("ALE/Pong-v5", {"noop_max": 0}, "for ALE/Pong-v5 env_kwargs.noop_max must be at least 1, got 0"),
         ("ALE/TicTacToe3D-v5", {}, "it has no game for env_id 'ALE/TicTacToe3D-v5'"),
         ("PongDeterministic-v4", {}, "and Atari's ALE/<Game>-v5 and <Game>NoFrameskip-v4"),
         ("rl_training/TinyDict-v0", {}, "it has no env_id 'rl_training/TinyDict-v0'"),
-        ("Pendulum-v1", {}, "its Pendulum-v1 is another environment than Gymnasium's: it turns by the speed before"),
-        ("CartPole-v1", {"sutton_barto_reward": True}, "of CartPole-v1 it cannot honour sutton_barto_reward, but max_"),
-        ("Ant-v5", {"healthy_z_range": (0, 1)}, "of Ant-v5 it cannot honour healthy_z_range, but max_episode_steps, c"),
+        ("Pendulum-v1", {}, "its Pendulum-v1 is another environment than Gymnasium's: its angle changes by the speed"),
+        ("CartPole-v1", {"sutton_barto_reward": True}, "it does not support sutton_barto_reward; it supports max_"),
+        (
+            "Ant-v5",
+            {"healthy_z_range": (0, 1)},
+            "it does not support healthy_z_range; it supports max_episode_steps, c",
+        ),
     ],
 )
 def test_what_envpool_does_not_have_is_refused_by_name(env_id: str, env_kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         make_envs(RegisteredEnv(env_id, env_kwargs), backend="envpool")
-    assert str(error.value).startswith("execution_backend envpool will not do: ")
+    assert str(error.value).startswith("execution_backend envpool cannot be used: ")
     assert message in str(error.value)
     assert str(error.value).endswith("; use local_sync or local_async")
 
@@ -402,7 +407,7 @@ def test_a_refused_run_leaves_no_folder_behind(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="it has no env_id 'rl_training/Chain-v0'"):
         train(make_config(tmp_path / "runs", execution_backend="envpool"), QUIET)
     own = RunOptions(env_factory=lambda: gym.make("CartPole-v1"))
-    with pytest.raises(ConfigError, match="it cannot step environments made by your own function <lambda>"):
+    with pytest.raises(ConfigError, match="it cannot step environments built by your own function <lambda>"):
         train(make_config(tmp_path / "runs", execution_backend="envpool"), own)
     assert not (tmp_path / "runs").exists()
 

@@ -243,7 +243,7 @@ def test_made_envs_carry_no_checker_and_know_the_time_limit():
             "rl_training/Chain-v0",
             {"num_states": 1},
             EnvError,
-            "env_id 'rl_training/Chain-v0' with env_kwargs {'num_states': 1} could not be made: "
+            "env_id 'rl_training/Chain-v0' with env_kwargs {'num_states': 1} could not be built: "
             "ValueError: num_states must be at least 2, got 1",
         ),
         ("Blackjack-v1", {}, SpaceError, "env_id 'Blackjack-v1': the observation space must be one array"),
@@ -456,7 +456,7 @@ def test_tiny_image_pays_for_the_bright_quadrant():
     assert seen == {0, 1, 2, 3}
 
 
-def test_tiny_dict_pays_for_the_sum_of_its_parts_and_neither_part_tells():
+def test_tiny_dict_rewards_the_sum_of_its_parts_and_neither_part_is_enough():
     env = TinyDict(length=600)
     obs, _ = env.reset(seed=0)
     counts = np.zeros((3, 3))
@@ -533,7 +533,7 @@ def test_masked_may_bring_its_mask_in_the_observation():
         (obs, *_, info), (expected, *_, masks) = inside.step(action), beside.step(action)
 
 
-def test_masked_gives_a_mask_without_valid_actions_when_told_to():
+def test_masked_returns_a_mask_without_valid_actions_on_request():
     assert not Masked(all_false=True).reset(seed=0)[1]["action_mask"].any()
     env = Masked(all_false_at=2)
     obs, info = env.reset(seed=0)

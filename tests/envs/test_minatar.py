@@ -106,13 +106,13 @@ def test_without_a_seed_games_differ_and_after_one_they_go_on_from_it() -> None:
     assert set(starts(5)) == {0, 9}
 
 
-def test_the_difficulty_ramps_unless_it_is_told_not_to() -> None:
+def test_the_difficulty_ramps_unless_it_is_turned_off() -> None:
     def levels(**env_kwargs: Any) -> int:
         env = make("MinAtar/Asterix-v0", **env_kwargs)
         env.reset(seed=0)
         game = env.unwrapped._game.env
         for _ in range(400):
-            game.terminal = False  # whoever touches the player
+            game.terminal = False  # also when something touches the player
             env.step(np.int64(NOOP))
         return int(game.difficulty_ramp())
 
@@ -156,7 +156,7 @@ def test_episodes_are_cut_by_truncation(env_kwargs: dict[str, Any], limit: int) 
     env.reset(seed=0)
     game = env.unwrapped._game.env
     for number in range(1, limit + 1):
-        game.terminal = False  # lives for ever
+        game.terminal = False  # never ends
         _, _, _, truncated, _ = env.step(np.int64(NOOP))
         assert truncated == (number == limit)
 

@@ -15,7 +15,8 @@ from rl_training.envs import resumable
 from rl_training.envs.factory import RegisteredEnv, make_env_factory, make_envs
 from rl_training.envs.pixels import PixelObservation, PixelSettings
 from rl_training.envs.resumable import EpisodeRecipe, check_replay, restore_env
-from rl_training.envs.vector import SyncEnvs, check_env
+from rl_training.envs.slot import check_env
+from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, EnvError
 
 CARTPOLE = RegisteredEnv("CartPole-v1", {"pixels": {"size": 48, "frame_stack": 2}})
@@ -89,7 +90,7 @@ def test_settings_default_to_four_grey_frames_of_84_pixels():
     assert RegisteredEnv("Lamp-v0", {"pixels": False})().observation_space.shape == (1,)
 
 
-def test_the_space_tells_how_many_frames_are_stacked_and_how_large_one_is():
+def test_the_space_declares_the_number_of_stacked_frames_and_their_size():
     grey, colour = make({"frame_stack": 3}), make({"frame_stack": 2, "grayscale": False, "size": 40})
     assert grey.observation_space == FrameStackSpace(3, (3, 84, 84))
     assert colour.observation_space == FrameStackSpace(2, (6, 40, 40))
@@ -260,8 +261,8 @@ def test_an_env_without_a_render_mode_is_refused_by_name():
         (np.zeros((8, 8, 4), np.uint8), r"uint8 \(8, 8, 4\)"),
     ],
 )
-def test_pictures_of_another_kind_are_refused(broken: Any, found: str):
-    message = rf"'Lamp-v0': the environment must render \(height, width, 3\) uint8 pictures .* but gave {found}"
+def test_images_of_another_kind_are_refused(broken: Any, found: str):
+    message = rf"'Lamp-v0': the environment must render \(height, width, 3\) uint8 images .* but gave {found}"
     with pytest.raises(EnvError, match=message):
         make_env_factory("Lamp-v0", {"pixels": True, "broken": broken})
 

@@ -1,4 +1,4 @@
-"""Which environments come back from a seed and actions, and how they are brought back."""
+"""Which environments can be restored from a seed and actions, and how."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from gymnasium.spaces import Box, Discrete
 
 from rl_training.envs.factory import RegisteredEnv, make_envs
 from rl_training.envs.resumable import EpisodeRecipe, check_replay, restore_env
+from rl_training.envs.slot import NUM_STEPS_KEY, ReplayDivergedError
 from rl_training.envs.tiny import Misbehaving
-from rl_training.envs.vector import NUM_STEPS_KEY, ReplayDivergedError
 from rl_training.errors import EnvError
 
 BACKENDS = ["local_sync", "local_async"]
@@ -95,7 +95,7 @@ def test_mujoco_passes():
 
 
 @pytest.mark.parametrize("leaks_into", ["obs", "reward", "flags"])
-def test_whatever_an_env_keeps_over_resets_is_found(leaks_into: str):
+def test_state_that_an_env_keeps_over_resets_is_found(leaks_into: str):
     assert check_replay(lambda: Drifting("nothing"), seed=0)
     assert not check_replay(lambda: Drifting(leaks_into), seed=0)
 
@@ -145,7 +145,7 @@ def test_restoring_says_when_the_observation_is_another(backend: Any):
         obs, _ = envs.reset([0], [5])
         nothing_yet = EpisodeRecipe(seed=5, actions=np.empty(0, np.int64))
         assert restore_env(envs, 0, nothing_yet, obs[0])
-        assert restore_env(envs, 0, EpisodeRecipe(seed=5, actions=np.asarray([])), obs[0])  # of whatever dtype
+        assert restore_env(envs, 0, EpisodeRecipe(seed=5, actions=np.asarray([])), obs[0])  # of any dtype
         assert not restore_env(envs, 0, nothing_yet, obs[0] + np.float32(1e-7))
         assert not restore_env(envs, 0, EpisodeRecipe(seed=6, actions=np.empty(0, np.int64)), obs[0])
         assert not restore_env(envs, 0, nothing_yet, obs[0].astype(np.float64))

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from conftest import assert_identical, clone, make_config, make_ppo_setup, make_rollout
 from rl_training.algorithms.ppo import PPO, build_ppo
 from rl_training.core.spaces import observation_field
+from rl_training.envs.factory import make_env_factory
 from rl_training.errors import CheckpointError
 from rl_training.learners.normalization import ObsNormalizer, RewardScaler, RunningMoments
-from rl_training.runtime.evaluation import Evaluator
+from rl_training.runtime.evaluation import evaluate_episodes
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, train
 
@@ -270,10 +271,8 @@ def test_evaluating_changes_nothing_and_a_checkpoint_acts_like_the_trained_agent
     assert isinstance(result.algorithm, PPO)
     assert result.algorithm.policy_state_dict()["obs_moments"]["count"] == 60
     before = clone({**result.algorithm.policy_state_dict(), "training": result.algorithm.state_dict()})
-    options = RunOptions(show_progress=False)
-    evaluator = Evaluator(options.factory_for(config))
-    first = evaluator.evaluate(result.algorithm, [1, 2])
+    factory = make_env_factory(config.env_id)
+    first = evaluate_episodes(factory, result.algorithm, [1, 2])
     assert_identical({**result.algorithm.policy_state_dict(), "training": result.algorithm.state_dict()}, before)
     _, loaded = load_policy(result.run_dir)
-    assert evaluator.evaluate(loaded, [1, 2]) == first
-    evaluator.close()
+    assert evaluate_episodes(factory, loaded, [1, 2]) == first

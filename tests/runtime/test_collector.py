@@ -128,7 +128,7 @@ def test_every_episode_is_reset_with_its_own_documented_seed(num_envs: int) -> N
     assert [env.seeds for env in envs] == expected
 
 
-def test_finished_episodes_tell_their_return_length_seed_and_step() -> None:
+def test_finished_episodes_have_their_return_length_seed_and_step() -> None:
     collector, _, _, _ = collect([[2, 3, 9]], 6)
     streams = Streams(4)
     assert [episode.record() for episode in collector.finished] == [
@@ -175,7 +175,7 @@ def test_several_choices_are_shifted_each_by_its_own_start() -> None:
     assert transitions["actions"].tolist() == [[2, 3]]
 
 
-def test_with_clipped_rewards_the_sign_is_learnt_from_and_the_return_is_reported_whole() -> None:
+def test_with_clipped_rewards_transitions_hold_the_sign_and_returns_the_full_reward() -> None:
     collector, _, transitions, _ = collect([[3, 9]], 3, collector={"clip_rewards": True})
     assert [t["rewards"][0] for t in transitions] == [1.0, 1.0, 1.0]
     assert [episode.ret for episode in collector.finished] == [1 + 2 + 3]
@@ -340,7 +340,7 @@ class Touchy:
 
 @pytest.mark.parametrize("info", [masked(0, 0, 0), {}, masked(1, 1), {"action_mask": "abc"}, {"action_mask": Touchy()}])
 @pytest.mark.parametrize("lengths", [[2, 9], [9, 2, 9]])  # the first episode terminates, the second is truncated
-def test_after_an_end_every_action_counts_as_valid_where_the_mask_will_not_do(
+def test_after_an_end_every_action_counts_as_valid_if_the_mask_cannot_be_read(
     lengths: list[int], info: dict[str, Any]
 ) -> None:
     ends = len(lengths) - 2
@@ -451,7 +451,7 @@ class Counting:
         return ActResult(count % 3, {"count": count + 1})
 
 
-def test_a_carry_goes_on_from_step_to_step_and_begins_anew_with_each_episode_of_its_env() -> None:
+def test_a_carry_is_passed_from_step_to_step_and_reset_with_each_episode_of_its_env() -> None:
     _, _, transitions, _ = collect([[2, 3, 9], [5, 9]], 7, policy=Counting())
     taken = np.stack([t["actions"] for t in transitions], axis=1)
     assert taken.tolist() == [[0, 1, 0, 1, 2, 0, 1], [0, 1, 2, 0, 1, 0, 1]]

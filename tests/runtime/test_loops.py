@@ -147,7 +147,7 @@ def test_offline_updates_come_in_groups_that_end_at_every_interval(
 def run_groups(
     total_timesteps: int, *, first: int = 0, stop_at: int | None = None, **settings: int
 ) -> tuple[CountingParts, list[int]]:
-    """Let the offline loop run from a step on; gives the steps at which callbacks were told."""
+    """Run the offline loop from a step on; return the steps at which callbacks were called."""
     config = TrainConfig(
         algo="bc", env_id="x", total_timesteps=total_timesteps, algo_kwargs={"batch_size": 7}, **settings
     )
@@ -216,7 +216,7 @@ def test_the_errors_of_each_batch_go_back_to_the_memory_before_the_next_is_drawn
     assert [errors.tolist() for errors in parts.priorities] == [[k] for k in range(1, 16)]  # 5 rounds of 3 updates
 
 
-def test_nothing_is_learnt_while_no_transition_is_whole() -> None:
+def test_no_update_is_made_while_no_transition_is_complete() -> None:
     # Two rows wait in windows: of the six updates owed, one per step, those of the first two steps are left out.
     _, recorder = loop(1, 6, hidden=2, train_frequency=1, gradient_steps=1, learning_starts=0)
     assert [updates for _, updates in recorder.rounds] == [0, 0, 1, 2, 3, 4]

@@ -120,7 +120,7 @@ def test_the_ensemble_is_fitted_before_the_first_update_and_rollouts_come_on_tim
     assert seen == {"fits": fits, "rollouts": rollouts}
 
 
-def test_a_long_fit_tells_how_far_it_is(
+def test_a_long_fit_reports_its_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"model_max_epochs": 3, "model_patience": 3}
@@ -186,7 +186,7 @@ def test_another_dataset_in_the_same_place_is_refused(tmp_path: Path) -> None:
 # --- Without an environment ------------------------------------------------------------------------------------------
 
 
-def test_a_file_alone_is_learnt_from_and_judged_by_what_is_held_out(tmp_path: Path) -> None:
+def test_a_run_on_a_file_alone_is_evaluated_on_its_held_out_part(tmp_path: Path) -> None:
     result = train_mopo(from_file(tmp_path, eval_interval=30), QUIET)
     assert result.run_dir.name.startswith("mopo__dataset__seed0__")
     assert result.eval_episodes == []
@@ -194,7 +194,7 @@ def test_a_file_alone_is_learnt_from_and_judged_by_what_is_held_out(tmp_path: Pa
     assert (middle["step"], end["step"]) == (30, 60)
     assert set(end["held_out"]) == {"model_mse", "action_error"}
     assert end["held_out"]["model_mse"] == pytest.approx(result.metrics["held_out_model_mse"], rel=1e-5)
-    assert mopo_of(result).rollouts._rule is None  # where rollouts end is learnt from the file's terminations
+    assert mopo_of(result).rollouts._rule is None  # the terminations of rollouts are learned from the file
     answer = CliRunner().invoke(app, ["evaluate", str(result.run_dir), "--json"])
     assert json.loads(answer.stdout)["held_out"] == pytest.approx(end["held_out"], rel=1e-5)
 
@@ -229,15 +229,15 @@ def test_without_an_environment_some_settings_are_needed(hparams: dict[str, Any]
 
 
 class Pendulum(gym.Wrapper[Any, Any, Any, Any]):
-    """One of the user's own, whatever `env_id` says."""
+    """An environment of the user; `env_id` is not used."""
 
     def __init__(self) -> None:
         super().__init__(gym.make("Pendulum-v1"))
 
 
-def test_of_an_environment_of_the_users_own_termination_is_learnt(tmp_path: Path) -> None:
-    learnt = train_mopo(in_env(tmp_path), RunOptions(env_factory=Pendulum, show_progress=False))
-    assert mopo_of(learnt).rollouts._rule is None
+def test_the_terminations_of_an_environment_of_the_user_are_learned(tmp_path: Path) -> None:
+    trained = train_mopo(in_env(tmp_path), RunOptions(env_factory=Pendulum, show_progress=False))
+    assert mopo_of(trained).rollouts._rule is None
     result = train_mopo(in_env(tmp_path), QUIET)
     assert mopo_of(result).rollouts._rule == NEVER
     obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
@@ -264,7 +264,7 @@ def test_a_first_fit_that_diverges_ends_the_run_at_once_with_the_reason(
     assert not (run_dir / "checkpoints").exists()  # nothing to go on from
 
 
-def test_what_cannot_be_learnt_from_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="train_mopo trains MOPO, but algo is 'dqn'"):
         train_mopo(make_config(tmp_path), QUIET)
     with pytest.raises(SpaceError, match="mopo needs a box action space"):

@@ -38,7 +38,7 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
     )
     result = train_ppo(config, QUIET)
     assert result.step == 310
-    # A rollout has 10 * 2 rows, learnt from twice in minibatches of 10: 15 rollouts; the last 10 steps fill none.
+    # A rollout has 10 * 2 rows, used twice in minibatches of 10: 15 rollouts; the last 10 steps fill none.
     assert result.gradient_step == 15 * 2 * 2 == config.spec.updates_until(config.hparams, 300)
     assert {"loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction"} <= set(result.metrics)
     assert len(result.eval_episodes) == 2
@@ -210,7 +210,7 @@ def test_an_unknown_setting_is_refused_with_the_one_probably_meant(tmp_path: Pat
 
 
 class Odd(gym.Env[Any, Any]):
-    """An env of any spaces, whose observations and infos are as told."""
+    """An env with the given spaces, observations and infos."""
 
     def __init__(
         self, observation: gym.Space[Any] | None = None, action: gym.Space[Any] | None = None, info: Any = None

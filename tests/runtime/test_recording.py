@@ -16,14 +16,15 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from conftest import assert_identical, make_config
-from rl_training.commands import datasets as dataset_commands
+from rl_training.commands import record as record_command
 from rl_training.datasets.files import read_transitions
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.envs.factory import make_env_factory
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.runtime import recording
-from rl_training.runtime.recording import Plan, Player, Recorder, noisy, random_actions
+from rl_training.runtime.policies import noisy_policy, random_policy
+from rl_training.runtime.recording import Plan, Player, Recorder
 from rl_training.runtime.trainer import RunOptions, train
 from test_cli import call, fails, only_folder, write_config
 
@@ -42,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def make_recorder(out: Path, **changes: Any) -> Recorder:
-    players = [Player("random", random_actions(Discrete(2)))]
+    players = [Player("random", random_policy(Discrete(2)))]
     plan = Plan(**{"players": players, "seed": 3, "steps": 300, "env_id": "CartPole-v1", **changes})
     return Recorder(plan, make_env_factory("CartPole-v1"), out)
 
@@ -74,7 +75,7 @@ def test_an_interrupted_recording_goes_on_to_the_same_file(tmp_path: Path) -> No
 
 def test_an_episode_that_is_interrupted_is_played_again(tmp_path: Path) -> None:
     whole, parts = make_recorder(tmp_path / "whole.npz"), make_recorder(tmp_path / "parts.npz")
-    looks = iter([False] * 40 + [True] * 10)  # in the midst of an episode
+    looks = iter([False] * 40 + [True] * 10)  # in the middle of an episode
     assert whole.run()
     assert not parts.run(should_stop=lambda: next(looks))
     assert 0 < parts.rows < 40
@@ -125,7 +126,7 @@ def test_steps_and_episodes_are_exactly_those_asked_for(tmp_path: Path) -> None:
 
 def test_shares_divide_the_steps(tmp_path: Path) -> None:
     left, right = (
-        Player(name, lambda obs, mask, generator, action=action: np.array([action]), share)  # type: ignore[misc]
+        Player(name, lambda seed, action=action: lambda obs, mask: np.array([action]), share)  # type: ignore[misc]
         for name, action, share in (("left", 0, 1.0), ("right", 1, 2.0))
     )
     make_recorder(tmp_path / "data.npz", players=[left, right], steps=100).run()
@@ -135,21 +136,20 @@ def test_shares_divide_the_steps(tmp_path: Path) -> None:
 
 
 def test_shares_are_rounded_and_together_all_that_is_asked_for() -> None:
-    act = random_actions(Discrete(2))
+    policy = random_policy(Discrete(2))
     plan = Plan(
-        players=[Player(name, act, share) for name, share in (("a", 2.0), ("b", 0.5), ("c", 0.5))], seed=0, steps=100
+        players=[Player(name, policy, share) for name, share in (("a", 2.0), ("b", 0.5), ("c", 0.5))], seed=0, steps=100
     )
     assert plan.amounts == [67, 16, 17]  # up to 66.7, 83.3 and 100
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 1.0])
 def test_noise_spreads_numbers_and_replaces_choices(noise: float) -> None:
-    generator, obs = np.random.default_rng(0), np.zeros((1, 1), np.float32)
-    box, choices = Box(-1.0, 1.0, (1,), np.float32), Discrete(4)
-    number = noisy(lambda *_: np.zeros((1, 1), np.float32), noise, box)
-    choice = noisy(lambda *_: np.array([3]), noise, choices)
-    numbers = np.array([number(obs, None, generator) for _ in range(2_000)])
-    drawn = np.array([choice(obs, None, generator) for _ in range(2_000)])
+    obs, box, choices = np.zeros((1, 1), np.float32), Box(-1.0, 1.0, (1,), np.float32), Discrete(4)
+    number = noisy_policy(lambda seed: lambda obs, mask: np.zeros((1, 1), np.float32), noise, box)(0)
+    choice = noisy_policy(lambda seed: lambda obs, mask: np.array([3]), noise, choices)(0)
+    numbers = np.array([number(obs, None) for _ in range(2_000)])
+    drawn = np.array([choice(obs, None) for _ in range(2_000)])
     # Clipped at one deviation, a standard normal has the deviation 0.72; three of four random choices are not 3.
     assert numbers.std() == pytest.approx({0.0: 0.0, 0.1: 0.1, 1.0: 0.72}[noise], abs=0.02)
     assert np.abs(numbers).max() <= 1.0
@@ -197,7 +197,7 @@ def test_the_best_checkpoints_are_recorded_if_asked(tmp_path: Path, monkeypatch:
     run = train(make_config(tmp_path / "runs", checkpoint_interval=30), RunOptions(show_progress=False)).run_dir
     write_pointer(run / "checkpoints", "best", "step_000000030")
     played = []
-    monkeypatch.setattr(dataset_commands, "_record", lambda recorder: played.append(recorder.plan.players[0].name))
+    monkeypatch.setattr(record_command, "_record", lambda recorder: played.append(recorder.plan.players[0].name))
     for options in ([], ["--best"]):
         call("record", "--run", run, "--steps", 20, "-o", tmp_path / "data.npz", *options)
     assert [Path(name).name for name in played] == ["step_000000060", "step_000000030"]
@@ -208,11 +208,11 @@ class Die(BaseException):
 
 
 def interrupted(command: list[object], episodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a recording die after so many episodes, each of which was on the disk."""
+    """Kill a recording after this many episodes, each of which was on the disk."""
     with monkeypatch.context() as patch:
         left = iter(range(episodes - 1))
 
-        def progress(recorder: Recorder) -> Callable[[], None]:
+        def report_episodes(recorder: Recorder) -> Callable[[], None]:
             def on_episode() -> None:
                 if next(left, None) is None:
                     raise Die
@@ -220,7 +220,7 @@ def interrupted(command: list[object], episodes: int, monkeypatch: pytest.Monkey
             return on_episode
 
         patch.setattr(recording, "_PIECE_ROWS", 1)
-        patch.setattr(dataset_commands, "_progress", progress)
+        patch.setattr(record_command, "_report_episodes", report_episodes)
         with pytest.raises(Die):
             call(*command)
 
@@ -235,7 +235,7 @@ DRAWING: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a squashed actor": ({"algo": "sac", **BOX_ANSWERS}, ["--explore"]),
     "a recurrent policy": ({"algo": "dreamer"}, ["--explore"]),
     "the policy of IQL": ({"algo": "iql", **BOX_ANSWERS}, ["--explore"]),
-    "a noise besides": ({"algo": "iql", **BOX_ANSWERS}, ["--explore", "--noise", "0.3"]),
+    "additional noise": ({"algo": "iql", **BOX_ANSWERS}, ["--explore", "--noise", "0.3"]),
 }
 
 
@@ -249,7 +249,7 @@ def test_what_policies_draw_goes_on_where_it_stopped(
     assert call(*command, tmp_path / "whole.npz").exit_code == 0
     interrupted([*command, tmp_path / "parts.npz"], 3, monkeypatch)
     result = call(*command, tmp_path / "parts.npz")
-    assert "going on after" in result.stderr
+    assert "continuing after" in result.stderr
     whole, parts = (read_transitions(tmp_path / f"{name}.npz").columns() for name in ("whole", "parts"))
     assert_identical(parts, whole)
     assert len(np.unique(load(tmp_path / "whole.npz").actions)) > 1
@@ -304,7 +304,7 @@ def test_a_signal_keeps_what_was_recorded_and_the_same_command_goes_on(tmp_path:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
     assert process.stderr is not None
-    process.stderr.readline()  # the first line of progress: it is in the midst
+    process.stderr.readline()  # the first line of progress: the recording is running
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, "continue" in out) == (75, True), err
@@ -345,7 +345,7 @@ def pendulum(tmp_path: Path) -> Path:
     return path
 
 
-def test_inspect_tells_what_a_dataset_holds(pendulum: Path, tmp_path: Path) -> None:
+def test_inspect_shows_what_a_dataset_holds(pendulum: Path, tmp_path: Path) -> None:
     result = call("dataset", "inspect", pendulum, "--png", tmp_path / "picture.png")
     facts = json.loads(call("dataset", "inspect", pendulum, "--json").stdout)
     dataset = load(pendulum)
@@ -382,7 +382,7 @@ def write_npz(path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_inspect_tells_an_open_end_from_a_cut(tmp_path: Path) -> None:
+def test_inspect_distinguishes_an_open_end_from_a_cut(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "data.npz")
     assert "2 (1 terminated, 0 cut, 1 without an end)" in call("dataset", "inspect", path).stdout
     cut = write_npz(tmp_path / "cut.npz", truncations=np.arange(4) == 3)

@@ -27,7 +27,7 @@ from torch import nn
 from rl_training.api.observations import read_observations
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces, to_env_actions
-from rl_training.core.types import Algorithm, Carry, act_on
+from rl_training.core.types import Algorithm
 from rl_training.envs.factory import EnvFactory
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
@@ -35,7 +35,8 @@ from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.evaluation import EvalEpisode, Evaluator
+from rl_training.runtime.episodes import follow_episode
+from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes
 from rl_training.runtime.setup import RunOptions, env_factory_of, load_policy, saved_spaces, spaces_of
 from rl_training.runtime.trainer import TrainResult, resume, train
 
@@ -207,11 +208,7 @@ class ManagedAlgorithm:
             seeds = Streams(self.config.seed).eval_seeds(count)
         if not seeds:
             raise ConfigError("seeds must hold at least one seed, got none")
-        evaluator = Evaluator(env_factory_of(self.config, self._options))
-        try:
-            return evaluator.evaluate(self._policy(), seeds)
-        finally:
-            evaluator.close()
+        return evaluate_episodes(env_factory_of(self.config, self._options), self._policy(), seeds)
 
     def predict(self, obs: Any, action_mask: Any = None) -> Any:
         """Return the greedy action for one observation, or one action for each of a batch. No file is read.
@@ -230,18 +227,14 @@ class ManagedAlgorithm:
         A recurrent policy remembers the observations that the function was called with. `predict` treats every
         observation as the first of an episode.
         """
-        policy, spaces = self._policy(), self._spaces
-        carry: Carry | None = None
+        act, spaces = follow_episode(self._policy()), self._spaces
         assert spaces is not None
 
         def play(obs: Any, action_mask: Any = None) -> Any:
-            nonlocal carry
             if action_mask is not None and not registry()[self.algo_name].action_masks:
                 raise ValueError(f"{self.algo_name} does not use action masks: it may choose any action")
             policy_input = read_observations(obs, spaces, action_mask)
-            result = act_on(policy, policy_input.rows, carry, step=0, action_mask=policy_input.action_mask)
-            carry = result.carry
-            actions = self._to_env(result.actions)
+            actions = self._to_env(act(policy_input.rows, policy_input.action_mask))
             return actions[0] if policy_input.single else actions
 
         return play

@@ -1,4 +1,4 @@
-"""What a caller of `predict` may give as observations, as the rows that a policy takes."""
+"""Convert the observations that `predict` accepts to the rows that a policy expects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,23 +14,24 @@ from rl_training.envs.dict_obs import MASK_KEY, PackedSpace, Packer
 
 @dataclass(frozen=True, slots=True)
 class PolicyInput:
-    """Observations as rows, (rows, *obs_shape), and which actions are valid, (rows, choices), if that is known."""
+    """Observations as rows, (rows, *obs_shape), and the valid actions, (rows, choices), if there is a mask."""
 
     rows: np.ndarray
     action_mask: np.ndarray | None
-    single: bool  # one observation was given, not a batch of one
+    single: bool  # a single observation, not a batch of one
 
 
 def read_observations(obs: Any, spaces: Spaces, action_mask: Any = None) -> PolicyInput:
     """Check one observation or a batch: arrays or nested lists, a dict of them, or a list of dicts.
 
-    A dict may bring its own `action_mask`. Raises `ValueError` for whatever the policy's answer would mean nothing for.
+    A dict may contain its own `action_mask`. Raises `ValueError` for input on which the action of the policy would mean
+    nothing.
     """
     if isinstance(obs, list | tuple) and any(isinstance(part, Mapping) for part in obs):
         return _read_each(obs, spaces, action_mask)
     if isinstance(obs, Mapping) and MASK_KEY in obs:
         if action_mask is not None:
-            raise ValueError(f"the observation brings its own {MASK_KEY}: give that or the argument, not both")
+            raise ValueError(f"the observation contains its own {MASK_KEY}: give that or the argument, not both")
         action_mask = obs[MASK_KEY]
         obs = {key: value for key, value in obs.items() if key != MASK_KEY}
         if not isinstance(spaces.observation, PackedSpace) and len(obs) == 1:
@@ -57,13 +58,13 @@ def _read_each(observations: list[Any] | tuple[Any, ...], spaces: Spaces, action
         policy_inputs.append(policy_input)
     with_mask = [policy_input.action_mask for policy_input in policy_inputs if policy_input.action_mask is not None]
     if with_mask and len(with_mask) < len(policy_inputs):
-        raise ValueError(f"{len(with_mask)} of {len(policy_inputs)} observations bring an {MASK_KEY}: all or none must")
+        raise ValueError(f"{len(with_mask)} of {len(policy_inputs)} observations have an {MASK_KEY}: all or none must")
     rows = np.concatenate([policy_input.rows for policy_input in policy_inputs])
     return PolicyInput(rows, np.concatenate(with_mask) if with_mask else None, single=False)
 
 
 def _rows(obs: Any, space: gym.Space[Any]) -> tuple[np.ndarray, bool]:
-    """Give (rows, *obs_shape) and whether `obs` is a single observation."""
+    """Return (rows, *obs_shape) and whether `obs` is a single observation."""
     if not isinstance(space, PackedSpace):
         if isinstance(obs, Mapping):
             keys, shape = ", ".join(map(repr, obs)) or "none", observation_field(space).shape
@@ -88,7 +89,7 @@ def _rows(obs: Any, space: gym.Space[Any]) -> tuple[np.ndarray, bool]:
 
 
 def _checked_rows(obs: Any, space: gym.Space[Any], what: str) -> tuple[np.ndarray, bool]:
-    """Give an array as rows of the dtype the network takes; refuse numbers for which its answer would mean nothing."""
+    """Return an array as rows in the dtype of the network; raise for numbers that the space does not allow."""
     field = observation_field(space)
     array = np.asarray(obs)
     single = array.shape == field.shape
@@ -107,7 +108,7 @@ def _checked_rows(obs: Any, space: gym.Space[Any], what: str) -> tuple[np.ndarra
 
 
 def _mask_rows(action_mask: Any, space: gym.Space[Any], count: int, single: bool) -> np.ndarray:
-    """Give action masks as bools, (rows, choices)."""
+    """Return action masks as bools, (rows, choices)."""
     size, given = mask_size(space), np.asarray(action_mask)
     shape = (size,) if single else (count, size)
     if given.size != count * size or (not single and len(given) != count):

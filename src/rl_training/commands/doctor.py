@@ -1,4 +1,4 @@
-"""`rl-training doctor`: what this machine offers, what is missing, and what to do about it."""
+"""`rl-training doctor`: check what this machine offers, what is missing, and what to do about it."""
 
 import importlib.util
 import os
@@ -10,10 +10,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import typer
+
+from rl_training.commands.messages import EXIT_BUG, reports_errors
+from rl_training.commands.options import Debug
 
 _PACKAGES = ("rl-training", "torch", "gymnasium", "numpy", "pydantic", "safetensors", "tensorboard", "typer", "rich")
-# Extra -> the modules of its that are used.
+# Extra -> the modules of it that the library imports.
 _EXTRAS = {
     "box2d": ("Box2D",),
     "mujoco": ("mujoco",),
@@ -22,20 +27,36 @@ _EXTRAS = {
     "envpool": ("envpool",),
     "offline": ("h5py", "pyarrow", "PIL", "matplotlib"),
 }
-_LITTLE_MEMORY = _LITTLE_DISK = 2 * 2**30  # bytes
+_LOW_MEMORY = _LOW_DISK = 2 * 2**30  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. "note": something optional is missing; "fix": training will not work as it is."""
+    """One line of the report. "note": something optional is missing; "fix": training will not work."""
 
     verdict: Literal["ok", "note", "fix"]
     subject: str
     text: str
 
 
+@reports_errors
+def doctor(
+    output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the runs.")] = Path("runs"),
+    debug: Debug = False,
+) -> None:
+    """Check this machine: packages, devices, compiler, memory, disk, and a short training run."""
+    faults = 0
+    for finding in examine(output_dir):
+        faults += finding.verdict == "fix"
+        typer.echo(f"{finding.verdict:<5} {finding.subject:<12} {finding.text}")
+    if faults:
+        typer.echo(f"{faults} to fix, marked `fix` above")
+        raise typer.Exit(EXIT_BUG)
+    typer.echo("everything works: rl-training train --config configs/dqn/cartpole.yaml")
+
+
 def examine(output_dir: Path) -> Iterator[Finding]:
-    """Look at the machine, one finding after the other; a check that fails is itself a finding."""
+    """Check the machine and yield the findings; a check that fails is itself a finding."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         _packages,
         _options,
@@ -106,10 +127,10 @@ def _memory() -> Iterator[Finding]:
 
     available = available_memory()
     if available is None:
-        yield Finding("note", "memory", "the system does not say how much is free")
+        yield Finding("note", "memory", "the system does not report how much is free")
         return
     text = f"{available / 2**30:.1f} GiB available"
-    if available < _LITTLE_MEMORY:
+    if available < _LOW_MEMORY:
         yield Finding("note", "memory", f"{text}; lower algo_kwargs.buffer_capacity for images")
     else:
         yield Finding("ok", "memory", text)
@@ -122,14 +143,14 @@ def _disk(output_dir: Path) -> Iterator[Finding]:
         return
     free = shutil.disk_usage(existing).free
     text = f"{free / 2**30:.1f} GiB free for {output_dir}"
-    if free < _LITTLE_DISK:
-        yield Finding("fix", "disk", f"{text}; make room, or choose another --output-dir")
+    if free < _LOW_DISK:
+        yield Finding("fix", "disk", f"{text}; free some space, or choose another --output-dir")
     else:
         yield Finding("ok", "disk", text)
 
 
 def _smoke() -> Iterator[Finding]:
-    """Train, evaluate and save for a moment: the whole path, eager."""
+    """Train, evaluate and save a very short eager run."""
     from rl_training.experiment.config import TrainConfig
     from rl_training.runtime.trainer import RunOptions, train
 

@@ -1,4 +1,4 @@
-"""What all commands share: options, errors that end in one clear message and an exit code, and plain output."""
+"""What all commands share: errors as one clear message and an exit code, and plain output."""
 
 import functools
 import logging
@@ -7,7 +7,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Annotated, NoReturn, ParamSpec
+from typing import NoReturn, ParamSpec
 
 import typer
 
@@ -19,15 +19,9 @@ EXIT_BUG, EXIT_USER_ERROR, EXIT_KILLED = 1, 2, 130
 P = ParamSpec("P")
 log = logging.getLogger("rl_training")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
-Debug = Annotated[
-    bool, typer.Option("--debug", envvar="RL_TRAINING_DEBUG", help="Show the traceback of an error.", show_envvar=True)
-]
-
 
 class _PlainLines(logging.Handler):
-    """Log records as plain lines on whatever stderr is now: a live view puts its own in place while it shows."""
+    """Prints log records as plain lines on the current `sys.stderr`, which a live view replaces while it runs."""
 
     def emit(self, record: logging.LogRecord) -> None:
         prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
@@ -40,8 +34,8 @@ def _log_to_stderr(*, debug: bool, quiet: bool) -> None:
         log.addHandler(_PlainLines())
 
 
-def answers_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """Let a command end with one clear message and an exit code; obeys its options `debug` and `quiet`."""
+def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
+    """Wrap a command to end with one clear message and an exit code at an error; obeys its `debug` and `quiet`."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -63,18 +57,18 @@ def answers_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    log.debug("the error in full:", exc_info=True)
+    log.debug("the full error:", exc_info=True)
     print(f"error: {message}", file=sys.stderr, flush=True)
     raise typer.Exit(code)
 
 
 def _describe_bug(error: Exception) -> str:
     summary = f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter: torch's, on a GPU
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter from torch, on a GPU
         return f"out of memory ({summary}); a smaller batch_size, buffer_capacity or num_envs needs less"
     with tempfile.NamedTemporaryFile("w", prefix="rl_training_", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(f"{shlex.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}")
-    return f"{summary}\nthis is a bug in {PROGRAM}, not in what you typed; please report it with {file.name}"
+    return f"{summary}\nthis is a bug in {PROGRAM}, not a mistake of yours; please report it with {file.name}"
 
 
 def show(rows: Sequence[tuple[str, str]]) -> None:

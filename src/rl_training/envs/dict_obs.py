@@ -1,7 +1,6 @@
 """Dict observations as one array, and action masks where the collector looks for them.
 
-`check_env` puts `PackedDictObs` around every environment with a Dict observation, so that nothing else has to know
-that there are such observations.
+`check_env` wraps every environment with a Dict observation in `PackedDictObs`. Everything above sees one array.
 """
 
 import functools
@@ -19,13 +18,13 @@ from rl_training.errors import EnvError, SpaceError
 
 __all__ = ["MASK_KEY", "PackedDictObs", "PackedSpace", "Packer", "sample_action"]
 
-MASK_KEY = "action_mask"  # of an info, and of a Dict observation that brings its own mask
+MASK_KEY = "action_mask"  # in an info, and in a Dict observation that contains the mask
 
 
 class PackedDictObs(gym.Wrapper[np.ndarray, Any, Any, Any]):
-    """Give a Dict observation as one row of bytes; move a mask in it to `info["action_mask"]`.
+    """Pack a Dict observation into one row of bytes; move a mask in it to `info["action_mask"]`.
 
-    If a single part is left without the mask, the observation is that part itself. Nothing of an episode is kept.
+    If a single part is left without the mask, the observation is that part itself. The wrapper keeps no state.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -56,7 +55,7 @@ class PackedDictObs(gym.Wrapper[np.ndarray, Any, Any, Any]):
         return obs, reward, terminated, truncated, info
 
     def pack(self, obs: Any) -> np.ndarray:
-        """Give an observation of the wrapped env as one of ours."""
+        """Return an observation of the wrapped env as this wrapper returns it."""
         return self._convert(obs, {})[0]
 
     def _convert(self, obs: Any, info: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
@@ -75,7 +74,7 @@ class PackedDictObs(gym.Wrapper[np.ndarray, Any, Any, Any]):
 
 
 def _mask_shape(observation: spaces.Dict, action: gym.Space[Any]) -> tuple[int, ...] | None:
-    """Give the shape of the action mask in a Dict observation; None if there is none."""
+    """Return the shape of the action mask in a Dict observation; None if there is none."""
     space = observation.spaces.get(MASK_KEY)
     if space is None:
         return None
@@ -89,7 +88,7 @@ def _mask_shape(observation: spaces.Dict, action: gym.Space[Any]) -> tuple[int, 
 
 
 def sample_action(space: gym.Space[Any], info: Mapping[str, Any]) -> Any:
-    """Draw an action; a valid one if the info tells which are: an env may crash on others."""
+    """Draw an action; a valid one if the info holds a mask, because an env may crash on others."""
     if info.get(MASK_KEY) is None:
         return space.sample()
     mask = np.asarray(info[MASK_KEY], np.int8).reshape(-1)
@@ -97,7 +96,7 @@ def sample_action(space: gym.Space[Any], info: Mapping[str, Any]) -> Any:
         return space.sample(mask)
     if isinstance(space, spaces.MultiDiscrete) and len(mask) == space.nvec.sum():
         return space.sample(tuple(np.split(mask, np.cumsum(space.nvec)[:-1])))
-    return space.sample()  # the mask does not fit: whoever reads it for a run says so
+    return space.sample()  # the mask does not fit: `MaskReader` raises for it in a run
 
 
 def _only_part(key: str, obs: Mapping[str, Any]) -> np.ndarray:
@@ -109,27 +108,27 @@ def _only_part(key: str, obs: Mapping[str, Any]) -> np.ndarray:
 
 
 class Packer:
-    """Writes Dict observations into rows of bytes, and refuses those that the space does not declare."""
+    """Writes Dict observations into rows of bytes; raises `EnvError` for those that the space does not declare."""
 
     def __init__(self, space: PackedSpace) -> None:
         self.space = space
-        # One row, with the views on it made once, is filled and copied: views cost more than the copy.
+        # Filling and copying one row, whose views are built once, is cheaper than new views for each row.
         self._row: np.ndarray = np.zeros(space.shape, np.uint8)
         views = space.views(self._row)
         self._targets = [
             (leaf, leaf.shape, np.dtype(leaf.space.dtype), view) for leaf, view in zip(space.leaves, views, strict=True)
         ]
-        # All float32 parts lie side by side; float16 is rare, and slow to multiply.
+        # All float32 parts are contiguous; float16 is rare, and slow to multiply.
         ends = [(leaf.start, leaf.start + leaf.num_bytes) for leaf in space.leaves if leaf.dtype == np.float32]
         start, end = (min(ends)[0], max(ends)[1]) if ends else (0, 0)
         self._floats = self._row[start:end].view(np.float32)
         self._halves = [view for view in views if view.dtype == np.float16]
 
     def __reduce__(self) -> tuple[type["Packer"], tuple[PackedSpace]]:
-        return Packer, (self.space,)  # copied as they are, the views would belong to no row
+        return Packer, (self.space,)  # copied views would not belong to the copied row
 
     def pack(self, obs: Any) -> np.ndarray:
-        """Give the row of one observation, (bytes,)."""
+        """Return the row of one observation, (bytes,)."""
         try:
             values = self.space.leaf_values(obs)
         except ValueError as problem:
@@ -137,26 +136,26 @@ class Packer:
         return self.pack_values(values)
 
     def pack_values(self, values: Iterable[Any]) -> np.ndarray:
-        """Give the row of one observation from the values of its leaves, in the space's order."""
+        """Return the row of one observation from the values of its leaves, in the order of the space."""
         for value, (leaf, shape, dtype, view) in zip(values, self._targets, strict=True):
-            # Single numbers are quickly looked at, and may be choices that do not exist.
+            # Single numbers are always checked: it is cheap, and they may be choices that do not exist.
             if not shape or type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
                 value = _checked(value, leaf)
             view[...] = value
-        # The sum of squares is finite if all are, short of an overflow, which the exact look clears.
+        # The sum of squares is finite if all values are, except for an overflow, which the exact check sorts out.
         if not math.isfinite(self._floats.dot(self._floats)) or self._halves:
-            self._refuse_non_finite()
+            self._check_finite()
         row: np.ndarray = self._row.copy()
         return row
 
-    def _refuse_non_finite(self) -> None:
+    def _check_finite(self) -> None:
         for leaf, _, _, view in self._targets:
             if view.dtype.kind == "f" and not np.isfinite(view).all():
                 raise EnvError(f"returned an observation whose part {leaf.name!r} is not finite: {view}")
 
 
 def _checked(value: Any, leaf: Leaf) -> Any:
-    """Give the value of a leaf as an array; refuse one of another shape or kind, or out of a Discrete's range."""
+    """Return the value of a leaf as an array; raise for a wrong shape or kind, or a choice that does not exist."""
     found, declared = np.asarray(value), np.dtype(leaf.space.dtype)
     what = f"returned an observation whose part {leaf.name!r} has"
     if found.shape != leaf.shape:

@@ -1,9 +1,9 @@
 """Environments of EnvPool: a whole group in one call, stepped by C++ threads.
 
-Only ids whose EnvPool version was found to be the same environment as Gymnasium's are taken; docs/environments.md says
-how they were compared. EnvPool resets an env by itself in the step after its episode's end, and that step is no
+Only ids whose EnvPool version is the same environment as Gymnasium's are accepted; docs/environments.md describes how
+they were compared. EnvPool resets an env by itself in the step after its episode ended, and that step is no
 transition; here ended envs are always reset before, so that such a step never happens. EnvPool cannot seed an episode:
-its generators are seeded once, when the pool is made.
+its generators are seeded once, when the pool is created.
 """
 
 import importlib
@@ -22,7 +22,9 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from rl_training.envs.atari import AtariSettings
-from rl_training.envs.vector import ArraySpace, Env, EnvState, Episodes, ReplayDivergedError, StepResult, check_env
+from rl_training.envs.episode_tracker import EpisodeTracker
+from rl_training.envs.slot import ArraySpace, Env, EnvState, ReplayDivergedError, check_env
+from rl_training.envs.vector import StepResult
 from rl_training.errors import ConfigError, EnvError
 
 CLASSIC_CONTROL = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")
@@ -53,18 +55,18 @@ MUJOCO_SETTINGS = (
     "terminate_when_unhealthy",
 )
 DIFFERENT = {
-    "Pendulum-v1": "it turns by the speed before that is limited to 8, Gymnasium's by the speed after",
-    "Humanoid-v4": "its contact forces are others",
-    "HumanoidStandup-v4": "its contact forces are others",
+    "Pendulum-v1": "its angle changes by the speed before it is limited to 8, Gymnasium's by the speed after",
+    "Humanoid-v4": "its contact forces differ",
+    "HumanoidStandup-v4": "its contact forces differ",
 }
-# Sticky actions are the rule for the first; docs/environments.md says how resets differ from ours.
+# The first has sticky actions by default; docs/environments.md describes how its resets differ from `AtariFrames`.
 ATARI_ID = re.compile(r"ALE/(?P<sticky>\w+)-v5|(?P<plain>\w+)NoFrameskip-v4")
 ATARI_SETTINGS = tuple(field.name for field in fields(AtariSettings))
-NO_LIMIT = 2**31 - 2  # of steps; one less than the largest that EnvPool takes
+NO_LIMIT = 2**31 - 2  # of steps; one less than the largest that EnvPool accepts
 
 
 class RegisteredFactory(Protocol):
-    """Makes the Gymnasium env of an id; `factory.RegisteredEnv` is one."""
+    """Builds the Gymnasium env of an id; `factory.RegisteredEnv` is one."""
 
     @property
     def env_id(self) -> str: ...
@@ -75,26 +77,26 @@ class RegisteredFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to ask EnvPool for in place of a Gymnasium env."""
+    """The EnvPool task that replaces a Gymnasium env."""
 
     name: str  # EnvPool's id
     options: Mapping[str, Any]
-    parallel: bool  # whether a step costs enough for threads to bring something
+    parallel: bool  # whether a step takes long enough for threads to help
     marks_life_loss: bool = False
 
 
 def find_task(env_id: str, env_kwargs: Mapping[str, Any]) -> Task:
-    """Give EnvPool's version of a Gymnasium env; refuse what it lacks, what differs and what it cannot honour."""
+    """Return EnvPool's version of a Gymnasium env; reject envs that it lacks or that differ, and other settings."""
     if env_id in CLASSIC_CONTROL:
-        return Task(env_id, _honoured(env_id, env_kwargs, ()), parallel=False)
+        return Task(env_id, _supported(env_id, env_kwargs, ()), parallel=False)
     if env_id in MUJOCO_V4 or env_id in MUJOCO_V5:
-        return Task(env_id, _honoured(env_id, env_kwargs, MUJOCO_SETTINGS), parallel=True)
+        return Task(env_id, _supported(env_id, env_kwargs, MUJOCO_SETTINGS), parallel=True)
     if match := ATARI_ID.fullmatch(env_id):
         return _atari_task(env_id, match, env_kwargs)
     if env_id in DIFFERENT:
-        refuse(f"its {env_id} is another environment than Gymnasium's: {DIFFERENT[env_id]}")
-    refuse(
-        f"it has no env_id {env_id!r}, but {', '.join((*CLASSIC_CONTROL, *MUJOCO_V5, *MUJOCO_V4))} "
+        reject(f"its {env_id} is another environment than Gymnasium's: {DIFFERENT[env_id]}")
+    reject(
+        f"it has no env_id {env_id!r}; it has {', '.join((*CLASSIC_CONTROL, *MUJOCO_V5, *MUJOCO_V4))} "
         "and Atari's ALE/<Game>-v5 and <Game>NoFrameskip-v4"
     )
 
@@ -102,10 +104,10 @@ def find_task(env_id: str, env_kwargs: Mapping[str, Any]) -> Task:
 def _atari_task(env_id: str, match: re.Match[str], env_kwargs: Mapping[str, Any]) -> Task:
     game, sticky = match["sticky"] or match["plain"], 0.25 if match["sticky"] else 0.0
     known = (*ATARI_SETTINGS, "full_action_space", "repeat_action_probability")
-    given = _honoured(env_id, {k: v for k, v in env_kwargs.items() if (k, v) != ("preprocess", True)}, known)
+    given = _supported(env_id, {k: v for k, v in env_kwargs.items() if (k, v) != ("preprocess", True)}, known)
     settings = AtariSettings(**{name: given[name] for name in ATARI_SETTINGS if name in given})
     if settings.noop_max < 1:
-        refuse(f"for {env_id} env_kwargs.noop_max must be at least 1, got {settings.noop_max}")
+        reject(f"for {env_id} env_kwargs.noop_max must be at least 1, got {settings.noop_max}")
     options = {
         "noop_max": settings.noop_max,
         "frame_skip": settings.frame_skip,
@@ -120,16 +122,16 @@ def _atari_task(env_id: str, match: re.Match[str], env_kwargs: Mapping[str, Any]
     return Task(f"{game}-v5", options, parallel=True, marks_life_loss=settings.life_loss_terminates)
 
 
-def refuse(why: str) -> NoReturn:
-    raise ConfigError(f"execution_backend envpool will not do: {why}; use local_sync or local_async")
+def reject(why: str) -> NoReturn:
+    raise ConfigError(f"execution_backend envpool cannot be used: {why}; use local_sync or local_async")
 
 
-def _honoured(env_id: str, env_kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Give the settings that EnvPool knows by the same name; the time limit is kept by `EnvPoolEnvs` itself."""
+def _supported(env_id: str, env_kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the settings, all of which EnvPool must know by the same name; `EnvPoolEnvs` applies the time limit."""
     given = {name: value for name, value in env_kwargs.items() if name != "max_episode_steps"}
     if unknown := [name for name in given if name not in names]:
-        refuse(
-            f"of the env_kwargs of {env_id} it cannot honour {', '.join(unknown)}, but "
+        reject(
+            f"of the env_kwargs of {env_id} it does not support {', '.join(unknown)}; it supports "
             f"{', '.join(('max_episode_steps', *names))}"
         )
     return given
@@ -147,9 +149,8 @@ def import_envpool() -> ModuleType:
 class EnvPoolEnvs:
     """Environments of one pool.
 
-    The pool is made at the first reset, and the first seed given there is the one that all its generators are seeded
-    from; later seeds only stand in messages. A resumed run begins with a later episode, so with another seed, and does
-    not meet the same start states again.
+    The pool is created at the first reset. The first seed there seeds all its generators; later seeds only appear in
+    messages. A resumed run starts with a later episode, and so with another seed: it does not repeat the start states.
     """
 
     def __init__(self, factory: RegisteredFactory, num_envs: int = 1, *, crash_dir: Path | None = None) -> None:
@@ -169,11 +170,11 @@ class EnvPoolEnvs:
             **task.options,
             "num_envs": num_envs,
             "num_threads": min(num_envs, available_cores()) if task.parallel else 1,
-            # EnvPool would call an episode that ends by itself just at the limit truncated, not terminated.
+            # EnvPool would mark an episode that terminates exactly at the limit as truncated.
             "max_episode_steps": self._limit + 1,
         }
         self._pool: Any = None
-        self._episodes = Episodes(num_envs, crash_dir)
+        self._episodes = EpisodeTracker(num_envs, crash_dir)
         self._all = np.arange(num_envs, dtype=np.int32)
         self._observations = ArraySpace.of(self.observation_space, "observation")
         self._actions = ArraySpace.of(self.action_space, "action")
@@ -187,7 +188,7 @@ class EnvPoolEnvs:
     def reset(
         self, indices: Sequence[int], seeds: Sequence[int], episodes: Sequence[int] | None = None
     ) -> tuple[np.ndarray, list[dict[str, Any]]]:
-        self._episodes.refuse_if_closed()
+        self._episodes.check_open()
         if len(set(indices)) < len(indices) or not all(0 <= index < self.num_envs for index in indices):
             raise ValueError(f"indices must be different envs below {self.num_envs}, got {list(indices)}")
         if len(indices) == 0:
@@ -201,7 +202,7 @@ class EnvPoolEnvs:
             pool._reset(np.array(indices, np.int32))
             state = pool._recv()
         except BaseException:
-            self.close()  # an answer that nobody took would be taken for the next one's
+            self.close()  # an unread reply would be read as the next one
             raise
         for index in indices:
             self._episodes.started(index)
@@ -212,11 +213,11 @@ class EnvPoolEnvs:
     def step(self, actions: np.ndarray) -> StepResult:
         episodes = self._episodes
         if episodes.must_reset:
-            episodes.refuse_step()
+            episodes.raise_reset_needed()
         actions = self._actions.cast_actions(actions, self.num_envs).astype(self._pool_action_dtype, copy=False)
         pool = self._pool
         try:
-            # What `pool.step` calls; it would take a third longer, for 8 CartPoles, to sort the answer into dicts.
+            # The calls inside `pool.step`, which also sorts the reply into dicts: a third longer for 8 CartPoles.
             pool._send([self._all, self._all, actions])
             state = pool._recv()
         except BaseException:
@@ -235,15 +236,15 @@ class EnvPoolEnvs:
         return StepResult(self._cast_obs(obs), rewards.astype(np.float64), terminated, truncated, infos, ended)
 
     def replay(self, index: int, seed: int, actions: np.ndarray, episode: int | None = None) -> np.ndarray:
-        self._episodes.refuse_if_closed()
+        self._episodes.check_open()
         raise ReplayDivergedError(f"env {index} cannot be replayed: EnvPool does not seed single episodes")
 
     def get_state(self, index: int) -> EnvState | None:
-        self._episodes.refuse_if_closed()
+        self._episodes.check_open()
         return None
 
     def set_state(self, index: int, state: EnvState) -> np.ndarray | None:
-        self._episodes.refuse_if_closed()
+        self._episodes.check_open()
         raise EnvError(f"env {index} has no get_state and set_state")
 
     def close(self) -> None:
@@ -261,28 +262,28 @@ class EnvPoolEnvs:
         self.close()
 
     def _cast_obs(self, obs: np.ndarray) -> np.ndarray:
-        """Give the rows in the space's dtype. EnvPool makes new arrays for each answer: they need no copy."""
+        """Return the rows in the dtype of the space. EnvPool returns new arrays each time: they need no copy."""
         return obs.astype(self._observations.dtype, copy=False)
 
     def _make_pool(self, seed: int) -> Any:
-        seeds = np.random.SeedSequence(seed).generate_state(self.num_envs) >> 1  # EnvPool takes 31 bits
+        seeds = np.random.SeedSequence(seed).generate_state(self.num_envs) >> 1  # EnvPool accepts 31 bits
         return self._envpool.make_gymnasium(self._task, env_seed=seeds.tolist(), **self._options)
 
     def _make_spec(self, env_id: str) -> Any:
-        """Give EnvPool's description of the env; refuse one whose spaces are not those of Gymnasium's."""
+        """Return EnvPool's description of the env; raise if its spaces differ from those of Gymnasium's version."""
         if self._task not in self._envpool.list_all_envs():
-            refuse(f"it has no game for env_id {env_id!r}")
+            reject(f"it has no game for env_id {env_id!r}")
         spec = self._envpool.make_spec(self._task, **self._options)
         obs, action, space = spec.state_array_spec["obs"], spec.action_array_spec["action"], self.action_space
-        ours = [self._observations.shape, self._observations.dtype.kind, self._actions.shape]
-        theirs = [tuple(obs.shape), np.dtype(obs.dtype).kind, tuple(action.shape[1:])]  # [0]: players, here always one
+        expected = [self._observations.shape, self._observations.dtype.kind, self._actions.shape]
+        found = [tuple(obs.shape), np.dtype(obs.dtype).kind, tuple(action.shape[1:])]  # [0]: players, here always one
         if isinstance(space, Discrete):
             bounds_agree = (action.minimum, action.maximum) == (0, space.n - 1) and space.start == 0
         else:
             low, high = np.asarray(action.minimum, space.dtype), np.asarray(action.maximum, space.dtype)
             bounds_agree = isinstance(space, Box) and bool(np.all(space.low == low) and np.all(space.high == high))
-        if ours != theirs or not bounds_agree:
-            refuse(
+        if found != expected or not bounds_agree:
+            reject(
                 f"its {env_id} has observations {obs} and actions {action}, but Gymnasium's {self.observation_space} "
                 f"and {space}"
             )

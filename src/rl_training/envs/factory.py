@@ -1,4 +1,4 @@
-"""From an env id to environments: `gym.make` with errors that say what to do, and the backends.
+"""Build environments from an env id: `gym.make` with errors that say what to do, and the backends.
 
 Importing this module registers the tiny environments and MinAtar's games with gymnasium.
 """
@@ -20,10 +20,12 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from rl_training.envs.atari import SETTINGS as ATARI_SETTINGS
 from rl_training.envs.atari import make_atari
 from rl_training.envs.dict_obs import sample_action
-from rl_training.envs.envpool_envs import EnvPoolEnvs, refuse
+from rl_training.envs.envpool_envs import EnvPoolEnvs, reject
+from rl_training.envs.episode_tracker import describe
 from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
-from rl_training.envs.vector import Env, EnvGroup, EnvSlot, SyncEnvs, check_env, describe
+from rl_training.envs.slot import Env, EnvSlot, check_env
+from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.errors import ConfigError, EnvError, SpaceError, UserError
 
@@ -53,7 +55,7 @@ def register_tiny_envs() -> None:
 register_tiny_envs()
 register_minatar_envs()
 
-# Python module that an extra of ours brings -> the extra, and how the envs that need it are recognised.
+# Python module -> the extra that installs it, and a pattern for the entry points of the envs that need it.
 EXTRAS = {
     "Box2D": ("box2d", re.compile(r"^gymnasium\.envs\.box2d")),
     "mujoco": ("mujoco", re.compile(r"^gymnasium\.envs\.mujoco")),
@@ -65,21 +67,21 @@ ATARI_ID = re.compile(r"^ALE/|(NoFrameskip|Deterministic)-v\d+$")
 
 @dataclass(frozen=True)
 class RegisteredEnv:
-    """Make one environment by its id; a class and not a closure, so that worker processes can be handed it.
+    """Build one environment by its id; a class and not a closure, so that it can be sent to worker processes.
 
-    Atari games are preprocessed, and others give pixels if `env_kwargs` ask for it.
+    Atari games are preprocessed; others return pixels if `env_kwargs` ask for it.
     """
 
     env_id: str
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Env:
-        # Our own check has been run on the first copy; gymnasium's would cost time on every step.
+        # `make_env_factory` has checked the first copy; gymnasium's checker would cost time on every step.
         kwargs = {"disable_env_checker": True, **copy.deepcopy(dict(self.env_kwargs))}
         if ATARI_ID.search(_env_name(self.env_id)):
             _register_atari()
             return make_atari(self.env_id, kwargs)
-        # By its id, gymnasium would call v0 out of date; MinAtar's v1 is no newer, it only has fewer actions.
+        # With the id, gymnasium would warn that v0 is outdated; MinAtar's v1 is not newer, it only has fewer actions.
         env_id = gym.registry[self.env_id] if self.env_id in MINATAR_IDS else self.env_id
         pixels = PixelSettings.parse(kwargs.pop("pixels", False))
         if pixels is not None:
@@ -88,10 +90,10 @@ class RegisteredEnv:
 
 
 def make_env_factory(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
-    """Check that the environment can be made, reset and stepped, and give the function that makes it.
+    """Check that the environment can be built, reset and stepped; return the function that builds it.
 
-    `env_id` may be `module:EnvId`: the module is imported first. `env_kwargs` go to `gym.make`, so that
-    `max_episode_steps` is understood too.
+    `env_id` may be `module:EnvId`: the module is imported first. `env_kwargs` go to `gym.make`, which also
+    accepts `max_episode_steps`.
     """
     kwargs = dict(env_kwargs or {})
     if ATARI_ID.search(_env_name(env_id)) or _env_name(env_id) not in gym.registry:
@@ -120,9 +122,9 @@ def make_envs(
     worker_timeout: float = 60.0,
     crash_dir: Path | None = None,
 ) -> EnvGroup:
-    """Make a group of environments, in this process, in one process each, or in EnvPool's threads.
+    """Build a group of environments, in this process, in one process each, or in EnvPool's threads.
 
-    `worker_timeout`: seconds after which a worker that gives no answer counts as hung. `crash_dir`: where
+    `worker_timeout`: seconds after which a worker that does not reply counts as hung. `crash_dir`: where
     `env_<index>.txt` is written when an environment crashes.
     """
     if backend == "local_sync":
@@ -131,19 +133,19 @@ def make_envs(
         return AsyncEnvs(factory, num_envs, worker_timeout=worker_timeout, crash_dir=crash_dir)
     if backend == "envpool":
         if not isinstance(factory, RegisteredEnv):
-            refuse(f"it cannot step environments made by your own function {getattr(factory, '__name__', factory)}")
+            reject(f"it cannot step environments built by your own function {getattr(factory, '__name__', factory)}")
         return EnvPoolEnvs(factory, num_envs, crash_dir=crash_dir)
     raise ConfigError(f"execution_backend must be local_sync, local_async or envpool, got {backend!r}")
 
 
 def check_backend(factory: EnvFactory, backend: Backend) -> None:
-    """Refuse an environment that the backend does not have."""
+    """Raise `ConfigError` for an environment that the backend does not have."""
     if backend == "envpool":
-        make_envs(factory, backend=backend).close()  # no pool is made before the first reset
+        make_envs(factory, backend=backend).close()  # no pool is created before the first reset
 
 
 def _try_env(env_id: str, env: Env) -> None:
-    """Reset and step the first copy once, so that an env of another API is refused by name before training."""
+    """Reset and step the first copy once, so that an env of another API is named and rejected before training."""
     try:
         slot = EnvSlot(env)
         _, info = slot.reset(seed=0)
@@ -168,10 +170,10 @@ def _register_atari() -> None:
 
 
 def _explain_failure(env_id: str, env_kwargs: Mapping[str, Any], cause: Exception) -> NoReturn:
-    """Turn what `gym.make` raised into a message that names the setting and the remedy."""
+    """Raise an error that names the setting and the remedy, from what `gym.make` raised."""
     name = _env_name(env_id)
     spec = gym.registry.get(name)
-    extra = _extra_of(name, spec, cause)
+    extra = _missing_extra(name, spec, cause)
     if extra is not None:
         raise EnvError(
             f"env_id {env_id!r} needs packages that are not installed: pip install 'rl-training[{extra}]'"
@@ -191,11 +193,11 @@ def _explain_failure(env_id: str, env_kwargs: Mapping[str, Any], cause: Exceptio
             f"env_kwargs: {env_id} has no setting {unexpected[1]!r}{_suggest_setting(spec, unexpected[1])}"
         ) from cause
     given = f" with env_kwargs {dict(env_kwargs)}" if env_kwargs else ""
-    raise EnvError(f"env_id {env_id!r}{given} could not be made: {type(cause).__name__}: {cause}") from cause
+    raise EnvError(f"env_id {env_id!r}{given} could not be built: {type(cause).__name__}: {cause}") from cause
 
 
-def _extra_of(name: str, spec: EnvSpec | None, cause: Exception) -> str | None:
-    """Give the extra of ours whose absence explains `cause`, if one does."""
+def _missing_extra(name: str, spec: EnvSpec | None, cause: Exception) -> str | None:
+    """Return the extra that is not installed and explains `cause`, if there is one."""
     entry_point = spec.entry_point if spec is not None and isinstance(spec.entry_point, str) else ""
     for module, (extra, pattern) in EXTRAS.items():
         needed = pattern.search(entry_point) or (module == "ale_py" and ATARI_ID.search(name))

@@ -1,8 +1,8 @@
 """MinAtar (Young and Tian 2019): five Atari games on a grid of 10x10 cells, as Gymnasium environments.
 
-Registered when `rl_training.envs.factory` is imported: `MinAtar/<Game>-v0` takes all six actions, as the published
-scores do, `-v1` only those that do something in the game. The package `minatar` is imported with the first game. Its
-own Gymnasium class will not do: there an action of one episode can stick to the next, and the end of Freeway, a time
+Registered when `rl_training.envs.factory` is imported: `MinAtar/<Game>-v0` has all six actions, as in the published
+scores, `-v1` only those that do something in the game. The package `minatar` is imported with the first game. Its own
+Gymnasium class is not used: there an action of one episode can carry over to the next, and the end of Freeway, a time
 limit, is a termination.
 """
 
@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Discrete
 from rl_training.envs.pixels import check_bool
 from rl_training.errors import ConfigError
 
-# As in our ids -> as in the package.
+# Name in the env id -> name in the package.
 GAMES = {
     "Asterix": "asterix",
     "Breakout": "breakout",
@@ -25,16 +25,16 @@ GAMES = {
     "Seaquest": "seaquest",
     "SpaceInvaders": "space_invaders",
 }
-# Id -> the game, and whether only its own actions are taken.
+# Env id -> the game, and whether it has only the minimal actions.
 MINATAR_IDS = {f"MinAtar/{game}-v{int(minimal)}": (game, minimal) for game in GAMES for minimal in (False, True)}
-# Only Freeway has a limit of its own, 2,500 steps; a good player of another game might never end. Four times as many
-# cut off nothing that was published: the 50 bricks of the best scores in Breakout take about 1,000 steps.
+# Only Freeway has a limit of its own, 2,500 steps; a good player might never end another game. Four times that limit
+# cuts off no published score: the 50 bricks of the best scores in Breakout take about 1,000 steps.
 MAX_EPISODE_STEPS = 10_000
 CELL = 16  # pixels a side in a rendered picture
 
 
 def register_minatar_envs() -> None:
-    """Register the games with gymnasium, in place of the package's own if there are any; again changes nothing."""
+    """Register the games with gymnasium, in place of the package's own if there are any; a second call does nothing."""
     for env_id, (game, minimal) in MINATAR_IDS.items():
         registered, entry_point = gym.registry.get(env_id), f"{__name__}:{MinAtar.__name__}"
         if registered is None or registered.entry_point != entry_point:
@@ -44,11 +44,11 @@ def register_minatar_envs() -> None:
 
 
 class MinAtar(gym.Env[np.ndarray, np.int64]):
-    """A game by its name. Observation: (10, 10, channels) bool, a channel for each kind of thing.
+    """A game by its name. Observation: (10, 10, channels) bool, one channel per kind of object.
 
-    `sticky_action_prob`: how likely a step repeats the action of the step before, whatever the agent chose.
-    `difficulty_ramping`: Asterix, Seaquest and SpaceInvaders get faster as a game goes on. `reset(seed)` and the same
-    actions repeat an episode: that of a fresh `minatar.Environment` with this seed.
+    `sticky_action_prob`: probability that a step repeats the previous action instead of the chosen one.
+    `difficulty_ramping`: Asterix, Seaquest and SpaceInvaders get faster during a game. `reset(seed)` and the same
+    actions repeat an episode: that of a new `minatar.Environment` with this seed.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 (gymnasium declares it so)
@@ -68,12 +68,12 @@ class MinAtar(gym.Env[np.ndarray, np.int64]):
         check_bool("difficulty_ramping", difficulty_ramping)
         package = importlib.import_module("minatar")
         self._game: Any = package.Environment(GAMES[game], sticky_action_prob, difficulty_ramping)
-        # One generator for both, seeded anew at each reset: the package's `seed` makes one each time, in 100 us.
+        # One generator for both, seeded again at each reset: the package's `seed` builds one each time, in 100 us.
         self._random = self._game.env.random = self._game.random
         self._actions: list[int] = self._game.minimal_action_set() if minimal_actions else list(range(6))
-        self._has_clock = game == "Freeway"
+        self._ends_by_time = game == "Freeway"
         self.action_space = Discrete(len(self._actions))
-        # Flags, not numbers of 0 to 255: the encoder gives them to the network as 0 and 1.
+        # Flags, not numbers of 0 to 255: the encoder passes them to the network as 0 and 1.
         self.observation_space = Box(0, 1, tuple(self._game.state_shape()), np.bool_)
         self.render_mode = render_mode
 
@@ -84,19 +84,19 @@ class MinAtar(gym.Env[np.ndarray, np.int64]):
         if seed is not None:
             self._random.seed(seed)
         game = self._game
-        game.last_action = 0  # which its own reset keeps
+        game.last_action = 0  # its own reset keeps it
         game.reset()
         return game.state(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         reward, ended = self._game.act(self._actions[action])
-        # Freeway ends when its time is up and never otherwise; no cell tells how much is left.
-        if self._has_clock:
+        # Freeway ends only when its time is up; no cell shows how much is left.
+        if self._ends_by_time:
             return self._game.state(), float(reward), False, ended, {}
         return self._game.state(), float(reward), ended, False, {}
 
     def render(self) -> np.ndarray | None:
-        """Give the cells in the colour of their last channel, 160 x 160 pixels."""
+        """Return the cells in the colour of their last channel, 160 x 160 pixels."""
         if self.render_mode is None:
             return None
         state = self._game.state()

@@ -1,6 +1,6 @@
-"""Pictures as observations: the stack of small frames that Atari and rendered environments share, and the wrapper.
+"""Images as observations: the stack of small frames that Atari and rendered environments share, and the wrapper.
 
-OpenCV resizes the pictures; it is imported when the first environment needs it.
+OpenCV resizes the images; it is imported when the first environment needs it.
 """
 
 import difflib
@@ -13,14 +13,14 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from rl_training.core.frame_space import FrameStackSpace
-from rl_training.envs.vector import Env
+from rl_training.envs.slot import Env
 from rl_training.errors import ConfigError, EnvError
 
-MIN_SIZE = 36  # the smallest picture that the Nature network takes
+MIN_SIZE = 36  # the smallest image that the Nature network accepts
 
 
 def check_integer(setting: str, value: object, minimum: int) -> None:
-    if type(value) is not int or value < minimum:  # a bool is no number here
+    if type(value) is not int or value < minimum:  # rejects bools, which are ints
         raise ConfigError(f"env_kwargs.{setting} must be an integer of at least {minimum}, got {value!r}")
 
 
@@ -30,7 +30,7 @@ def check_bool(setting: str, value: object) -> None:
 
 
 class FrameStack:
-    """The newest `num_frames` pictures of an episode, shrunk to `size` pixels a side; the newest is last.
+    """The newest `num_frames` images of an episode, resized to `size` pixels a side; the newest is last.
 
     An observation is (num_frames * colours, size, size) uint8 with 1 or 3 colours; each is a new array.
     """
@@ -38,12 +38,12 @@ class FrameStack:
     def __init__(self, num_frames: int, size: int, *, grayscale: bool) -> None:
         import cv2
 
-        # One thread per environment: OpenCV's own do not survive the fork of a worker, and would take its cores.
+        # One thread per environment: OpenCV's threads do not survive the fork of a worker, and would use other cores.
         cv2.setNumThreads(0)
         self.cv2 = cv2
         colours = 1 if grayscale else 3
         layers = num_frames * colours
-        if layers >= size:  # else the encoder would take the layers for rows
+        if layers >= size:  # otherwise the encoder would read the layers as rows
             raise ConfigError(
                 f"env_kwargs: frame_stack {num_frames} times {colours} colour(s) makes {layers} layers, which must be "
                 f"fewer than the {size} pixels of a side"
@@ -51,26 +51,26 @@ class FrameStack:
         self.space = FrameStackSpace(num_frames, (layers, size, size))
         self._frames: np.ndarray = np.zeros((num_frames, colours, size, size), np.uint8)
 
-    def restart(self, picture: np.ndarray) -> np.ndarray:
-        """Fill the whole stack with the first picture of an episode: (height, width) grey or (height, width, 3)."""
-        self._frames[:] = self._shrink(picture)
+    def restart(self, image: np.ndarray) -> np.ndarray:
+        """Fill the whole stack with the first image of an episode: (height, width) grey or (height, width, 3)."""
+        self._frames[:] = self._shrink(image)
         return self._observation()
 
-    def push(self, picture: np.ndarray) -> np.ndarray:
-        """Drop the oldest picture and add this one."""
+    def push(self, image: np.ndarray) -> np.ndarray:
+        """Drop the oldest image and add this one."""
         self._frames[:-1] = self._frames[1:]
-        self._frames[-1] = self._shrink(picture)
+        self._frames[-1] = self._shrink(image)
         return self._observation()
 
-    def _shrink(self, picture: np.ndarray) -> np.ndarray:
-        small = self.cv2.resize(picture, self._frames.shape[2:], interpolation=self.cv2.INTER_AREA)
+    def _shrink(self, image: np.ndarray) -> np.ndarray:
+        small = self.cv2.resize(image, self._frames.shape[2:], interpolation=self.cv2.INTER_AREA)
         return small if small.ndim == 2 else small.transpose(2, 0, 1)
 
     def _observation(self) -> np.ndarray:
         return np.array(self._frames.reshape(self.space.shape))
 
 
-# ------------------------------------------------------------------------------------------- what an env renders
+# --- What an env renders ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class PixelSettings:
 
     @classmethod
     def parse(cls, given: object) -> "PixelSettings | None":
-        """Read what stands under `env_kwargs.pixels`; None: no pixels are wanted."""
+        """Parse the value of `env_kwargs.pixels`; None: no pixels."""
         if type(given) is bool:
             return cls() if given else None
         known = [field.name for field in fields(cls)]
@@ -103,10 +103,10 @@ class PixelSettings:
 
 
 class PixelObservation(gym.Wrapper[np.ndarray, Any, Any, Any]):
-    """Observe what `env` renders instead of what it returns; `env` has `render_mode="rgb_array"`.
+    """Observe what `env` renders instead of what it returns; `env` must have `render_mode="rgb_array"`.
 
     The observation is (frame_stack, size, size) uint8 if grey, (3 * frame_stack, size, size) otherwise, oldest
-    frame first. A reset fills the stack with its picture.
+    frame first. A reset fills the stack with its image.
     """
 
     def __init__(self, env: Env, settings: PixelSettings | None = None) -> None:
@@ -129,18 +129,18 @@ class PixelObservation(gym.Wrapper[np.ndarray, Any, Any, Any]):
         return self._frames.push(self._render()), reward, terminated, truncated, info
 
     def _render(self) -> np.ndarray:
-        picture = self.env.render()
-        if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
-            found = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
-            raise EnvError(f"must render (height, width, 3) uint8 pictures to be observed as pixels, but gave {found}")
+        image = self.env.render()
+        if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.shape[2:] != (3,):
+            found = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
+            raise EnvError(f"must render (height, width, 3) uint8 images to be observed as pixels, but gave {found}")
         if not self._grayscale:
-            return picture
+            return image
         cv2 = self._frames.cv2
-        return np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY))
+        return np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))
 
 
 def make_pixels(env_id: str | EnvSpec, env_kwargs: Mapping[str, Any], settings: PixelSettings) -> Env:
-    """Make an environment by its id and observe it as pixels; `env_kwargs` go to `gym.make`."""
+    """Build an environment by its id and observe it as pixels; `env_kwargs` go to `gym.make`."""
     render_mode = env_kwargs.get("render_mode", "rgb_array")
     if render_mode != "rgb_array":
         raise ConfigError(f"env_kwargs.render_mode must be 'rgb_array', or absent, with pixels, got {render_mode!r}")

@@ -1,9 +1,9 @@
-"""Bring an environment back to where a checkpoint left it.
+"""Restore an environment to the state at a checkpoint.
 
-An episode is determined by the seed of its reset and the actions since, if the environment is a function of
-those two; `check_replay` finds out, before training, on two copies with different pasts. BipedalWalker-v3, for
-one, is not: its physics keep something over a reset. An environment may offer `get_state` and `set_state`
-instead; where neither works, a run resumes at an episode boundary.
+If an environment is deterministic, the seed of its reset and the actions since determine an episode. `check_replay`
+tests this before training, on two copies with different histories. BipedalWalker-v3 is a counterexample: its physics
+keep state over a reset. An environment may offer `get_state` and `set_state` instead; where neither works, a run
+resumes at an episode boundary.
 """
 
 from collections.abc import Callable
@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 
 from rl_training.envs.dict_obs import MASK_KEY, sample_action
-from rl_training.envs.vector import Env, EnvGroup, EnvState, ReplayDivergedError, check_env, describe
+from rl_training.envs.episode_tracker import describe
+from rl_training.envs.slot import Env, EnvState, ReplayDivergedError, check_env
+from rl_training.envs.vector import EnvGroup
 from rl_training.errors import EnvError
 
-PAST_STEPS = 300  # lived through by the first copy, so that hidden state could leak over its resets
+PAST_STEPS = 300  # taken by the first copy before the comparison, so that hidden state could leak over its resets
 COMPARED_STEPS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRecipe:
-    """How to bring back an open episode: from its own `state` if there is one, else by replay.
+    """How to restore an open episode: from the state of the env if there is one, else by replay.
 
     `actions`: (steps, *action_shape), those taken since `reset(seed=seed)`; not needed with a state.
     """
@@ -33,16 +35,16 @@ class EpisodeRecipe:
 
 
 def check_replay(factory: Callable[[], Env], seed: int) -> bool:
-    """Say whether `reset(seed)` and the same actions give the same episode, bit for bit, whatever came before.
+    """Check whether `reset(seed)` and the same actions repeat an episode, bit for bit, after any history.
 
-    Compares observations, rewards, flags and action masks over some 200 random steps. Raises `EnvError` if the
-    environment fails meanwhile.
+    Compares observations, rewards, flags and action masks over about 200 random steps. Raises `EnvError` if the
+    environment fails during the check.
     """
     envs: list[Env] = []
     try:
         for _ in range(2):
             envs.append(check_env(factory()))
-        return _repeats_itself(envs[0], envs[1], np.random.default_rng(seed))
+        return _is_repeatable(envs[0], envs[1], np.random.default_rng(seed))
     except Exception as cause:
         raise EnvError(f"the check whether the environment can be replayed failed: it {describe(cause)}") from cause
     finally:
@@ -53,10 +55,10 @@ def check_replay(factory: Callable[[], Env], seed: int) -> bool:
 def restore_env(
     envs: EnvGroup, index: int, recipe: EpisodeRecipe, expected_obs: np.ndarray, episode: int | None = None
 ) -> bool:
-    """Bring env `index` back into its episode and say whether its observation is the one that was stored.
+    """Restore env `index` to its episode; return whether its observation equals the stored one.
 
-    On False the env is in some other state and must be reset. A state whose `set_state` gives no observation
-    cannot be compared and is taken on trust.
+    On False the env is in some other state and must be reset. If `set_state` returns no observation, nothing can be
+    compared and the result is True.
     """
     obs: np.ndarray | None
     try:
@@ -70,7 +72,7 @@ def restore_env(
     return obs is None or _identical(obs, expected_obs)
 
 
-def _repeats_itself(original: Env, copy: Env, rng: np.random.Generator) -> bool:
+def _is_repeatable(original: Env, copy: Env, rng: np.random.Generator) -> bool:
     def next_seed() -> int:
         return int(rng.integers(2**31))
 
@@ -89,12 +91,12 @@ def _repeats_itself(original: Env, copy: Env, rng: np.random.Generator) -> bool:
             if not (_identical(obs, other_obs) and _same_masks(info, other_info)):
                 return False
         action = sample_action(original.action_space, info)
-        ours, theirs = original.step(action), copy.step(action)
-        info = ours[4]
-        same = all(_identical(mine, other) for mine, other in zip(ours[:4], theirs[:4], strict=True))
-        if not (same and _same_masks(info, theirs[4])):
+        first, second = original.step(action), copy.step(action)
+        info = first[4]
+        same = all(_identical(one, other) for one, other in zip(first[:4], second[:4], strict=True))
+        if not (same and _same_masks(info, second[4])):
             return False
-        running = not (ours[2] or ours[3])
+        running = not (first[2] or first[3])
     return True
 
 

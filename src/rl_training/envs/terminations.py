@@ -1,7 +1,7 @@
-"""Where environments end, as functions of what is observed: rollouts through a learnt model end there, too.
+"""Termination rules as functions of observations, with which rollouts through a learned model terminate, too.
 
-Rules of gymnasium's MuJoCo environments (v4 and v5), of which `env_kwargs` may change the numbers, and of those that
-never terminate.
+They cover gymnasium's MuJoCo environments (v4 and v5), including the limits that `env_kwargs` set, and environments
+that never terminate.
 """
 
 import math
@@ -17,16 +17,16 @@ Range = tuple[float, float]
 
 
 class TerminationRule(Protocol):
-    """Its `repr` names all that it depends on: compiled code is found again by it."""
+    """A function; its `repr` must name everything that it depends on, because compiled code is cached under it."""
 
     def __call__(self, obs: Tensor, actions: Tensor, next_obs: Tensor) -> Tensor:
-        """Tell which steps terminate: (..., numbers) each, actions in [-1, 1] -> (...) of bool."""
+        """Return which steps terminate: (..., numbers) each, actions in [-1, 1] -> (...) of bool."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Entries `start` to `stop - 1` of an observation lie between `low` and `high`, these excluded unless `closed`."""
+    """Entries `start` to `stop - 1` of an observation lie between `low` and `high`; `closed` includes the limits."""
 
     start: int
     stop: int | None
@@ -42,7 +42,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Unless:
-    """Terminates unless all bounds hold for the next observation; without bounds never. NaN holds no bound."""
+    """Terminates unless all bounds hold for the next observation; without bounds never. NaN violates every bound."""
 
     bounds: tuple[Bound, ...] = ()
 
@@ -62,7 +62,7 @@ _INVERTED_PENDULUM = re.compile(r"InvertedPendulum-v[45]")
 
 
 def termination_rule(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> TerminationRule | None:
-    """Give the rule of an environment made by `gym.make(env_id, **env_kwargs)`; None if it is not known here."""
+    """Return the rule of the environment `gym.make(env_id, **env_kwargs)`; None if it is not known here."""
     kwargs = env_kwargs or {}
     if _NEVER.fullmatch(env_id):
         return NEVER
@@ -79,9 +79,9 @@ def termination_rule(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -
 
 
 def _healthy_bounds(body: str, kwargs: Mapping[str, Any]) -> tuple[Bound, ...]:
-    """The ranges of height (z), angle and, of the hopper, all other coordinates.
+    """Return the ranges of height (z), angle and, for the hopper, all other coordinates.
 
-    An observation begins with the coordinates, without those along the ground unless `env_kwargs` ask for them.
+    An observation starts with the coordinates, without those along the ground unless `env_kwargs` ask for them.
     """
 
     def between(name: str, default: Range) -> Range:
@@ -103,5 +103,5 @@ def _healthy_bounds(body: str, kwargs: Mapping[str, Any]) -> tuple[Bound, ...]:
     bounds = (Bound(z, z + 1, *between("healthy_z_range", height)), upright)
     if body == "Walker2d":
         return bounds
-    # Velocities are observed cut off at 10: beyond that the env sees more than an observation tells.
+    # Observed velocities are clipped at 10: beyond that the env checks values that an observation does not show.
     return *bounds, Bound(z + 1, None, *between("healthy_state_range", (-100.0, 100.0)))

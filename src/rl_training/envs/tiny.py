@@ -1,4 +1,4 @@
-"""Environments that are learnt in seconds and whose optimal values are known, for tests and documentation.
+"""Environments that are learned in seconds and whose optimal values are known, for tests and documentation.
 
 Registered as `rl_training/<name>-v0` when `rl_training.envs.factory` is imported: Chain, Identity, TwoArmedBandit,
 Lottery, TinyImage, Catch, TinyDict, Masked and Misbehaving.
@@ -36,8 +36,8 @@ class Chain(gym.Env[np.ndarray, np.int64]):
 
     @staticmethod
     def optimal_q(gamma: float, num_states: int = 5) -> np.ndarray:
-        """Give Q*, (num_states, 2); the row of the right end, where no action is taken, is zero."""
-        distance = np.arange(num_states - 2, -1, -1)  # steps from state s to the one before the end
+        """Return Q*, (num_states, 2); the row of the right end, where no action is taken, is zero."""
+        distance = np.arange(num_states - 2, -1, -1)  # steps from state s to the state before the end
         values = gamma ** distance.astype(np.float64)
         left_neighbours = np.maximum(np.arange(num_states - 1) - 1, 0)
         optimal = np.zeros((num_states, 2))
@@ -67,12 +67,12 @@ ActionsOfIdentity = Literal["discrete", "box", "multidiscrete", "multibinary"]
 class Identity(gym.Env[np.ndarray, Any]):
     """Answer each observation with itself; every episode is truncated after `length` steps.
 
-    `actions` says what an answer is; observations are drawn anew at each step, whatever the action.
+    `actions` is the kind of answer; each step draws a new observation, independent of the action.
     discrete: one of `size` symbols, seen one-hot; reward 1 for the same, else 0. Best return: `length`.
     multidiscrete: two such symbols; the reward is the share of right ones. Best return: `length`.
     multibinary: `size` bits; the reward is the share of right ones. Best return: `length`.
     box (or `continuous`): a vector in [-1, 1]^size; the reward is minus the squared distance. Best return: 0.
-    Q*(s, a) is the reward of a in s, plus gamma / (1 - gamma) but for the Box.
+    Q*(s, a) is the reward of a in s, plus gamma / (1 - gamma) unless the actions are a Box.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Identity(gym.Env[np.ndarray, Any]):
 class TwoArmedBandit(gym.Env[np.ndarray, np.int64]):
     """Pull one arm and terminate: the reward is the arm's mean plus Gaussian noise of deviation `noise`.
 
-    The observation is always [1]. Q*(a) = means[a], whatever gamma is. Best mean return: max(means).
+    The observation is always [1]. Q*(a) = means[a] for any gamma. Best mean return: max(means).
     """
 
     def __init__(self, means: Sequence[float] = (0.2, 0.8), noise: float = 0.1) -> None:
@@ -148,10 +148,10 @@ class TwoArmedBandit(gym.Env[np.ndarray, np.int64]):
 
 
 class Lottery(gym.Env[np.ndarray, np.int64]):
-    """Draw a ticket twice, then terminate: what is known here is not only the mean of a return but its distribution.
+    """Draw a ticket twice, then terminate; not only the mean but the distribution of the return is known.
 
-    Observation: which draw comes, one-hot. Action a draws a reward uniform in [0, prizes[a]); with `coins` it is 0 or
-    prizes[a], each half of the time. The best action is that of the highest prize, at both draws.
+    Observation: which draw is next, one-hot. Action a draws a reward uniform in [0, prizes[a]); with `coins` it is 0 or
+    prizes[a], each half of the time. The best action is the one with the highest prize, at both draws.
     Returns: at the second draw the reward itself; at the first, with action a, uniform in [0, prizes[a]) plus an
     independent one in [0, gamma * max(prizes)), see `quantiles`. Best mean return: max(prizes).
     """
@@ -166,7 +166,7 @@ class Lottery(gym.Env[np.ndarray, np.int64]):
     def quantiles(
         taus: np.ndarray, draw: int, action: int, gamma: float, prizes: Sequence[float] = (1.0, 2.0)
     ) -> np.ndarray:
-        """Give the quantiles of the optimal policy's return after `action` at a draw, 0 or 1, without `coins`."""
+        """Return the quantiles of the return of the optimal policy after `action` at draw 0 or 1, without `coins`."""
         taus = np.asarray(taus, np.float64)
         if draw == 1:
             return taus * prizes[action]
@@ -193,7 +193,7 @@ class TinyImage(gym.Env[np.ndarray, np.int64]):
     """Name the bright quadrant of a (size, size, 1) uint8 image; truncated after `length` steps.
 
     Actions: 0 top left, 1 top right, 2 bottom left, 3 bottom right. The bright quadrant is 255, the rest is
-    noise below 64, both drawn anew each step; reward 1 for the right quadrant, else 0.
+    noise below 64, both drawn again each step; reward 1 for the right quadrant, else 0.
     Q*(s, a) = [a is right] + gamma / (1 - gamma). Best return: `length`.
     """
 
@@ -223,10 +223,10 @@ class TinyImage(gym.Env[np.ndarray, np.int64]):
 
 
 class Catch(gym.Env[np.ndarray, np.int64]):
-    """Catch a ball that falls from the top of a (size, size, 1) uint8 image, 8x8 cells of which it fills one.
+    """Catch a ball that falls from the top of a (size, size, 1) uint8 image of 8x8 cells; the ball fills one cell.
 
-    The ball begins in any column of the first row and falls a row per step; the paddle, one cell of the last row,
-    begins in any column. Actions: 0 left, 1 stay, 2 right. When the ball arrives, after 7 steps, the episode terminates
+    The ball starts in any column of the first row and falls one row per step; the paddle, one cell of the last row,
+    starts in any column. Actions: 0 left, 1 stay, 2 right. When the ball arrives, after 7 steps, the episode terminates
     with reward 1 if the paddle is below it, else 0: a mean return is the share of balls caught. Best return: 1, as
     every column is within reach; V*(s) = gamma ** (steps left - 1) while the ball can be caught.
     """
@@ -260,11 +260,12 @@ class Catch(gym.Env[np.ndarray, np.int64]):
 
 
 class TinyDict(gym.Env[Any, np.int64]):
-    """Add up what an image and a vector say, modulo 3; truncated after `length` steps.
+    """Add the numbers that an image and a vector show, modulo 3; truncated after `length` steps.
 
     `image`: (8, 8, 1) uint8, a bright quadrant (0 top left, 1 top right, 2 bottom left) over noise below 64. `vector`:
-    three numbers below 0.5, but for a 1 at the second summand. Reward 1 for the sum modulo 3, else 0. Either part alone
-    leaves all three answers equally likely. Q*(s, a) = [a is right] + gamma / (1 - gamma). Best return: `length`.
+    three numbers below 0.5, except for a 1 at the position of the second summand. Reward 1 for the sum modulo 3, else
+    0. Either part alone leaves all three answers equally likely. Q*(s, a) = [a is right] + gamma / (1 - gamma). Best
+    return: `length`.
     """
 
     def __init__(self, length: int = 10) -> None:
@@ -297,15 +298,15 @@ class TinyDict(gym.Env[Any, np.int64]):
 
 
 class Masked(gym.Env[Any, Any]):
-    """Choose the highest of the valid actions; `info["action_mask"]` tells which are valid, drawn anew each step.
+    """Choose the highest of the valid actions; `info["action_mask"]`, drawn again each step, marks the valid ones.
 
     Observation: a rank for each of `num_actions` actions, 0 to 1 in random order. At least one action is valid and at
     least one is not. Reward 1 for the valid action of the highest rank, 0 for another valid one. An invalid action ends
     the episode with reward -1 and `info["invalid_action"]`; else it is truncated after `length` steps.
     `multi`: two such choices at once; the reward is the share of right ones, and both must be valid.
-    `mask_in_obs`: the mask comes in a Dict observation of `observation` and `action_mask`, not in the info.
-    `all_false` gives a mask without valid actions at the reset, `all_false_at` at that step: what no env may do.
-    Best return: `length`; the observation alone does not tell which action is right.
+    `mask_in_obs`: the mask is in a Dict observation of `observation` and `action_mask`, not in the info.
+    `all_false` returns a mask without valid actions at the reset, `all_false_at` at that step, which no env may do.
+    Best return: `length`; the observation alone does not show which action is right.
     """
 
     def __init__(
@@ -353,7 +354,7 @@ class Masked(gym.Env[Any, Any]):
         choices, actions = self._shape
         order = self.np_random.permuted(np.tile(np.arange(actions), (choices, 1)), axis=1)
         self._ranks = (order / (actions - 1)).astype(np.float32)
-        # The first so many of a random order: any subset but none and all.
+        # A random number of actions in random order: any subset except the empty one and all.
         places = self.np_random.permuted(np.tile(np.arange(actions), (choices, 1)), axis=1)
         self._mask = places < self.np_random.integers(1, actions, size=(choices, 1))
         if self._num_steps == self._all_false_at:
@@ -370,7 +371,7 @@ Fault = Literal["none", "raise", "hang", "exit", "kill", "segfault", "nan_obs", 
 class Misbehaving(gym.Env[np.ndarray, np.int64]):
     """Behave until step `step` of episode `episode`, then show `fault`; for tests of what happens then.
 
-    Steps count from 1, with 0 for the reset; episodes from 0, by the resets of this very object. The observation
+    Steps count from 1, with 0 for the reset; episodes from 0, by the resets of this object. The observation
     is (step, number drawn at the reset, 1); the reward is 1; episodes are truncated after `length` steps.
     """
 

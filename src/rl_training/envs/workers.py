@@ -1,12 +1,11 @@
 """Environments in one process each: the same results as `SyncEnvs`, and nothing left behind.
 
-The parent writes the actions into shared memory and a byte into each worker's pipe; the worker steps its
-environment, writes what it gave into shared memory and answers through the pipe. The memory has no name in
-the file system and the workers watch their parent, so that neither outlives it, however it ends.
+The parent writes the actions into shared memory and a command into the pipe of each worker. The worker steps its
+environment, writes the result into shared memory and replies through the pipe. The memory has no name in the file
+system and the workers watch their parent, so that neither outlives it, however it ends.
 """
 
 import contextlib
-import faulthandler
 import functools
 import multiprocessing
 import os
@@ -15,14 +14,12 @@ import select
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from multiprocessing.sharedctypes import RawArray
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
@@ -30,202 +27,28 @@ from typing import IO, Any
 
 import numpy as np
 
-from rl_training.envs.vector import (
-    NUM_STEPS_KEY,
-    ArraySpace,
-    Env,
-    EnvSlot,
-    EnvState,
-    Episodes,
-    ReplayDivergedError,
-    StepResult,
-    check_env,
-    describe,
-    describe_exit,
-    format_traceback,
-)
+from rl_training.envs.episode_tracker import EpisodeTracker, describe_exit
+from rl_training.envs.slot import NUM_STEPS_KEY, ArraySpace, Env, EnvState, ReplayDivergedError, check_env
+from rl_training.envs.vector import StepResult
+from rl_training.envs.worker_process import NO_INFO, STEP, Reply, SharedArrays, run_worker
 from rl_training.errors import EnvError, SpaceError
 
-STEP = b"step"  # the one command that is not pickled: its values travel in shared memory
-PARENT_CHECK_SECONDS = 0.5  # how often a worker looks whether its parent still lives
-DEATH_CHECK_SECONDS = 0.5  # how often the parent looks at workers whose pipes say nothing
+DEATH_CHECK_SECONDS = 0.5  # how often the parent checks workers whose pipes are silent
 CLOSE_SECONDS = 1.0  # how long workers may take to close their environments
-HEARTBEAT_SECONDS = 0.2  # how often a worker says that it is busy with a long replay
-DUMP_SECONDS = 0.5  # how long a hung worker may take to say where it is
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a worker says to a command that is not a plain step."""
-
-    value: Any = None
-    error: str = ""  # what the environment did, for the message
-    traceback_text: str = ""
-    diverged: bool = False  # a replay that ended early
-    busy: bool = False  # only a sign of life during a long replay: the answer follows
-
-
-NO_INFO = Answer({})
+DUMP_SECONDS = 0.5  # how long a hung worker may take to write its traceback
 
 
 class WorkerTraceback(Exception):  # noqa: N818 (shown as the cause of an EnvError; nobody catches it)
     """Carries a worker's traceback into the parent's."""
 
 
-# ------------------------------------------------------------------------------------------------- shared memory
-
-
-class SharedArrays:
-    """What parent and workers exchange at each step, one row per env."""
-
-    def __init__(self, num_envs: int, observations: ArraySpace, actions: ArraySpace) -> None:
-        self._layout = {
-            "obs": ((num_envs, *observations.shape), observations.dtype),
-            "actions": ((num_envs, *actions.shape), actions.dtype),
-            "rewards": ((num_envs,), np.dtype(np.float64)),
-            "terminated": ((num_envs,), np.dtype(np.bool_)),
-            "truncated": ((num_envs,), np.dtype(np.bool_)),
-        }
-        # A RawArray lives in a file that is unlinked before it is used: there is nothing to clean up.
-        self._memory = {
-            name: RawArray("b", max(int(np.prod(shape)) * dtype.itemsize, 1))
-            for name, (shape, dtype) in self._layout.items()
-        }
-
-    def view(self, name: str) -> np.ndarray:
-        shape, dtype = self._layout[name]
-        return np.frombuffer(self._memory[name], dtype, count=int(np.prod(shape))).reshape(shape)
-
-
-# ---------------------------------------------------------------------------------------------------- the worker
-
-
-def _work(
-    index: int,
-    connection: Connection,
-    *,
-    factory: Callable[[], Env],
-    shared: SharedArrays,
-    spaces: tuple[ArraySpace, ArraySpace],
-    inherited: Sequence[Connection],
-    dump: IO[bytes] | None,
-    parent_pid: int,
-) -> None:
-    """Serve one environment until the parent says `close` or is gone."""
-    for other in inherited:
-        other.close()
-    _leave_signals_to_parent()
-    threading.Thread(target=_end_with_parent, args=(parent_pid,), daemon=True).start()
-    if dump is not None:
-        faulthandler.enable(dump)  # a segmentation fault leaves its traceback where the parent reads it
-        faulthandler.register(signal.SIGUSR1, dump)  # and so does a hang, when the parent asks
-    try:
-        slot = EnvSlot(check_env(factory()))
-        slot.check_spaces(*spaces)
-        connection.send(Answer())
-    except Exception as cause:
-        connection.send(_failure(cause))
-        return
-    try:
-        _serve(index, slot, connection, shared)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent is gone or has given up on this group
-    finally:
-        with contextlib.suppress(Exception):
-            slot.env.close()
-
-
-def _leave_signals_to_parent() -> None:
-    """Ignore what the parent handles: Ctrl-C and a batch system's SIGTERM reach all processes of a run alike.
-
-    The parent may want to take one more step and save; workers end when it closes them.
-    """
-    if threading.current_thread() is threading.main_thread():
-        signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if number in (signal.SIGINT, signal.SIGTERM) or callable(signal.getsignal(number)):
-            with contextlib.suppress(OSError, ValueError):
-                signal.signal(number, signal.SIG_IGN)
-
-
-def _end_with_parent(parent_pid: int) -> None:
-    # Watching the pipe alone would not do: processes forked later hold copies of the parent's end.
-    while os.getppid() == parent_pid:
-        time.sleep(PARENT_CHECK_SECONDS)
-    os._exit(1)
-
-
-def _serve(index: int, slot: EnvSlot, connection: Connection, shared: SharedArrays) -> None:
-    obs_row = shared.view("obs")[index : index + 1]
-    step = _make_step(index, slot, shared)
-    heartbeat = time.monotonic()
-
-    def report_progress() -> None:
-        nonlocal heartbeat
-        if time.monotonic() - heartbeat > HEARTBEAT_SECONDS:
-            heartbeat = time.monotonic()
-            connection.send(Answer(busy=True))
-
-    while True:
-        command = connection.recv_bytes()
-        try:
-            if command == STEP:
-                info = step()
-                answer = pickle.dumps(Answer(info)) if info else b""
-            else:
-                name, arguments = pickle.loads(command)
-                if name == "close":
-                    return
-                value: Any
-                if name == "reset":
-                    obs_row[0], value = slot.reset(*arguments)
-                elif name == "replay":
-                    value = slot.replay(arguments[0], arguments[1], report_progress)
-                else:
-                    value = getattr(slot, name)(*arguments)
-                answer = pickle.dumps(Answer(value))
-        except Exception as cause:
-            answer = pickle.dumps(_failure(cause))
-        connection.send_bytes(answer)
-
-
-def _make_step(index: int, slot: EnvSlot, shared: SharedArrays) -> Callable[[], dict[str, Any]]:
-    env, space = slot.env, slot.observations
-    obs_rows, action_rows = shared.view("obs"), shared.view("actions")
-    rewards, terminations, truncations = (shared.view(name) for name in ("rewards", "terminated", "truncated"))
-
-    def step() -> dict[str, Any]:
-        # A copy: the env may keep its action, and the next step overwrites the row.
-        obs, reward, terminated, truncated, info = env.step(action_rows[index].copy())
-        if np.shape(obs) != space.shape:
-            raise EnvError(space.wrong_shape(np.shape(obs)))
-        obs_rows[index] = obs
-        rewards[index] = reward
-        terminations[index] = terminated
-        truncations[index] = truncated
-        return info
-
-    return step
-
-
-def _failure(cause: Exception) -> Answer:
-    return Answer(
-        error=describe(cause),
-        traceback_text=format_traceback(cause),
-        diverged=isinstance(cause, ReplayDivergedError),
-    )
-
-
-# ---------------------------------------------------------------------------------------------------- the parent
-
-
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker process as the parent sees it."""
+    """A worker process, seen from the parent."""
 
     process: BaseProcess
     connection: Connection
-    dump: IO[bytes] | None  # where faulthandler writes in the worker; unlinked, hence gone with its last user
+    dump: IO[bytes] | None  # where faulthandler writes in the worker; unlinked, so that nothing of it stays
 
     def dumped_traceback(self) -> str:
         if self.dump is None:
@@ -237,9 +60,9 @@ class Worker:
 class AsyncEnvs:
     """Environments stepped at the same time, in one process each.
 
-    A worker that dies is noticed at once, one that gives no answer after `worker_timeout` seconds; either
-    raises `EnvError` and closes the whole group. On Linux workers are forked, elsewhere spawned: then
-    `factory` must be importable by the new process.
+    A worker that dies is noticed at once, one that does not reply after `worker_timeout` seconds; either raises
+    `EnvError` and closes the whole group. On Linux workers are forked, elsewhere spawned: then the new process must be
+    able to import `factory`.
     """
 
     def __init__(
@@ -257,10 +80,10 @@ class AsyncEnvs:
             raise ValueError(f"worker_timeout must be positive, in seconds, got {worker_timeout}")
         self.num_envs = num_envs
         self._worker_timeout = worker_timeout
-        self._episodes = Episodes(num_envs, crash_dir)
+        self._episodes = EpisodeTracker(num_envs, crash_dir)
         self._workers: list[Worker] = []
         self._step_messages = dict.fromkeys(range(num_envs), STEP)
-        # One environment is made here to learn the spaces: the shared memory must exist before the workers.
+        # One environment is built here for its spaces: the shared memory must exist before the workers.
         try:
             env = check_env(factory())
         except SpaceError:
@@ -272,11 +95,11 @@ class AsyncEnvs:
         observations = ArraySpace.of(self.observation_space, "observation")
         self._actions = ArraySpace.of(self.action_space, "action")
         shared = SharedArrays(num_envs, observations, self._actions)
-        serve = functools.partial(_work, factory=factory, shared=shared, spaces=(observations, self._actions))
+        serve = functools.partial(run_worker, factory=factory, shared=shared, spaces=(observations, self._actions))
         self._obs, self._shared_actions = shared.view("obs"), shared.view("actions")
         self._rewards = shared.view("rewards")
         self._terminated, self._truncated = shared.view("terminated"), shared.view("truncated")
-        # Runs at the end of the interpreter before multiprocessing waits for its children, which would be for ever.
+        # Runs at the end of the interpreter before multiprocessing joins its children, which would block forever.
         self._finalizer = Finalize(self, _end_workers, args=(self._workers,), exitpriority=10)
         try:
             context = multiprocessing.get_context(start_method or ("fork" if sys.platform == "linux" else "spawn"))
@@ -296,10 +119,10 @@ class AsyncEnvs:
     def reset(
         self, indices: Sequence[int], seeds: Sequence[int], episodes: Sequence[int] | None = None
     ) -> tuple[np.ndarray, list[dict[str, Any]]]:
-        self._episodes.refuse_if_closed()
+        self._episodes.check_open()
         for row, (index, seed) in enumerate(zip(indices, seeds, strict=True)):
             self._episodes.start(index, seed, None if episodes is None else episodes[row])
-        infos = self._ask({index: ("reset", (seed,)) for index, seed in zip(indices, seeds, strict=True)})
+        infos = self._call({index: ("reset", (seed,)) for index, seed in zip(indices, seeds, strict=True)})
         for index in indices:
             self._episodes.started(index)
         return self._obs[list(indices)], [infos[index] for index in indices]
@@ -307,7 +130,7 @@ class AsyncEnvs:
     def step(self, actions: np.ndarray) -> StepResult:
         episodes = self._episodes
         if episodes.must_reset:
-            episodes.refuse_step()
+            episodes.raise_reset_needed()
         self._shared_actions[:] = self._actions.cast_actions(actions, self.num_envs)
         infos = self._exchange(self._step_messages)
         terminated, truncated = self._terminated.copy(), self._truncated.copy()
@@ -324,20 +147,20 @@ class AsyncEnvs:
         )
 
     def replay(self, index: int, seed: int, actions: np.ndarray, episode: int | None = None) -> np.ndarray:
-        self._episodes.refuse_if_closed()
+        self._episodes.check_open()
         self._episodes.start(index, seed, episode, "the replay")
         obs: np.ndarray
-        obs, ended = self._ask({index: ("replay", (seed, actions))})[index]
+        obs, ended = self._call({index: ("replay", (seed, actions))})[index]
         self._episodes.started(index, len(actions), ended)
         return obs
 
     def get_state(self, index: int) -> EnvState | None:
-        self._episodes.refuse_if_closed()
-        return self._episodes.with_num_steps(index, self._ask({index: ("get_state", ())})[index])
+        self._episodes.check_open()
+        return self._episodes.with_num_steps(index, self._call({index: ("get_state", ())})[index])
 
     def set_state(self, index: int, state: EnvState) -> np.ndarray | None:
-        self._episodes.refuse_if_closed()
-        obs: np.ndarray | None = self._ask({index: ("set_state", (state,))})[index]
+        self._episodes.check_open()
+        obs: np.ndarray | None = self._call({index: ("set_state", (state,))})[index]
         self._episodes.started(index, int(state[NUM_STEPS_KEY]))
         return obs
 
@@ -351,29 +174,29 @@ class AsyncEnvs:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    # ------------------------------------------------------------------------------------ commands and answers
+    # --- Commands and replies ----------------------------------------------------------------------------------------
 
-    def _ask(self, commands: dict[int, tuple[str, tuple[Any, ...]]]) -> dict[int, Any]:
+    def _call(self, commands: dict[int, tuple[str, tuple[Any, ...]]]) -> dict[int, Any]:
         return self._exchange({index: pickle.dumps(command) for index, command in commands.items()})
 
     def _exchange(self, messages: Mapping[int, bytes | None]) -> dict[int, Any]:
-        """Send each worker its message, if any, and wait for its answer; any failure ends the whole group.
+        """Send each worker its message, if any, and wait for its reply; any failure closes the whole group.
 
-        So does an interruption: an answer that nobody took would be mistaken for the next one.
+        So does an interruption: an unread reply would be read as the next one.
         """
         try:
             for index, message in messages.items():
                 if message is not None:
-                    with contextlib.suppress(OSError):  # a dead worker is found, and named, below
+                    with contextlib.suppress(OSError):  # the wait below finds and names a dead worker
                         self._workers[index].connection.send_bytes(message)
-            return self._wait_for_answers(set(messages))
+            return self._wait_for_replies(set(messages))
         except ReplayDivergedError:
-            raise  # the worker is well, only its environment does not repeat itself
+            raise  # the worker is fine, only its environment is not repeatable
         except BaseException:
             self.close()
             raise
 
-    def _wait_for_answers(self, pending: set[int]) -> dict[int, Any]:
+    def _wait_for_replies(self, pending: set[int]) -> dict[int, Any]:
         values: dict[int, Any] = {}
         deadline = time.monotonic() + self._worker_timeout
         while pending:
@@ -382,26 +205,26 @@ class AsyncEnvs:
                 raise self._hang_error(min(pending))
             ready = self._poller(min(remaining, DEATH_CHECK_SECONDS))
             for index, has_data in ready.items():
-                answer = self._receive(index, has_data)
-                if answer.busy:
+                reply = self._receive(index, has_data)
+                if reply.busy:
                     deadline = time.monotonic() + self._worker_timeout
                     continue
-                if answer.error:
-                    raise self._failure_error(index, answer)
-                values[index] = answer.value
+                if reply.error:
+                    raise self._failure_error(index, reply)
+                values[index] = reply.value
                 pending.discard(index)
             if not ready:
-                # A child of the environment may hold a dead worker's pipe open: then only its pid tells.
+                # A child of the environment may hold the pipe of a dead worker open: then only its exit code shows it.
                 for index in pending:
                     if self._workers[index].process.exitcode is not None:
                         raise self._death_error(index)
         return values
 
-    def _receive(self, index: int, has_data: bool) -> Answer:
-        """Read one answer of a worker whose pipe, or only whose sentinel, has something to say."""
+    def _receive(self, index: int, has_data: bool) -> Reply:
+        """Read one reply of a worker whose pipe, or only whose sentinel, is ready."""
         connection = self._workers[index].connection
         try:
-            # The worker may have answered and died between the looks at its pipe and at its sentinel.
+            # The worker may have replied and died between the checks of its pipe and of its sentinel.
             data = connection.recv_bytes() if has_data or connection.poll() else None
         except (EOFError, OSError):
             data = None
@@ -409,12 +232,12 @@ class AsyncEnvs:
             raise self._death_error(index)
         return pickle.loads(data) if data else NO_INFO
 
-    # --------------------------------------------------------------------------------------------------- errors
+    # --- Errors ------------------------------------------------------------------------------------------------------
 
-    def _failure_error(self, index: int, answer: Answer) -> EnvError:
-        kind = ReplayDivergedError if answer.diverged else EnvError
-        error = self._episodes.error(index, answer.error, answer.traceback_text, kind)
-        error.__cause__ = WorkerTraceback(f"\n{answer.traceback_text}")
+    def _failure_error(self, index: int, reply: Reply) -> EnvError:
+        kind = ReplayDivergedError if reply.diverged else EnvError
+        error = self._episodes.error(index, reply.error, reply.traceback_text, kind)
+        error.__cause__ = WorkerTraceback(f"\n{reply.traceback_text}")
         return error
 
     def _death_error(self, index: int) -> EnvError:
@@ -437,26 +260,26 @@ class AsyncEnvs:
 
 
 def _start_worker(context: BaseContext, index: int, serve: Callable[..., None], earlier: Sequence[Worker]) -> Worker:
-    ours, theirs = context.Pipe()
+    parent_end, worker_end = context.Pipe()
     forked = context.get_start_method() == "fork"
-    inherited = [*(worker.connection for worker in earlier), ours] if forked else []
+    inherited = [*(worker.connection for worker in earlier), parent_end] if forked else []
     dump = tempfile.TemporaryFile() if forked else None  # noqa: SIM115 (closed with the worker)
     process = context.Process(  # type: ignore[attr-defined]
         target=serve,
-        args=(index, theirs),
+        args=(index, worker_end),
         kwargs={"inherited": inherited, "dump": dump, "parent_pid": os.getpid()},
         name=f"env_{index}",
         daemon=True,
     )
     process.start()
-    theirs.close()
-    return Worker(process, ours, dump)
+    worker_end.close()
+    return Worker(process, parent_end, dump)
 
 
 def _make_poller(workers: Sequence[Worker]) -> Callable[[float], dict[int, bool]]:
-    """Give a function that waits for workers to answer or to end, at most so many seconds.
+    """Return a function that waits, at most the given seconds, for workers to reply or to end.
 
-    It gives the workers concerned, with True if their pipe can be read.
+    It returns the workers concerned, with True if their pipe can be read.
     """
     sources: dict[Any, tuple[int, bool]] = {}
     if not hasattr(select, "poll"):
@@ -464,7 +287,7 @@ def _make_poller(workers: Sequence[Worker]) -> Callable[[float], dict[int, bool]
             sources |= {worker.connection: (index, True), worker.process.sentinel: (index, False)}
         return lambda seconds: dict(sorted(sources[source] for source in wait(list(sources), seconds)))
 
-    # The same with file descriptors registered once: `wait` builds a selector anew at each call.
+    # The same with file descriptors registered once: `wait` builds a new selector at each call.
     poll = select.poll()
     for index, worker in enumerate(workers):
         sources |= {worker.connection.fileno(): (index, True), worker.process.sentinel: (index, False)}
@@ -475,7 +298,7 @@ def _make_poller(workers: Sequence[Worker]) -> Callable[[float], dict[int, bool]
 
 
 def _end_workers(workers: list[Worker]) -> None:
-    """End every worker: ask, wait a moment, then kill. Empties the list."""
+    """End every worker: send `close`, wait a moment, then kill. Empties the list."""
     for worker in workers:
         with contextlib.suppress(OSError):
             worker.connection.send_bytes(pickle.dumps(("close", ())))

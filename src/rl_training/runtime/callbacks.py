@@ -1,9 +1,9 @@
-"""What happens besides learning: episodes and metrics are logged, the policy is evaluated, the run is kept.
+"""Callbacks of the training loops: logs of episodes and metrics, evaluations, checkpoints.
 
-Order matters and is set in trainer.py: the checkpoint comes last, so that it holds what the others did at its step.
+Their order matters and is set in trainer.py: the checkpoint comes last, so that it holds what the others did at its
+step.
 """
 
-import contextlib
 import logging
 import math
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from rl_training.errors import TrainingError
 from rl_training.experiment.checkpointing import prune_checkpoints, save_checkpoint, write_pointer
 from rl_training.experiment.manifest import POLICY
 from rl_training.runtime.collector import NoCollector
-from rl_training.runtime.evaluation import EvalEpisode, Evaluator, mean_return
+from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes, mean_return
 from rl_training.runtime.run import Run
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ class Callback:
     """Override what you need. Set `run.stop_reason` to end the run after the current step."""
 
     def on_start(self, run: Run) -> None:
-        """Training begins, or goes on after a resume."""
+        """Called when training starts, or continues after a resume."""
 
     def on_step(self, run: Run) -> None:
-        """Every env took a step and the updates due were made; offline, a group of updates was made."""
+        """Called after every env took a step and the due updates were made; offline, after a group of updates."""
 
     def on_end(self, run: Run) -> None:
-        """Training ended, also by an error; release what you hold."""
+        """Called when training ended, also by an error; release your resources here."""
 
 
 class EpisodeLog(Callback):
-    """episodes.jsonl: every training episode, as it ends."""
+    """Writes every finished training episode to episodes.jsonl."""
 
     def on_step(self, run: Run) -> None:
         finished = run.collector.finished
@@ -50,7 +50,7 @@ class EpisodeLog(Callback):
 
 
 class MetricsLog(Callback):
-    """metrics.jsonl and TensorBoard: one record per log interval and one at the very end."""
+    """Writes metrics.jsonl and TensorBoard: one record per log interval and one at the end."""
 
     def __init__(self) -> None:
         self._writer: SummaryWriter | None = None
@@ -61,7 +61,7 @@ class MetricsLog(Callback):
         if run.config.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            # What an earlier process wrote beyond its last checkpoint is not shown; the record of this very step is.
+            # Hides what an earlier process wrote after its last checkpoint, but not the record of this step.
             self._writer = SummaryWriter(str(run.folder.tensorboard), purge_step=run.step + 1)
 
     def on_step(self, run: Run) -> None:
@@ -103,13 +103,13 @@ class MetricsLog(Callback):
                 for name, value in metrics.items():
                     self._writer.add_scalar(f"train/{name}", value, run.step)
                 self._writer.add_scalar("speed/steps_per_s", steps_per_s, run.step)
-            except OSError as error:  # metrics.jsonl is the truth: this is only a view of it
+            except OSError as error:  # not an error: metrics.jsonl has everything, and this is only a view of it
                 log.warning("TensorBoard's files cannot be written any more: %s", error)
                 self._writer = None
 
 
 def episode_metrics(run: Run) -> dict[str, float]:
-    """Averages over the latest training episodes; offline there are none."""
+    """Average over the latest training episodes; offline there are none."""
     if isinstance(run.collector, NoCollector):
         return {}
     if not run.recent:
@@ -122,19 +122,19 @@ def episode_metrics(run: Run) -> dict[str, float]:
 
 
 def evaluate_policy(run: Run) -> list[EvalEpisode]:
-    """Play the run's evaluation episodes with the policy as it is now; this changes nothing in the run.
+    """Play the evaluation episodes of the run with its current policy, which changes nothing in the run.
 
     Without an environment there are none.
     """
     if run.env_factory is None:
         return []
-    # A new env each time: some keep something over their resets, and a resumed run could not have their past.
-    with contextlib.closing(Evaluator(run.env_factory)) as evaluator:
-        return evaluator.evaluate(run.algorithm, run.streams.eval_seeds(run.config.eval_episodes), step=run.step)
+    # A new env each time: some keep state over their resets, which a resumed run could not restore.
+    seeds = run.streams.eval_seeds(run.config.eval_episodes)
+    return evaluate_episodes(run.env_factory, run.algorithm, seeds, step=run.step)
 
 
 class Evaluation(Callback):
-    """eval.jsonl: the policy without exploration, at every interval and at the end; notes the best and may stop."""
+    """Evaluates without exploration at every interval and at the end: eval.jsonl, the best step, `stop_return`."""
 
     def __init__(self) -> None:
         self.latest: list[EvalEpisode] = []
@@ -159,10 +159,10 @@ class Evaluation(Callback):
 
 
 class Checkpointing(Callback):
-    """Keeps the run: at every interval and at the end whole, at a best evaluation at least the policy."""
+    """Saves the whole run at every interval and at the end, and at least the policy at a best evaluation."""
 
     def __init__(self) -> None:
-        self._saved_step = -1  # the step of the newest checkpoint that is not a policy alone
+        self._saved_step = -1  # the step of the newest checkpoint that holds more than the policy
 
     def on_start(self, run: Run) -> None:
         if run.step > 0:  # resumed
@@ -176,7 +176,7 @@ class Checkpointing(Callback):
             self._save_parts(run, {POLICY: run.algorithm.policy_state_dict()})
 
     def save(self, run: Run) -> None:
-        """Save the whole run at its step, if that has not been done."""
+        """Save the whole run at its current step, unless that is already done."""
         if self._saved_step != run.step:
             self._save_parts(run, run.parts())
             self._saved_step = run.step

@@ -1,6 +1,6 @@
 """The collector steps the environments: the only caller of `env.step` during training.
 
-It owns what an episode is: seeds, resets, returns, and the recipe from which a resumed run brings every env back.
+It manages episodes: seeds, resets, returns, and the recipe from which a resumed run restores every env.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class Episode:
 
 
 class _OpenEpisode:
-    """The episode an env is in: with the seed, its actions bring the env back."""
+    """The current episode of an env; its seed and its actions restore the env."""
 
     def __init__(self, number: int, seed: int) -> None:
         self.number = number
@@ -48,7 +48,7 @@ class _OpenEpisode:
 
 
 class Collector:
-    """Brings transitions from a group of environments, each the true successor of its state."""
+    """Collects transitions from a group of environments; `next_obs` is always the true successor."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class Collector:
         clip_rewards: bool = False,
         action_masks: bool = False,
     ) -> None:
-        """`clip_rewards`: transitions hold the sign of the reward. `action_masks`: each info brings `action_mask`."""
+        """`clip_rewards`: transitions hold the sign of the reward. `action_masks`: each info holds `action_mask`."""
         self.envs = envs
         self.replayable = replayable  # whether reset(seed) and the same actions repeat an episode bit for bit
-        self.finished: list[Episode] = []  # since the last look; whoever reads them clears the list
-        self.inexact_restores: list[int] = []  # envs that a resume could only bring back at an episode's start
+        self.finished: list[Episode] = []  # until a callback reads them and clears the list
+        self.inexact_restores: list[int] = []  # envs that a resume could restore only at the start of an episode
         self._streams = streams
         self._clip_rewards = clip_rewards
         self._to_env = to_env_actions(envs.action_space)
@@ -73,35 +73,35 @@ class Collector:
         self._check_obs = np.issubdtype(self._dtype, np.floating)
         self._open = [_OpenEpisode(-1, 0) for _ in range(envs.num_envs)]
         self._obs: np.ndarray = np.empty(0)
-        self._carry: Carry | None = None  # what a recurrent algorithm remembers of the open episodes
-        self._drawn: ActResult | None = None  # what was chosen for a step that envs have not finished; else None
+        self._carry: Carry | None = None  # the state of a recurrent algorithm in the open episodes
+        self._pending: ActResult | None = None  # actions of a step that the envs have not finished; else None
 
     def start(self) -> None:
-        """Begin episode 0 of every env."""
+        """Start episode 0 of every env."""
         indices = range(self.envs.num_envs)
-        self._open, self._obs, self._masks = self._begin(indices, [0] * len(indices))
+        self._open, self._obs, self._masks = self._start_episodes(indices, [0] * len(indices))
 
     def step(self, algorithm: Algorithm, *, step: int) -> dict[str, np.ndarray]:
-        """Take one step in every env; give the transitions, one row per env. `step`: env steps taken before.
+        """Take one step in every env and return the transitions, one row per env. `step`: env steps taken before.
 
-        If an env fails, the collector stays before this step, and keeps the actions drawn for it: a resumed run takes
-        the same step again.
+        If an env fails, the collector stays before this step and keeps the chosen actions: a resumed run takes the
+        same step again.
         """
         obs, masks = self._stored(self._obs), self._masks
-        if self._drawn is None:
-            self._drawn = act_on(algorithm, obs, self._carry, step=step, explore=True, action_mask=masks)
-        actions, carry = self._drawn.actions, self._drawn.carry
+        if self._pending is None:
+            self._pending = act_on(algorithm, obs, self._carry, step=step, explore=True, action_mask=masks)
+        actions, carry = self._pending.actions, self._pending.carry
         env_actions = self._to_env(actions)
         result = self.envs.step(env_actions)
-        self._refuse_non_finite(result.obs, result.rewards)
+        self._check_finite(result.obs, result.rewards)
         ended = result.ended
-        next_masks = self._masks_of(result.infos, range(self.envs.num_envs), ended)
+        next_masks = self._read_masks(result.infos, range(self.envs.num_envs), ended)
         obs_after, masks_after = result.obs, next_masks
-        begun: list[_OpenEpisode] = []
+        started: list[_OpenEpisode] = []
         if ended:
             obs_after = result.obs.copy()  # `next_obs` keeps the true final observations
             numbers = [self._open[index].number + 1 for index in ended]
-            begun, obs_after[ended], first_masks = self._begin(ended, numbers)
+            started, obs_after[ended], first_masks = self._start_episodes(ended, numbers)
             if next_masks is not None:
                 masks_after = next_masks.copy()
                 masks_after[ended] = first_masks
@@ -109,17 +109,17 @@ class Collector:
         for index, episode in enumerate(self._open):
             episode.actions.append(env_actions[index])
             episode.ret += float(result.rewards[index])
-        for index, episode in zip(ended, begun, strict=True):
+        for index, episode in zip(ended, started, strict=True):
             self._finish(index, step + self.envs.num_envs)
             self._open[index] = episode
-        self._obs, self._masks, self._drawn = obs_after, masks_after, None
+        self._obs, self._masks, self._pending = obs_after, masks_after, None
         self._carry = reset_carry(carry, ended)
         transitions = {
             "obs": obs,
             "actions": actions,
             "rewards": np.sign(result.rewards) if self._clip_rewards else result.rewards,
             "next_obs": self._stored(result.obs),
-            "terminated": self._ended_for_learning(result),
+            "terminated": self._terminated_for_learning(result),
             "truncated": result.truncated,
         }
         if masks is None or next_masks is None:
@@ -127,7 +127,7 @@ class Collector:
         return {**transitions, "action_mask": masks, "next_action_mask": next_masks}
 
     def state_dict(self) -> StateDict:
-        """Per env: the recipe of its open episode and the observation it must lead to."""
+        """Return, per env, the recipe of its open episode and the observation that it must lead to."""
         return {
             "obs": self._obs,
             "numbers": [episode.number for episode in self._open],
@@ -135,14 +135,14 @@ class Collector:
             "returns": [episode.ret for episode in self._open],
             "actions": {str(i): np.asarray(episode.actions) for i, episode in enumerate(self._open)},
             "states": {str(i): self._env_state(i) for i in range(len(self._open))},
-            "drawn": self._drawn and self._drawn.actions,
-            "drawn_carry": self._drawn and self._drawn.carry,
+            "drawn": self._pending and self._pending.actions,
+            "drawn_carry": self._pending and self._pending.carry,
             "carry": self._carry,
             "action_masks": self._masks,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring every env back; one that does not repeat itself begins its next episode instead."""
+        """Restore every env; one that cannot be restored starts its next episode instead."""
         self._obs = np.asarray(state["obs"]).copy()
         if self._mask_reader:
             self._masks = np.asarray(state["action_masks"]).copy()
@@ -157,59 +157,59 @@ class Collector:
             can_restore = self.replayable or recipe.state is not None
             if not (can_restore and restore_env(self.envs, index, recipe, self._obs[index], episode.number)):
                 self.inexact_restores.append(index)
-                (self._open[index],), self._obs[[index]], masks = self._begin([index], [episode.number + 1])
+                (self._open[index],), self._obs[[index]], masks = self._start_episodes([index], [episode.number + 1])
                 if self._masks is not None:
                     self._masks[[index]] = masks
         self._carry = reset_carry(_arrays(state.get("carry")), self.inexact_restores)
         if state["drawn"] is not None and not self.inexact_restores:
-            self._drawn = ActResult(np.asarray(state["drawn"]), _arrays(state.get("drawn_carry")))
+            self._pending = ActResult(np.asarray(state["drawn"]), _arrays(state.get("drawn_carry")))
 
     @property
     def exact(self) -> bool:
-        """Whether a resumed run can bring every env back: by replay, or by the env's own state."""
+        """Whether a resumed run can restore every env: by replay, or by the state that the env returns."""
         return self.replayable or self.envs.get_state(0) is not None
 
     @property
     def exactness(self) -> str:
-        """Say for the run's metadata where a resumed run goes on."""
+        """Where a resumed run continues, for the metadata of the run."""
         if self.inexact_restores:
             envs = ", ".join(map(str, self.inexact_restores))
-            return f"resumed at an episode boundary in envs {envs}: they could not be brought back into their episode"
+            return f"resumed at an episode boundary in envs {envs}: they could not be restored within their episode"
         if not self.exact:
-            return "at an episode boundary: this environment does not repeat itself from its seed and actions"
+            return "at an episode boundary: seed and actions do not repeat an episode of this environment"
         return "exact"
 
     def close(self) -> None:
         self.envs.close()
 
     def _env_state(self, index: int) -> dict[str, np.ndarray]:
-        """The env's own state where it offers one; in a step that failed the recipe must do."""
-        return self.envs.get_state(index) or {} if self._drawn is None else {}
+        """Return the state of an env if it offers one; in a step that failed, only the recipe is valid."""
+        return self.envs.get_state(index) or {} if self._pending is None else {}
 
-    def _begin(
+    def _start_episodes(
         self, indices: Sequence[int], numbers: Sequence[int]
     ) -> tuple[list[_OpenEpisode], np.ndarray, np.ndarray | None]:
-        """Reset these envs into episodes of these numbers; give episodes, observations and action masks."""
+        """Reset these envs to start episodes with these numbers; return episodes, observations and action masks."""
         seeds = [self._streams.episode_seed(index, number) for index, number in zip(indices, numbers, strict=True)]
         obs, infos = self.envs.reset(indices, seeds, numbers)
-        begun = [_OpenEpisode(number, seed) for number, seed in zip(numbers, seeds, strict=True)]
+        started = [_OpenEpisode(number, seed) for number, seed in zip(numbers, seeds, strict=True)]
         if self._check_obs and not np.isfinite(obs).all():
             row = int(np.flatnonzero(~np.isfinite(obs).reshape(len(obs), -1).all(1))[0])
-            raise _not_finite(indices[row], f"the observation {obs[row]}", _reset_place(begun[row]))
-        return begun, obs, self._masks_of(infos, indices, (), begun)
+            raise _not_finite(indices[row], f"the observation {obs[row]}", _reset_place(started[row]))
+        return started, obs, self._read_masks(infos, indices, (), started)
 
-    def _masks_of(
+    def _read_masks(
         self,
         infos: Sequence[Mapping[str, Any]],
         indices: Sequence[int],
         ended: Sequence[int],
-        begun: Sequence[_OpenEpisode] = (),
+        started: Sequence[_OpenEpisode] = (),
     ) -> np.ndarray | None:
-        """Give the action masks in the infos, (envs, choices), if the envs give any; refuse those that will not do.
+        """Return the action masks in the infos, (envs, choices), if the envs have any; raise `EnvError` for a bad one.
 
-        No action follows on the last observation of an `ended` episode: its mask may be anything, and where it will not
-        do, all are valid. It tells which values a target at a time limit looks at. `begun`: episodes at their reset;
-        else the open ones, at a step.
+        No action follows the last observation of an `ended` episode: its mask may be anything, and if it cannot be
+        read, all actions count as valid. It selects the values that a target at a time limit uses. `started`: episodes
+        at their reset; otherwise the open ones, at a step.
         """
         reader = self._mask_reader
         if reader is None:
@@ -223,13 +223,13 @@ class Collector:
             try:
                 masks[row] = reader.read(info)
             except ValueError as problem:
-                where = _reset_place(begun[row]) if begun else _step_place(self._open[index])
+                where = _reset_place(started[row]) if started else _step_place(self._open[index])
                 raise EnvError(f"env {index} gave {problem} at {where}") from None
         return masks
 
     @staticmethod
-    def _ended_for_learning(result: StepResult) -> np.ndarray:
-        """Count a lost life as a termination where the env says so, although its episode goes on."""
+    def _terminated_for_learning(result: StepResult) -> np.ndarray:
+        """Count a lost life as a termination if the env reports it, although its episode continues."""
         lost = [index for index, info in enumerate(result.infos) if info and info.get("life_lost")]
         if not lost:
             return result.terminated
@@ -246,8 +246,8 @@ class Collector:
     def _stored(self, obs: np.ndarray) -> np.ndarray:
         return obs if obs.dtype == self._dtype else obs.astype(self._dtype)
 
-    def _refuse_non_finite(self, obs: np.ndarray, rewards: np.ndarray) -> None:
-        # The sum is finite whenever all entries are (short of overflow, which the exact look below clears).
+    def _check_finite(self, obs: np.ndarray, rewards: np.ndarray) -> None:
+        # The sum is finite if all entries are, except for an overflow, which the exact check below sorts out.
         if math.isfinite(np.add.reduce(rewards)) and not (
             self._check_obs and not math.isfinite(np.add.reduce(obs, axis=None))
         ):
@@ -261,7 +261,7 @@ class Collector:
 
 
 class NoCollector:
-    """In a run that takes no env steps: nothing to begin, to keep or to bring back."""
+    """The collector of a run that takes no env steps: nothing to start, to save or to restore."""
 
     replayable, exactness = True, "exact"
 

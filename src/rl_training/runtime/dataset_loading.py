@@ -1,4 +1,4 @@
-"""`load_transition_dataset`: from an algorithm's settings to what it learns from."""
+"""`load_transition_dataset`: from the settings of an algorithm to its dataset."""
 
 import logging
 from pathlib import Path
@@ -15,7 +15,7 @@ from rl_training.runtime.recording import random_transitions
 
 log = logging.getLogger("rl_training")
 
-RANDOM_SIZE = 10_000  # rows of a random dataset where dataset_size does not say
+RANDOM_SIZE = 10_000  # rows of a random dataset without dataset_size
 
 
 class DatasetSettings(Protocol):
@@ -40,20 +40,20 @@ def load_transition_dataset(
     allow_entry_points: bool = False,
     prefix: str = "",
 ) -> TransitionDataset:
-    """Make or read the dataset that the settings name, and check it.
+    """Generate or read the dataset that the settings name, and check it.
 
-    `env_factory`: of the run's environment, if it has one; the dataset must then fit its spaces. A random dataset is
-    made there, and wholly determined by `dataset_seed` and `dataset_size`. `allow_entry_points`: read a file although
-    its metadata name code that is not known here; the code is not run. `prefix`: what stands before the settings' names
-    where the user wrote them, for messages.
+    `env_factory`: of the environment of the run, if it has one; the dataset must then fit its spaces. A random dataset
+    is generated there; `dataset_seed` and `dataset_size` determine it completely. `allow_entry_points`: read a file
+    although its metadata name code that is not known here; the code is not run. `prefix`: the prefix of the settings as
+    the user wrote them, for messages.
     """
     kind, size = settings.dataset_kind, settings.dataset_size
     if kind == "random":
         if env_factory is None:
             raise ConfigError(f"{prefix}dataset_kind: random needs an environment to act in: give env_id")
         with SyncEnvs(env_factory) as envs:
-            made = random_transitions(envs, size or RANDOM_SIZE, seed=settings.dataset_seed)
-            dataset = TransitionDataset.from_transitions(made, Spaces(envs.observation_space, envs.action_space))
+            generated = random_transitions(envs, size or RANDOM_SIZE, seed=settings.dataset_seed)
+            dataset = TransitionDataset.from_transitions(generated, Spaces(envs.observation_space, envs.action_space))
     else:
         path = _path(settings, prefix)
         found = read_transitions(path, cast(FileKind, kind), allow_entry_points=allow_entry_points)
@@ -72,7 +72,7 @@ def _spaces(env_factory: EnvFactory | None) -> Spaces | None:
 
 
 def _path(settings: DatasetSettings, prefix: str) -> Path:
-    """Find the dataset on this disk."""
+    """Return the path of the dataset; raise if it is not on this disk."""
     kind, path = settings.dataset_kind, settings.dataset_path
     if kind not in FORMATS:
         raise ConfigError(f"{prefix}dataset_kind must be random, {', '.join(FORMATS)}, got {kind!r}")

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 from typing import cast
 
 from rl_training.algorithms.mbpo import MBPO
@@ -14,7 +13,8 @@ from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
 from rl_training.hparams.schedules import rollout_horizon
 from rl_training.learners.dynamics import OnEpoch
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.offline_evaluation import evaluations_on
+from rl_training.runtime.offline_evaluation import offline_evaluation_callbacks
+from rl_training.runtime.report_timer import ReportTimer
 from rl_training.runtime.run import Run
 
 _PROGRESS_SECONDS = 5.0
@@ -23,7 +23,7 @@ log = logging.getLogger("rl_training")
 
 
 class ModelTraining(Callback):
-    """Fits and rolls out once `learning_starts` is reached and whenever an interval has passed since."""
+    """Fits the model and rolls it out when `learning_starts` is reached, and then at every interval."""
 
     def on_step(self, run: Run) -> None:
         hparams = cast(MBPOHParams, run.config.hparams)
@@ -33,15 +33,15 @@ class ModelTraining(Callback):
 
 
 class OfflineModelTraining(Callback):
-    """Fits to the dataset and rolls out before the first update, and again whenever an interval has passed."""
+    """Fits the model to the dataset and rolls it out before the first update, and then at every interval."""
 
     def on_start(self, run: Run) -> None:
-        if cast(MBPO, run.algorithm).ensemble.num_fits == 0:  # else the run goes on after a resume
+        if cast(MBPO, run.algorithm).ensemble.num_fits == 0:  # otherwise the run was resumed
             log.info("fitting the ensemble to %s transitions", f"{len(run.memory):,}")
             _train(run, fits=True, rolls_out=True)
             status = run.algorithm.status(run.step)
-            told = (status[name] for name in ("model_epochs", "holdout_mse", "rollout_penalty"))
-            log.info("fitted in %d epochs: holdout_mse %.4g, rollout_penalty %.4g", *told)
+            values = (status[name] for name in ("model_epochs", "holdout_mse", "rollout_penalty"))
+            log.info("fitted in %d epochs: holdout_mse %.4g, rollout_penalty %.4g", *values)
 
     def on_step(self, run: Run) -> None:
         hparams = cast(MOPOHParams, run.config.hparams)
@@ -52,21 +52,20 @@ class OfflineModelTraining(Callback):
 def _train(run: Run, *, fits: bool, rolls_out: bool) -> None:
     algorithm, memory = cast(MBPO, run.algorithm), cast(MixedSource, run.memory)
     hparams = cast(ModelHParams, run.config.hparams)
-    run.mid_step = True  # an error in between would leave a state that no step has
+    run.mid_step = True  # an error in between would leave a state that belongs to no step
     if fits:
-        algorithm.update_model(memory.real_transitions(), _watch(run))
+        algorithm.update_model(memory.real_transitions(), _check_epochs(run))
     if rolls_out and algorithm.ensemble.num_fits:
         algorithm.rollout(memory, rollout_horizon(hparams, run.step))
     run.mid_step = False
 
 
-def _watch(run: Run) -> OnEpoch:
-    """Tell now and then how far a long fit is, and end one that has diverged."""
+def _check_epochs(run: Run) -> OnEpoch:
+    """Return a function that reports the progress of a long fit and ends one that has diverged."""
     max_epochs = cast(ModelHParams, run.config.hparams).model_max_epochs
-    reported_at = time.monotonic()
+    timer = ReportTimer(_PROGRESS_SECONDS)
 
     def on_epoch(metrics: Metrics) -> None:
-        nonlocal reported_at
         epoch = int(metrics["model_epochs"])
         values = {name: float(metrics[name]) for name in ("model_loss", "holdout_mse")}
         for name, value in values.items():
@@ -75,8 +74,7 @@ def _watch(run: Run) -> OnEpoch:
                     f"{name} is {value} after epoch {epoch} of the fit at {run.unit} {run.step}: the dynamics model "
                     "has diverged; a smaller model_learning_rate usually helps"
                 )
-        if time.monotonic() - reported_at >= _PROGRESS_SECONDS:
-            reported_at = time.monotonic()
+        if timer.is_due():
             log.info("epoch %d of at most %d: model_loss %.4g, holdout_mse %.4g", epoch, max_epochs, *values.values())
 
     return on_epoch
@@ -87,11 +85,11 @@ def _due(run: Run, start: int, interval: int) -> bool:
 
 
 def model_training(run: Run) -> list[Callback]:
-    """What a run of MBPO needs besides the loop."""
+    """Return the callbacks of a run of MBPO."""
     return [ModelTraining()]
 
 
 def offline_model_training(run: Run) -> list[Callback]:
-    """What a run of MOPO needs besides the loop."""
+    """Return the callbacks of a run of MOPO."""
     dataset = cast(DatasetMemory, cast(MixedSource, run.memory).real)
-    return [OfflineModelTraining(), *evaluations_on(dataset)]
+    return [OfflineModelTraining(), *offline_evaluation_callbacks(dataset)]

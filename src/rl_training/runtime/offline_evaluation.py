@@ -1,4 +1,4 @@
-"""Judging an offline algorithm by data that it has not learnt from: the only way where there is no environment."""
+"""Evaluate an offline algorithm on held-out data: the only way if there is no environment."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,24 +14,24 @@ from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import RunOptions, for_acting, prepare_run
+from rl_training.runtime.setup import RunOptions, config_for_acting, prepare_run
 
 _ROWS_AT_ONCE = 8_192
 
 
 class OfflineEvaluated(Protocol):
-    """An algorithm that can tell something of transitions that it has not learnt from."""
+    """An algorithm that can be evaluated on held-out transitions."""
 
     @property
     def device(self) -> torch.device: ...
 
     def evaluate_offline(self, batch: Batch) -> Metrics:
-        """Give means over the rows of a batch, which lies on the algorithm's device."""
+        """Return means over the rows of a batch, which is on the device of the algorithm."""
         ...
 
 
 class OfflineEvaluation(Callback):
-    """Whenever the run is evaluated: a line in eval.jsonl, and the same numbers among the metrics."""
+    """Writes a line to eval.jsonl at every evaluation, and adds the same numbers to the metrics."""
 
     def __init__(self, dataset: TransitionDataset) -> None:
         self._dataset = dataset
@@ -45,7 +45,7 @@ class OfflineEvaluation(Callback):
 
 
 def evaluate_offline(algorithm: OfflineEvaluated, dataset: TransitionDataset) -> dict[str, float]:
-    """Give the means over all rows of what the algorithm says of them."""
+    """Return the means over all rows of the algorithm's metrics."""
     sums: dict[str, float] = defaultdict(float)
     for batch in _batches(dataset, algorithm.device):
         for name, mean in algorithm.evaluate_offline(batch).items():
@@ -54,12 +54,12 @@ def evaluate_offline(algorithm: OfflineEvaluated, dataset: TransitionDataset) ->
 
 
 def evaluate_checkpoint_offline(checkpoint: Checkpoint, options: RunOptions) -> dict[str, float]:
-    """Judge a saved run that has no environment by the data that it held out, which must be there again."""
-    prepared = prepare_run(for_acting(checkpoint.config), options, None)
+    """Evaluate a saved run without an environment on its held-out data; its dataset must be available again."""
+    prepared = prepare_run(config_for_acting(checkpoint.config), options, None)
     prepared.memory.load_state_dict(checkpoint.load(MEMORY))
     prepared.algorithm.load_policy_state_dict(checkpoint.load(POLICY))
     prepared.algorithm.load_state_dict(checkpoint.load(TRAINING)["algorithm"])
-    assert prepared.setup.held_out is not None  # settings without it are refused
+    assert prepared.setup.held_out is not None  # settings without it are rejected
     return evaluate_offline(cast(OfflineEvaluated, prepared.algorithm), prepared.setup.held_out)
 
 
@@ -73,9 +73,9 @@ def _batches(dataset: TransitionDataset, device: torch.device) -> Iterator[Batch
 
 
 def held_out_evaluation(run: Run) -> list[Callback]:
-    """What an offline run needs besides the loop, if some of its data are held out."""
-    return evaluations_on(cast(DatasetMemory, run.memory))
+    """Return the callbacks of an offline run: an evaluation, if some of its data are held out."""
+    return offline_evaluation_callbacks(cast(DatasetMemory, run.memory))
 
 
-def evaluations_on(memory: DatasetMemory) -> list[Callback]:
+def offline_evaluation_callbacks(memory: DatasetMemory) -> list[Callback]:
     return [OfflineEvaluation(memory.held_out)] if memory.held_out is not None else []

@@ -1,4 +1,4 @@
-"""Going on in an environment from where a run on a dataset stopped: what was learnt, and what it was learnt from."""
+"""Continue a run on a dataset in an environment: start from its networks and its dataset."""
 
 from typing import cast
 
@@ -12,11 +12,11 @@ from rl_training.learners.offline import OfflineLearner
 from rl_training.runtime.dataset_loading import load_transition_dataset
 from rl_training.runtime.setup import PreparedRun, RunOptions
 
-_ALIKE = ("network", "hidden_sizes", "layer_norm", "normalize_observations")  # settings that shape what is taken over
+_SAME_SETTINGS = ("network", "hidden_sizes", "layer_norm", "normalize_observations")  # they shape what is loaded
 
 
 def begin_from_offline_run(prepared: PreparedRun, options: RunOptions) -> None:
-    """Load the offline run's checkpoint, and fill the memory with its dataset. If resumed, a run has all of it."""
+    """Load the checkpoint of the offline run and fill the memory with its dataset. A resumed run already has both."""
     hparams = cast(IQLOnlineHParams, prepared.setup.hparams)
     if hparams.init_from is None:
         return
@@ -40,27 +40,29 @@ def _open(hparams: IQLOnlineHParams) -> Checkpoint:
     """Open the checkpoint of an offline run whose networks are those of this one."""
     assert hparams.init_from is not None
     checkpoint = open_checkpoint(find_checkpoint(hparams.init_from), parts=(POLICY, TRAINING))
-    learnt_with = checkpoint.config.hparams
-    if not isinstance(learnt_with, IQLHParams):
+    offline_hparams = checkpoint.config.hparams
+    if not isinstance(offline_hparams, IQLHParams):
         raise CheckpointError(f"{checkpoint.path} is of {checkpoint.config.algo}, but must be of iql")
     if not checkpoint.is_resumable:
         raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation), without the critics")
-    for name in _ALIKE:
-        ours, theirs = getattr(hparams, name), getattr(learnt_with, name)
-        if ours != theirs:
-            raise ConfigError(f"{name} must be as in {checkpoint.path}, {theirs}, got {ours}")
+    for name in _SAME_SETTINGS:
+        found, expected = getattr(hparams, name), getattr(offline_hparams, name)
+        if found != expected:
+            raise ConfigError(f"{name} must be as in {checkpoint.path}, {expected}, got {found}")
     return checkpoint
 
 
 def _dataset(checkpoint: Checkpoint, prepared: PreparedRun, options: RunOptions) -> TransitionDataset:
-    """Give what the offline run learnt from, which must fit this run's environment."""
-    learnt_with, spaces = cast(IQLHParams, checkpoint.config.hparams), prepared.setup.spaces
-    is_random = learnt_with.dataset_kind == "random"  # made in the environment of the offline run, be it another
+    """Load the dataset of the offline run, which must fit the environment of this run."""
+    offline_hparams, spaces = cast(IQLHParams, checkpoint.config.hparams), prepared.setup.spaces
+    is_random = offline_hparams.dataset_kind == "random"  # generated in the environment of the offline run
     factory = options.factory_for(checkpoint.config) if is_random else prepared.env_factory
-    dataset = load_transition_dataset(learnt_with, env_factory=factory, allow_entry_points=options.allow_entry_points)
+    dataset = load_transition_dataset(
+        offline_hparams, env_factory=factory, allow_entry_points=options.allow_entry_points
+    )
     if (dataset.spaces.observation, dataset.spaces.action) != (spaces.observation, spaces.action):
         raise CheckpointError(
-            f"{checkpoint.path} learnt from {dataset.spaces.observation} to {dataset.spaces.action}, "
-            f"but the environment has {spaces.observation} and {spaces.action}"
+            f"{checkpoint.path} was trained on {dataset.spaces.observation} and {dataset.spaces.action}, but the "
+            f"environment has {spaces.observation} and {spaces.action}"
         )
     return dataset

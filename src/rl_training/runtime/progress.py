@@ -1,4 +1,4 @@
-"""Progress for people: a live view in a terminal, plain lines elsewhere."""
+"""Show progress: a live view in a terminal, plain lines elsewhere."""
 
 import time
 from datetime import timedelta
@@ -15,7 +15,7 @@ from rl_training.runtime.run import Run
 
 _LIVE_SECONDS = 0.25
 _LINE_SECONDS = 5.0
-_ROUNDS_PER_LOOK = 64  # between looks at the clock; offline a round is several updates, and each is looked at
+_ROUNDS_PER_CHECK = 64  # of the clock; offline a round is several updates, and each one is checked
 
 
 class Progress(Callback):
@@ -27,7 +27,7 @@ class Progress(Callback):
         self._live: Live | None = None
         self._rounds = 0
         self._shown_at = 0.0
-        self._start = (0, 0.0)  # step and time at which this process began
+        self._start = (0, 0.0)  # step and time at which this process started
 
     def on_start(self, run: Run) -> None:
         self._start = (run.step, time.perf_counter())
@@ -40,8 +40,8 @@ class Progress(Callback):
 
     def on_step(self, run: Run) -> None:
         self._rounds += 1
-        rounds_per_look = _ROUNDS_PER_LOOK if run.unit == "env step" else 1
-        if self._rounds % rounds_per_look and run.step < run.config.total_timesteps:
+        rounds_per_check = _ROUNDS_PER_CHECK if run.unit == "env step" else 1
+        if self._rounds % rounds_per_check and run.step < run.config.total_timesteps:
             return
         now = time.perf_counter()
         if now - self._shown_at >= (_LIVE_SECONDS if self._live else _LINE_SECONDS):
@@ -90,6 +90,6 @@ class Progress(Callback):
 
 
 def _shown(metrics: Metrics) -> Metrics:
-    """The loss, or those of the parts that learn; and what held-out data tell, when they have just been asked."""
+    """Return the loss, or the losses of the parts, and the metrics of an evaluation on held-out data, if any."""
     losses = ["loss"] if "loss" in metrics else [name for name in metrics if name.endswith("_loss")]
     return {name: metrics[name] for name in (*losses, *(name for name in metrics if name.startswith("held_out_")))}

@@ -1,4 +1,4 @@
-"""How a run ended: `TrainResult` for whoever asked for it, result.json for whoever looks later."""
+"""How a run ended: `TrainResult` for the caller, result.json in the run folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from rl_training.runtime.run import Run
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """How a run ended and where it lies."""
+    """How a run ended and where its folder is."""
 
     run_dir: Path
     checkpoint: Path
@@ -46,13 +46,13 @@ class TrainResult:
 
 
 def end_run(run: Run) -> TrainResult:
-    """Gather what the run came to; unless it is to be resumed, evaluate it and note that it is finished."""
+    """Collect the result of the run; unless it was interrupted, evaluate it and write result.json."""
     interrupted = run.interrupted and run.step < run.config.total_timesteps
     stop_reason = run.stop_reason if interrupted or not run.interrupted else ""
     path = run.folder.path
-    eval_episodes = _evaluated_at(run.step, path)
+    eval_episodes = _read_evaluation(run.step, path)
     if not (eval_episodes or interrupted):
-        # Stopped between two evaluations. Only the result has this one: a resumed run's log is as if never stopped.
+        # Stopped between two evaluations. Only the result has this one: the log must be as if the run never stopped.
         eval_episodes = evaluate_policy(run)
     result = TrainResult(
         run_dir=path,
@@ -71,8 +71,8 @@ def end_run(run: Run) -> TrainResult:
     return result
 
 
-def _evaluated_at(step: int, path: Path) -> list[EvalEpisode]:
-    """The episodes of the evaluation at `step` in eval.jsonl, be it of this process or of one before."""
+def _read_evaluation(step: int, path: Path) -> list[EvalEpisode]:
+    """Read the episodes of the evaluation at `step` from eval.jsonl; an earlier process may have written them."""
     lines = read_json_lines(path / "eval.jsonl")
     records = [record for record in lines if record["step"] == step and "episode" in record]
     return [EvalEpisode(r["episode"], r["seed"], r["return"], r["length"]) for r in records]

@@ -1,4 +1,4 @@
-"""Where a run goes on: from which checkpoint, with which settings, in which folder, and what becomes of that folder."""
+"""Resume a run: from which checkpoint, with which settings, in which folder, and how that folder is changed."""
 
 import contextlib
 import shutil
@@ -27,12 +27,12 @@ from rl_training.experiment.run_dir import RESULT, create_run_dir, read_result, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """A checkpoint and how the run goes on from it."""
+    """A checkpoint and how the run continues from it."""
 
     checkpoint: Checkpoint
     config: TrainConfig
     run_dir: Path | None  # None: in a new folder
-    ended: bool  # as opposed to died or interrupted
+    ended: bool  # regularly; not killed or interrupted
 
     @property
     def replayable(self) -> bool:
@@ -40,17 +40,17 @@ class ResumePoint:
 
     @property
     def stop_reason(self) -> str:
-        """If it died between its last checkpoint and its result, what ended it then ends it now."""
+        """Why the run ends at once: it was killed between its last checkpoint and its result, and had this reason."""
         return "" if self.ended else str(self.checkpoint.manifest["counters"].get("stop_reason", ""))
 
 
 def is_unsaved_run(path: Path) -> bool:
-    """Tell whether a run began in the folder and died before its first checkpoint."""
+    """Return whether a run started in the folder and was killed before its first checkpoint."""
     return (path / "config.yaml").is_file() and not resumable_names(path / "checkpoints")
 
 
 def find_resume_point(path: Path, *, changes: Mapping[str, Any]) -> ResumePoint:
-    """Say how to go on from a run folder or checkpoint; with an `output_dir` among the changes, in a new folder."""
+    """Find how to continue from a run folder or checkpoint; with an `output_dir` in `changes`, in a new folder."""
     checkpoint = open_checkpoint(find_checkpoint(path))
     if not checkpoint.is_resumable:
         raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation): it cannot be resumed")
@@ -64,13 +64,13 @@ def find_resume_point(path: Path, *, changes: Mapping[str, Any]) -> ResumePoint:
     if checkpoint.step >= config.total_timesteps and ended:
         raise ConfigError(
             f"{path} is finished: {checkpoint.step:,} of {config.total_timesteps:,} steps; "
-            "give a larger --total-timesteps to train on"
+            "give a larger --total-timesteps to continue"
         )
     return ResumePoint(checkpoint=checkpoint, config=config, run_dir=run_dir, ended=ended)
 
 
 def _run_dir_of(checkpoint: Checkpoint) -> Path | None:
-    """The run's folder that a checkpoint lies in; None for one that was saved or copied elsewhere."""
+    """Return the run folder that contains a checkpoint; None if it was saved or copied elsewhere."""
     folder = checkpoint.path.parent
     if folder.name != "checkpoints":  # as for the path "."
         folder = checkpoint.path.resolve().parent
@@ -79,7 +79,7 @@ def _run_dir_of(checkpoint: Checkpoint) -> Path | None:
 
 
 def fork(checkpoint: Checkpoint, config: TrainConfig) -> Path:
-    """Begin a new run folder with the logs, which the run cuts back, the best checkpoint until then, and this one."""
+    """Create a run folder with the logs, which the run truncates, the best checkpoint so far, and this one."""
     path = create_run_dir(config)
     folder = path / "checkpoints"
     old = _run_dir_of(checkpoint)
@@ -97,7 +97,7 @@ def fork(checkpoint: Checkpoint, config: TrainConfig) -> Path:
 
 
 def rewind_run_dir(run_dir: Path, resume_point: ResumePoint) -> None:
-    """Bring a run's folder to the state of the checkpoint from which it continues; refuse to lose a newer one."""
+    """Restore a run folder to the state at its checkpoint; raise if that would delete a newer resumable one."""
     checkpoint = resume_point.checkpoint
     folder = run_dir / "checkpoints"
     newer = [name for name in checkpoint_names(folder) if step_of(name) > checkpoint.step]
@@ -110,24 +110,24 @@ def rewind_run_dir(run_dir: Path, resume_point: ResumePoint) -> None:
                 )
     current = folder / checkpoint_name(checkpoint.step)
     write_pointer(folder, "latest", current.name)
-    if best := _best_before(checkpoint):  # a death may have come between a checkpoint and its pointers
+    if best := _best_before(checkpoint):  # the process may have been killed between a checkpoint and its pointers
         write_pointer(folder, "best", best.name)
     create_run_dir(resume_point.config, run_dir)
     remove_checkpoints(run_dir, newer)
-    if resume_point.ended:  # should this process die at once, the next one is to continue, too
+    if resume_point.ended:  # so that the next process continues, too, if this one is killed at once
         clear_stop_reason(current)
         (run_dir / RESULT).unlink(missing_ok=True)
 
 
 def remove_checkpoints(run_dir: Path, names: Sequence[str]) -> None:
-    """Remove checkpoints that the run will write anew, and the note that it had ended with them."""
+    """Remove checkpoints that the run will write again, and the result of the run that ended with them."""
     for name in names:
         (run_dir / RESULT).unlink(missing_ok=True)
         remove_checkpoint(run_dir / "checkpoints" / name)
 
 
 def _best_before(checkpoint: Checkpoint) -> Path | None:
-    """The checkpoint of the best evaluation until then, if it still lies beside this one."""
+    """Return the checkpoint of the best evaluation so far, if it still exists beside this one."""
     step = checkpoint.manifest["counters"].get("best_step")
     best = checkpoint.path.parent / checkpoint_name(step) if isinstance(step, int) else None
     return best if best is not None and best.is_dir() else None

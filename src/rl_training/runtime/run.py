@@ -1,4 +1,4 @@
-"""`Run`: everything that changes while training, in one place, with its state."""
+"""`Run`: everything that changes during training, in one place, with its state."""
 
 import time
 from collections import deque
@@ -23,24 +23,24 @@ RECENT_EPISODES = 100
 
 @dataclass(kw_only=True)
 class Run:
-    """One training run. Callbacks read it, and end it by giving a `stop_reason`."""
+    """One training run. Callbacks read it, and end it by setting `stop_reason`."""
 
     config: TrainConfig
     streams: Streams
     folder: RunDir
-    env_factory: EnvFactory | None  # None: offline, and nowhere to evaluate
+    env_factory: EnvFactory | None  # None: offline without an environment to evaluate in
     algorithm: Algorithm
     memory: Memory
     collector: Collector | NoCollector
-    spaces: Spaces | None = None  # if there is no environment that could tell them
+    spaces: Spaces | None = None  # of the dataset, if there is no environment
     step: int = 0  # env steps taken; gradient steps if offline
     previous_step: int = 0  # before the latest round of steps
     gradient_step: int = 0
-    mid_step: bool = False  # True while the updates of a step are made: the state is then that of no step
+    mid_step: bool = False  # True during the updates of a step, when the state belongs to no step
     stop_reason: str = ""
-    interrupted: bool = False  # the stop came from a signal: the run has not reached its end
+    interrupted: bool = False  # by a signal, before the end of the run
     best_return: float | None = None
-    best_step: int | None = None  # of the evaluation that gave it
+    best_step: int | None = None  # of the evaluation with this return
     last_metrics: dict[str, Tensor] = field(default_factory=dict)
     recent: deque[Episode] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     num_episodes: int = 0
@@ -54,11 +54,11 @@ class Run:
 
     @property
     def wall_s(self) -> float:
-        """Seconds of training, those before a resume included."""
+        """Seconds of training, including those before a resume."""
         return self._wall_before + time.perf_counter() - self._wall_start
 
     def crossed(self, interval: int) -> bool:
-        """Tell whether the latest round of steps reached or passed a multiple of `interval` (0: never)."""
+        """Return whether the latest round of steps reached or passed a multiple of `interval` (0: never)."""
         return interval > 0 and self.step // interval > self.previous_step // interval
 
     def counters(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Run:
         }
 
     def parts(self) -> dict[str, StateDict]:
-        """The state as a checkpoint keeps it: for acting, for learning on, and the memory."""
+        """Return the parts of a checkpoint: for acting, for further training, and the memory."""
         training = {
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
@@ -87,7 +87,7 @@ class Run:
         return {POLICY: self.algorithm.policy_state_dict(), TRAINING: training, MEMORY: self.memory.state_dict()}
 
     def load(self, counters: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take up the state of a checkpoint; the log files were cut back when the folder was opened."""
+        """Load the state of a checkpoint; the log files were truncated when the folder was opened."""
         training = parts[TRAINING]
         self.algorithm.load_policy_state_dict(parts[POLICY])
         self.algorithm.load_state_dict(training["algorithm"])

@@ -1,6 +1,6 @@
-"""Runs by spec: set up, continue or recall a run in a known folder; several seeds of one config with one summary.
+"""Manage runs: start, resume or read a run in a given folder; run several seeds of one config with one summary.
 
-The same call after an interruption picks up where it stopped: finished seeds are read back, unfinished ones resumed.
+The same call after an interruption continues: finished seeds are read, unfinished ones resumed.
 """
 
 import json
@@ -44,7 +44,7 @@ class Summary:
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean without the lowest and the highest quarter (rounded down: of 5 values, the middle 3 count)."""
+    """Return the mean without the lowest and the highest quarter (rounded down: of 5 values, the middle 3 count)."""
     cut = len(values) // 4
     return fmean(sorted(values)[cut : len(values) - cut])
 
@@ -54,7 +54,7 @@ def summarize(*tasks: Sequence[float], resamples: int | None = None) -> Summary:
 
     The bootstrap is stratified: each resample draws as many seeds of each task as that task has, and pools them
     (Agarwal et al. 2021, Deep reinforcement learning at the edge of the statistical precipice). Its generator has a
-    fixed seed, so that equal scores give equal summaries.
+    fixed seed, so that equal scores have equal summaries.
     """
     pooled = [score for task in tasks for score in task]
     if not pooled:
@@ -75,7 +75,7 @@ def summarize(*tasks: Sequence[float], resamples: int | None = None) -> Summary:
 
 @dataclass(frozen=True, slots=True)
 class SeedsResult:
-    """What several seeds of one config reached; `results` holds the final evaluation's mean per finished seed."""
+    """The scores of several seeds; `results` holds the mean of the final evaluation of each finished seed."""
 
     folder: Path
     results: dict[int, float]
@@ -101,7 +101,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def run_in(folder: Path, config: TrainConfig, options: RunOptions | None = None) -> float | None:
-    """Bring the run of `folder` to its end: start, continue or recall it. Gives its score; None if interrupted."""
+    """Start, resume or read the run of `folder`; return its score, or None if it was interrupted."""
     if (result := read_result(folder)) is None:
         ended = (
             resume(folder, options) if (folder / "config.yaml").is_file() else train(config, options, run_dir=folder)
@@ -116,9 +116,9 @@ def run_in(folder: Path, config: TrainConfig, options: RunOptions | None = None)
 def run_seeds(
     config: TrainConfig, seeds: Sequence[int], *, jobs: int = 1, options: RunOptions | None = None
 ) -> SeedsResult:
-    """Run `config` once per seed below one folder named after the experiment; `jobs` seeds at a time.
+    """Run `config` once per seed, in one folder named after the experiment; `jobs` seeds at a time.
 
-    With several jobs each seed is a process of its own (`rl-training resume`), whose output lies in its `log.txt`.
+    With several jobs each seed runs in its own process (`rl-training resume`), which writes to `log.txt`.
     """
     if not config.env_id:
         raise ConfigError("env_id is empty: seeds are compared by the returns of their evaluations in an environment")
@@ -126,14 +126,14 @@ def run_seeds(
     folder = config.output_dir / f"{config.algo}__{env}__{config.digest()}"
     folders = {seed: folder / f"seed{seed}" for seed in seeds}
     if jobs == 1:
-        results, interrupted = _one_by_one(config, folders, options)
+        results, interrupted = _run_in_turn(config, folders, options)
     elif options is not None and (options.env_factory or options.network or options.callbacks):
         raise ConfigError(
-            "several jobs are processes of their own and cannot take an env factory, network or callbacks"
+            "several jobs run in their own processes, which cannot take an env factory, network or callbacks"
         )
     else:
         allowed = options is not None and options.allow_entry_points
-        results, interrupted = _side_by_side(config, folders, jobs, [ALLOW] if allowed else [])
+        results, interrupted = _run_in_parallel(config, folders, jobs, [ALLOW] if allowed else [])
     outcome = SeedsResult(folder, results, interrupted)
     if outcome.summary is not None:
         record = {"config": config.digest(), "seeds": results, "summary": asdict(outcome.summary)}
@@ -141,7 +141,7 @@ def run_seeds(
     return outcome
 
 
-def _one_by_one(
+def _run_in_turn(
     config: TrainConfig, folders: dict[int, Path], options: RunOptions | None
 ) -> tuple[dict[int, float], bool]:
     results: dict[int, float] = {}
@@ -153,21 +153,30 @@ def _one_by_one(
     return results, False
 
 
-def _side_by_side(
+def _run_in_parallel(
     config: TrainConfig, folders: dict[int, Path], jobs: int, flags: Sequence[str]
 ) -> tuple[dict[int, float], bool]:
-    """Keep `jobs` processes busy; a signal is handed on, so that each saves its run and can be resumed."""
+    """Run the seeds in processes; a signal is passed on to them, so that each saves its run and can be resumed."""
     waiting = [seed for seed, folder in folders.items() if read_result(folder) is None]
     for seed in waiting:
         if not (folders[seed] / "config.yaml").is_file():
             create_run_dir(config.updated(seed=seed).resolved(), folders[seed])
+    _resume_each({seed: folders[seed] for seed in waiting}, jobs, flags)
+    done = {seed: folder for seed, folder in folders.items() if read_result(folder) is not None}
+    scores = {seed: run_in(folder, config) for seed, folder in done.items()}
+    return {seed: score for seed, score in scores.items() if score is not None}, len(done) < len(folders)
+
+
+def _resume_each(folders: dict[int, Path], jobs: int, flags: Sequence[str]) -> None:
+    """Resume the runs in processes, `jobs` at a time; on a signal, end those that run and start no more."""
+    waiting = list(folders)
     running: dict[int, subprocess.Popen[bytes]] = {}
     received: list[int] = []
     with signals_handled(lambda number, frame: received.append(number)):
         while running or (waiting and not received):
             while waiting and len(running) < jobs and not received:
                 seed = waiting.pop(0)
-                running[seed] = _start(folders[seed], flags)
+                running[seed] = _start_process(folders[seed], flags)
             time.sleep(0.05)
             if received:
                 for process in running.values():
@@ -180,12 +189,9 @@ def _side_by_side(
                     for process in running.values():
                         process.terminate()
                     raise TrainingError(f"seed {seed} ended with exit code {code}; see {folders[seed] / 'log.txt'}")
-    done = {seed: folder for seed, folder in folders.items() if read_result(folder) is not None}
-    scores = {seed: run_in(folder, config) for seed, folder in done.items()}
-    return {seed: score for seed, score in scores.items() if score is not None}, len(done) < len(folders)
 
 
-def _start(folder: Path, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
+def _start_process(folder: Path, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
     with (folder / "log.txt").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "rl_training", "resume", str(folder), *flags],
@@ -193,5 +199,5 @@ def _start(folder: Path, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
             stdout=log,
             stderr=log,
             env={**os.environ, "OMP_NUM_THREADS": "1"},  # as many processes as cores leave one thread each
-            start_new_session=True,  # a Ctrl-C reaches the children once, through us
+            start_new_session=True,  # Ctrl-C reaches the children once, through this process
         )

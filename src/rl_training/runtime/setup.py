@@ -1,4 +1,4 @@
-"""From a config to what learns: everything is built and checked here, before anything is written."""
+"""Build everything that a config describes, and check it, before anything is written."""
 
 import contextlib
 import logging
@@ -35,7 +35,7 @@ log = logging.getLogger("rl_training")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What Python users may bring that a config file cannot hold."""
+    """What Python users may pass that a config file cannot hold."""
 
     env_factory: EnvFactory | None = None  # in place of gym.make(env_id)
     network: nn.Module | None = None  # in place of the algorithm's own
@@ -44,7 +44,7 @@ class RunOptions:
     allow_entry_points: bool = False  # read a dataset although its metadata name code that is not known here
 
     def factory_for(self, config: TrainConfig) -> EnvFactory | None:
-        """Give what makes the run's environments; None if it has none, which only offline algorithms may."""
+        """Return the function that builds the environments of the run; None if it has none (offline only)."""
         if self.env_factory is None and not config.env_id:
             return None
         return self.env_factory or make_env_factory(config.env_id, config.env_kwargs)
@@ -52,7 +52,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRun:
-    """What learns, what it learns from, and the settings that both were built with."""
+    """The algorithm, its memory, and the settings that both were built with."""
 
     config: TrainConfig
     env_factory: EnvFactory | None
@@ -62,7 +62,7 @@ class PreparedRun:
 
 
 def resolve(config: TrainConfig) -> TrainConfig:
-    """Fill in everything that "auto" and defaults leave open: the result repeats the run."""
+    """Fill in everything that "auto" and defaults leave open, so that the result can repeat the run."""
     device = resolve_device(config.device)
     worth_compiling = config.total_updates >= config.spec.min_updates_to_compile
     mode = resolve_acceleration(config.acceleration, device_type=device.type, worth_compiling=worth_compiling)
@@ -79,21 +79,21 @@ def resolve_device(name: str) -> torch.device:
 
 
 def env_factory_of(config: TrainConfig, options: RunOptions) -> EnvFactory:
-    """Give what makes the environments in which a policy is to be evaluated, or refuse."""
+    """Return the function that builds the environments for an evaluation; raise `ConfigError` if there is none."""
     factory = options.factory_for(config)
     if factory is None:
         raise ConfigError(
-            "env_id is empty: there is no environment to evaluate in; eval.jsonl in the run's folder, and "
-            "`rl-training evaluate`, say what held-out data tell"
+            "env_id is empty: there is no environment to evaluate in; eval.jsonl in the run folder and "
+            "`rl-training evaluate` show the evaluation on held-out data"
         )
     return factory
 
 
 def prepare_run(config: TrainConfig, options: RunOptions, factory: EnvFactory | None) -> PreparedRun:
-    """Build algorithm and memory, or refuse: spaces, a dataset, a network or a buffer that will not do."""
+    """Build algorithm and memory; raise for spaces, a dataset, a network or a buffer that cannot be used."""
     if factory is not None:
         check_backend(factory, config.execution_backend)
-        setup = make_setup(config, factory, options.network)  # before a dataset is made or read for nothing
+        setup = make_setup(config, factory, options.network)  # first, so that no dataset is generated or read in vain
     choice = dataset_choice(config.hparams)
     if choice is not None:
         dataset, held_out = _load_dataset(choice, options, factory)
@@ -107,7 +107,7 @@ def prepare_run(config: TrainConfig, options: RunOptions, factory: EnvFactory | 
 def _load_dataset(
     choice: DatasetChoice, options: RunOptions, factory: EnvFactory | None
 ) -> tuple[TransitionDataset, TransitionDataset | None]:
-    """Give what a run learns from besides its environment, if it has one, and what is held out, if anything is."""
+    """Load the dataset of a run; return the part to learn from and the held-out part, if there is one."""
     dataset = load_transition_dataset(
         choice, env_factory=factory, allow_entry_points=options.allow_entry_points, prefix=choice.prefix
     )
@@ -121,9 +121,9 @@ def make_setup(
     *,
     spaces: Spaces | None = None,
 ) -> Setup[Any]:
-    """Note what building an algorithm needs to know; refuse an environment that it cannot handle.
+    """Collect what building an algorithm needs; raise for an environment that it cannot handle.
 
-    `spaces`: those of a dataset, where there is no environment that could tell them.
+    `spaces`: those of a dataset, if there is no environment.
     """
     if factory is not None:
         spaces = spaces_of(factory)
@@ -131,7 +131,7 @@ def make_setup(
     check_spaces(config.spec, spaces, config.env_id or "the dataset")
     if spaces.action_mask and not config.spec.action_masks:
         log.warning(
-            "%s gives action masks, but %s does not use them: it may choose any action", config.env_id, config.algo
+            "%s has action masks, but %s does not use them: it may choose any action", config.env_id, config.algo
         )
     return Setup(
         spaces=spaces,
@@ -149,20 +149,20 @@ def make_setup(
 
 
 def spaces_of(factory: EnvFactory) -> Spaces:
-    """Look at one environment of the factory's."""
+    """Return the spaces of one environment of the factory, and whether it has action masks."""
     with contextlib.closing(SyncEnvs(factory)) as envs:
         _, (info,) = envs.reset([0], [0])
-        gives_masks = "action_mask" in info
-        if gives_masks:
+        has_masks = "action_mask" in info
+        if has_masks:
             try:
                 MaskReader(envs.action_space).read(info)
             except ValueError as problem:
                 raise EnvError(f"env 0 gave {problem} at the reset with seed 0") from None
-        return Spaces(envs.observation_space, envs.action_space, gives_masks)
+        return Spaces(envs.observation_space, envs.action_space, has_masks)
 
 
 def make_collector(prepared: PreparedRun, *, replayable: bool, crash_dir: Path) -> Collector | NoCollector:
-    """Make the environments in which the run takes its steps, if it takes any."""
+    """Build the collector with the environments of the run, if it takes any env steps."""
     config = prepared.config
     if prepared.env_factory is None or config.spec.loop == "offline":
         return NoCollector()
@@ -183,17 +183,19 @@ def make_collector(prepared: PreparedRun, *, replayable: bool, crash_dir: Path) 
 
 
 def saved_spaces(checkpoint: Checkpoint) -> Spaces:
-    """Give the spaces of a run without an environment, which its checkpoints hold."""
+    """Return the spaces of a run without an environment, which its checkpoints hold."""
     text = checkpoint.manifest["counters"].get("spaces")
     spaces, _ = metadata_from_text(text, str(checkpoint.path), allow_entry_points=False) if text else (None, "")
     if spaces is None:
-        raise CheckpointError(f"{checkpoint.path} does not say what it observes and does, and its env_id is empty")
+        raise CheckpointError(
+            f"{checkpoint.path} holds neither the spaces of its observations and actions nor an env_id"
+        )
     return spaces
 
 
 @contextlib.contextmanager
 def torch_settings(config: TrainConfig) -> Iterator[None]:
-    """Set what holds for all of PyTorch as the run wants it, for a while: CPU threads, precision of products."""
+    """Apply the global PyTorch settings of the run while the block runs: CPU threads, precision of matmuls."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(config.threads)
     torch.set_float32_matmul_precision(config.matmul_precision)
@@ -204,21 +206,21 @@ def torch_settings(config: TrainConfig) -> Iterator[None]:
         torch.set_float32_matmul_precision(precision)
 
 
-def for_acting(config: TrainConfig) -> TrainConfig:
-    """Give the config of a saved run as it holds on this machine, where nothing is learnt."""
+def config_for_acting(config: TrainConfig) -> TrainConfig:
+    """Return the config of a saved run for acting on this machine: an available device, no compilation."""
     return config.updated(device=config.device if torch.cuda.is_available() else "cpu", acceleration="eager")
 
 
 def load_policy(
     path: str | Path, options: RunOptions | None = None, *, pointer: str = "latest", streams: Streams | None = None
 ) -> tuple[Checkpoint, Algorithm]:
-    """Build the algorithm of a checkpoint and give it the trained policy; the memory is not read.
+    """Build the algorithm of a checkpoint and load the trained policy; the memory is not read.
 
-    `streams`: what it draws from where it acts by chance, in place of the run's.
+    `streams`: for its random numbers when it acts, in place of those of the run.
     """
     options = options or RunOptions()
     checkpoint = open_checkpoint(find_checkpoint(path, pointer), parts=(POLICY,))
-    here = for_acting(checkpoint.config)
+    here = config_for_acting(checkpoint.config)
     factory = options.factory_for(here)
     setup = make_setup(here, factory, options.network, spaces=None if factory is not None else saved_spaces(checkpoint))
     algorithm = here.spec.build_algorithm(replace(setup, streams=streams) if streams is not None else setup)

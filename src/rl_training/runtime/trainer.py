@@ -50,14 +50,14 @@ log = logging.getLogger("rl_training")
 
 
 def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Path | None = None) -> TrainResult:
-    """Train from the beginning in a new run folder (or in `run_dir`)."""
+    """Train from the start in a new run folder (or in `run_dir`)."""
     options = options or RunOptions()
     config = resolve(config)
     if run_dir is not None and resumable_names(run_dir / "checkpoints"):
         raise ConfigError(f"{run_dir} holds a run already: resume it, or train in another folder")
     factory = options.factory_for(config)
     replayable = _is_replayable(config, factory)
-    prepared = prepare_run(config, options, factory)  # what is refused leaves no folder behind
+    prepared = prepare_run(config, options, factory)  # before the folder is created: an error leaves none
     config.spec.begin_run(prepared, options)
     path = create_run_dir(config, run_dir)
     with locked(path):
@@ -73,18 +73,18 @@ def resume(
     total_timesteps: int | None = None,
     output_dir: Path | None = None,
 ) -> TrainResult:
-    """Continue a run from its newest checkpoint, or a copy of it below `output_dir`, exactly as if never stopped.
+    """Continue a run from its newest checkpoint, or a copy of it in `output_dir`, exactly as if never stopped.
 
-    `total_timesteps` lengthens the run. A run that died before its first checkpoint begins again from its config; one
-    that died after its last step is only brought to its end. A checkpoint that lies in no run folder, such as
-    `agent.save` makes, continues in a new one.
+    `total_timesteps` extends the run. A run that was killed before its first checkpoint starts again from its config;
+    one that was killed after its last step only finishes. A checkpoint outside of a run folder, such as one of
+    `agent.save`, continues in a new one.
     """
     options = options or RunOptions()
     path = Path(path)
     changes = {"total_timesteps": total_timesteps, "output_dir": output_dir}
     changes = {name: value for name, value in changes.items() if value is not None}
     if is_unsaved_run(path):
-        log.warning("%s holds no checkpoint yet: the run begins again from its config", path)
+        log.warning("%s holds no checkpoint yet: the run starts again from its config", path)
         return train(read_run_config(path).updated(**changes), options, run_dir=None if output_dir else path)
     resume_point = find_resume_point(path, changes=changes)
     config = resume_point.config
@@ -98,7 +98,7 @@ def resume(
 
 
 def _is_replayable(config: TrainConfig, factory: EnvFactory | None) -> bool:
-    """Find out whether the envs of the run, if it steps any, can be brought back exactly."""
+    """Check whether the envs of the run, if it steps any, can be restored exactly by replay."""
     if factory is None or config.spec.loop == "offline":
         return True
     return config.execution_backend != "envpool" and check_replay(factory, Streams(config.seed).integer("replay_check"))
@@ -111,7 +111,7 @@ def _run(
     options: RunOptions,
     resume_point: ResumePoint | None = None,
 ) -> TrainResult:
-    """Begin the run, or take it up, and bring it to its end."""
+    """Start the run, or load its state, and train to the end."""
     checkpoint = resume_point.checkpoint if resume_point else None
     training = checkpoint.load(TRAINING) if checkpoint else {}
     folder = RunDir(path, training.get("log_positions"))
@@ -159,18 +159,18 @@ def _loop(run: Run, options: RunOptions) -> None:
             callback.on_start(run)
             started.append(callback)
         LOOPS[run.config.spec.loop](run, run.config.hparams, callbacks)
-        checkpointing.save(run)  # a signal may have come after the last callback had its turn
+        checkpointing.save(run)  # a signal may have come after the last callback
     except Exception as error:
         _save_after_error(run, error, checkpointing)
         raise
     finally:
-        with contextlib.ExitStack() as stack:  # one that fails does not keep the others from ending
+        with contextlib.ExitStack() as stack:  # calls all of them, even if one fails
             for callback in reversed(started):
                 stack.callback(callback.on_end, run)
 
 
 def _save_after_error(run: Run, error: Exception, checkpointing: Checkpointing) -> None:
-    """After an error: leave its traceback in the run folder and save the run as it was, if it can be continued."""
+    """Write the traceback of an error to the run folder and save the run, if it can continue from there."""
     with contextlib.suppress(OSError):
         run.folder.crash.mkdir(exist_ok=True)
         (run.folder.crash / "traceback.txt").write_text("".join(traceback.format_exception(error)), encoding="utf-8")
@@ -178,7 +178,7 @@ def _save_after_error(run: Run, error: Exception, checkpointing: Checkpointing) 
         return
     if run.mid_step:
         log.warning(
-            "the error came in the middle of step %d, which is not saved; earlier checkpoints are whole", run.step
+            "the error came in the middle of step %d, which is not saved; earlier checkpoints are complete", run.step
         )
         return
     try:

@@ -1,0 +1,128 @@
+"""`rl-training train` and `rl-training resume`."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rl_training.commands.evaluate import describe_held_out, describe_returns
+from rl_training.commands.messages import command_line, reports_errors, show
+from rl_training.commands.options import AllowEntryPoints, Debug, Overrides, Quiet, RunPath, TotalTimesteps
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import TrainConfig, load_config
+
+if TYPE_CHECKING:
+    from rl_training.runtime.seed_runs import SeedsResult
+    from rl_training.runtime.trainer import RunOptions, TrainResult
+
+ConfigFile = Annotated[
+    str,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="YAML file; the files that `list` shows work from any folder.",
+    ),
+]
+
+
+@reports_errors
+def train(
+    config: ConfigFile,
+    settings: Overrides = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the run; overrides the file.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="LIST", help='Several runs, such as "0-4" or "0,2,5", with one summary.')
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="With --seeds: number of parallel runs.")] = 1,
+    total_timesteps: TotalTimesteps = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder in which the run folder is created.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help='"auto", "cpu", "cuda" or "cuda:N".')] = None,
+    allow_entry_points: AllowEntryPoints = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train from a config file, evaluate and save. Ctrl-C saves first; `resume` then continues exactly."""
+    flags = {"seed": seed, "total_timesteps": total_timesteps, "output_dir": output_dir, "device": device}
+    as_settings = [f"{name}={json.dumps(value, default=str)}" for name, value in flags.items() if value is not None]
+    loaded = load_config(config, [*(settings or []), *as_settings])
+    if seeds is None and jobs > 1:
+        raise ConfigError("--jobs runs several seeds in parallel: give --seeds too")
+    if seeds is not None and seed is not None:
+        raise ConfigError("give --seed or --seeds, not both")
+    from rl_training.runtime.trainer import RunOptions
+    from rl_training.runtime.trainer import train as run_training
+
+    options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points)
+    if seeds is not None:
+        _train_seeds(loaded, seeds, jobs, options)
+    else:
+        _show_result(run_training(loaded, options))
+
+
+def _train_seeds(config: TrainConfig, seeds: str, jobs: int, options: "RunOptions") -> None:
+    from rl_training.runtime.seed_runs import EXIT_INTERRUPTED, parse_seeds, run_seeds
+
+    result: SeedsResult = run_seeds(config, parse_seeds(seeds), jobs=jobs, options=options)
+    rows = [(f"seed {seed}", f"{score:.1f}") for seed, score in sorted(result.results.items())]
+    if result.summary is not None:
+        rows.append(("all seeds", str(result.summary)))
+    rows.append(("folder", str(result.folder)))
+    if result.interrupted:
+        rows.append(("continue", "the same command again; finished seeds are not run twice"))
+    show(rows)
+    if result.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+@reports_errors
+def resume(
+    path: RunPath,
+    total_timesteps: TotalTimesteps = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Continue in a new run folder in DIR; the old one stays.")
+    ] = None,
+    allow_entry_points: AllowEntryPoints = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Continue a run from its newest checkpoint, exactly as if it had never stopped."""
+    from rl_training.runtime.trainer import RunOptions
+    from rl_training.runtime.trainer import resume as resume_training
+
+    options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points)
+    _show_result(resume_training(path, options, total_timesteps=total_timesteps, output_dir=output_dir))
+
+
+def _show_result(result: "TrainResult") -> None:
+    """Show how training ended and which commands come next."""
+    from rl_training.experiment.run_dir import read_run_config
+    from rl_training.runtime.seed_runs import EXIT_INTERRUPTED
+
+    wall = f"{result.wall_s:.1f} s" if result.wall_s < 60 else str(timedelta(seconds=round(result.wall_s)))
+    is_offline = read_run_config(result.run_dir).spec.loop == "offline"
+    updates = "" if is_offline else f"{result.gradient_step:,} gradient steps; "
+    rows = []
+    if result.eval_episodes:
+        rows.append(("evaluation", describe_returns(result.eval_episodes)))
+    prefix = "held_out_"
+    held_out = {name.removeprefix(prefix): x for name, x in result.metrics.items() if name.startswith(prefix)}
+    if held_out:
+        rows.append(("held out", describe_held_out(held_out)))
+    rows += [
+        ("gradient steps" if is_offline else "steps", f"{result.step:,} ({updates}{result.stop_reason})"),
+        ("wall time", f"{wall} ({result.step / max(result.wall_s, 1e-9):,.0f} steps/s)"),
+        ("run folder", str(result.run_dir)),
+        ("evaluate it", command_line("evaluate", result.run_dir)),
+    ]
+    if result.interrupted:
+        rows.append(("resume it", command_line("resume", result.run_dir)))
+    else:
+        rows.append(("train on", command_line("resume", result.run_dir, "--total-timesteps", 2 * result.step)))
+    show(rows)
+    if result.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)

@@ -1,0 +1,191 @@
+"""One environment of a group: its spaces as arrays, the checks on what it returns, its replay and its own state."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.wrappers import FrameStackObservation, OrderEnforcing, PassiveEnvChecker, TimeLimit
+
+from rl_training.core.frame_space import FrameStackSpace
+from rl_training.envs.dict_obs import PackedDictObs
+from rl_training.errors import EnvError, SpaceError
+
+Env = gym.Env[Any, Any]
+EnvState = dict[str, np.ndarray]
+
+# Keys added to the state that an env returns: the counts of its time limits, and the number of steps of its episode.
+ELAPSED_STEPS_KEY = "rl_training/elapsed_steps"
+NUM_STEPS_KEY = "rl_training/num_steps"
+
+# Wrappers that keep nothing of an episode except what `EnvSlot` restores itself.
+STATELESS_WRAPPERS = (TimeLimit, OrderEnforcing, PassiveEnvChecker, PackedDictObs)
+
+
+class ReplayDivergedError(EnvError):
+    """A replayed episode ended before its last action: the environment is not repeatable."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpace:
+    """The array that one element of a gymnasium space is stored in."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    text: str  # the space as it prints, for messages
+
+    @classmethod
+    def of(cls, space: gym.Space[Any], role: str) -> "ArraySpace":
+        shape, dtype = space.shape, space.dtype
+        if shape is None or dtype is None or np.dtype(dtype).kind not in "biuf":
+            raise SpaceError(f"the {role} space must be one array of numbers, but it is {space}")
+        return cls(shape=tuple(shape), dtype=np.dtype(dtype), text=str(space))
+
+    def check(self, obs: object) -> None:
+        """Raise for an observation that the space does not declare: another shape, or floats for integers."""
+        found = np.asarray(obs)
+        if found.shape != self.shape:
+            raise EnvError(self.wrong_shape(found.shape))
+        if found.dtype.kind != self.dtype.kind and not {found.dtype.kind, self.dtype.kind} <= {"i", "u"}:
+            raise EnvError(
+                f"returned an observation of dtype {found.dtype}, but its observation space {self.text} "
+                f"declares {self.dtype}"
+            )
+
+    def wrong_shape(self, found: tuple[int, ...]) -> str:
+        return (
+            f"returned an observation of shape {found}, but its observation space {self.text} declares "
+            f"shape {self.shape}"
+        )
+
+    def cast_actions(self, actions: np.ndarray, count: int) -> np.ndarray:
+        """Copy `actions`, (count, *shape), to the dtype of the space; a copy, because an env may keep its row."""
+        if actions.shape != (count, *self.shape):
+            raise ValueError(f"actions must have shape {(count, *self.shape)}, got {actions.shape}")
+        return actions.astype(self.dtype, casting="same_kind")
+
+
+def check_env(env: object) -> Env:
+    """Raise for what a factory must not return; pack Dict observations into one array; recognise stacked frames."""
+    if isinstance(env, gym.vector.VectorEnv):
+        raise EnvError(
+            f"came from a factory that returned the vector environment {env!r}; it must return a single "
+            "environment, and num_envs says how many there are,"
+        )
+    if not isinstance(env, gym.Env):
+        raise EnvError(f"came from a factory that returned {type(env).__name__} {env!r}, not a gymnasium.Env,")
+    if not isinstance(env.observation_space, gym.spaces.Dict):
+        _declare_stacked_frames(env)
+        return env
+    try:
+        return PackedDictObs(env)
+    except SpaceError:
+        env.close()
+        raise
+
+
+def _declare_stacked_frames(env: Env) -> None:
+    """Declare grey frames that Gymnasium's own wrapper stacks as a frame stack."""
+    space, wrapper = env.observation_space, env
+    if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3 or space.low.any():
+        return
+    shape, high = space.shape, int(space.high.max())
+    # Outer wrappers that keep its space keep its observations, too; if one does not, only memory is lost.
+    while isinstance(wrapper, gym.Wrapper) and wrapper.observation_space is space:
+        if isinstance(wrapper, FrameStackObservation):
+            env.observation_space = FrameStackSpace(wrapper.stack_size, shape, high=high)
+            return
+        wrapper = wrapper.env
+
+
+class EnvSlot:
+    """One environment of a group, with checks on what it returns. Used in this process and inside the workers."""
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+        self._unpacked = env.env if isinstance(env, PackedDictObs) else env  # as the factory returned it
+        self.observations = ArraySpace.of(env.observation_space, "observation")
+        self.actions = ArraySpace.of(env.action_space, "action")
+
+    def check_spaces(self, observations: ArraySpace, actions: ArraySpace) -> None:
+        """Raise for an env whose spaces are not those of the group."""
+        if (self.observations, self.actions) != (observations, actions):
+            raise EnvError(
+                f"has the spaces {self.observations.text} and {self.actions.text}, but the group has "
+                f"{observations.text} and {actions.text}; the env factory must always return the same kind"
+            )
+
+    def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed)
+        self.observations.check(obs)
+        return obs, info
+
+    def replay(
+        self, seed: int, actions: np.ndarray, report_progress: Callable[[], None] | None = None
+    ) -> tuple[np.ndarray, bool]:
+        """Return the observation after `actions` and whether the last of them ended the episode."""
+        obs, _ = self.reset(seed)
+        ended = False
+        if len(actions) > 0:  # without actions there is no row to check the shape of
+            actions = self.actions.cast_actions(actions, len(actions))
+        for number, action in enumerate(actions, start=1):
+            obs, _, terminated, truncated, _ = self.env.step(action)
+            ended = bool(terminated or truncated)
+            if ended and number < len(actions):
+                raise ReplayDivergedError(f"ended its episode at step {number} of {len(actions)} replayed steps")
+            if report_progress is not None:
+                report_progress()
+        self.observations.check(obs)
+        return np.array(obs, dtype=self.observations.dtype), ended
+
+    def get_state(self) -> EnvState | None:
+        holder = self._state_holder()
+        if holder is None:
+            return None
+        state = holder.get_state()
+        if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
+            return None  # this env means something else by get_state
+        arrays = {key: np.array(value) for key, value in state.items()}
+        if any(array.dtype.kind not in "biufc" for array in arrays.values()):
+            return None
+        elapsed = [limit._elapsed_steps or 0 for limit in self._time_limits()]
+        return arrays if holder is self._unpacked else arrays | {ELAPSED_STEPS_KEY: np.array(elapsed, dtype=np.int64)}
+
+    def set_state(self, state: EnvState) -> np.ndarray | None:
+        holder = self._state_holder()
+        if holder is None:
+            raise EnvError("has no get_state and set_state")
+        own = {key: value.copy() for key, value in state.items() if key not in (ELAPSED_STEPS_KEY, NUM_STEPS_KEY)}
+        obs = holder.set_state(own)
+        if holder is not self._unpacked:
+            for limit, elapsed in zip(self._time_limits(), state[ELAPSED_STEPS_KEY], strict=True):
+                limit._elapsed_steps = int(elapsed)
+        if obs is None:
+            return None
+        if isinstance(self.env, PackedDictObs):
+            obs = self.env.pack(obs)
+        self.observations.check(obs)
+        return np.array(obs, dtype=self.observations.dtype)
+
+    def _state_holder(self) -> Any:
+        """Return the outermost env if it offers its state, else the innermost, else None.
+
+        The state of the innermost env is enough only if no wrapper keeps more than what is restored here: a frame
+        stack, for example, would silently keep the frames of another episode.
+        """
+        stateless = all(isinstance(wrapper, STATELESS_WRAPPERS) for wrapper in self._wrappers())
+        candidates = [self._unpacked, self._unpacked.unwrapped] if stateless else [self._unpacked]
+        for env in candidates:
+            if callable(getattr(env, "get_state", None)) and callable(getattr(env, "set_state", None)):
+                return env
+        return None
+
+    def _wrappers(self) -> Iterator[gym.Wrapper[Any, Any, Any, Any]]:
+        env: Env = self.env
+        while isinstance(env, gym.Wrapper):
+            yield env
+            env = env.env
+
+    def _time_limits(self) -> list[Any]:
+        return [wrapper for wrapper in self._wrappers() if isinstance(wrapper, TimeLimit)]

@@ -1,0 +1,176 @@
+"""The process of one environment, and the memory that it shares with its parent, `workers.AsyncEnvs`."""
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import RawArray
+from typing import IO, Any
+
+import numpy as np
+
+from rl_training.envs.episode_tracker import describe, format_traceback
+from rl_training.envs.slot import ArraySpace, Env, EnvSlot, ReplayDivergedError, check_env
+from rl_training.errors import EnvError
+
+STEP = b"step"  # the one command that is not pickled: its values are in shared memory
+PARENT_CHECK_SECONDS = 0.5  # how often a worker checks that its parent is alive
+HEARTBEAT_SECONDS = 0.2  # how often a worker reports that it is busy with a long replay
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a worker sends after a command, unless it is a step without an info."""
+
+    value: Any = None
+    error: str = ""  # what the environment did, for the message
+    traceback_text: str = ""
+    diverged: bool = False  # a replay that ended early
+    busy: bool = False  # a sign of life during a long replay: the reply follows
+
+
+NO_INFO = Reply({})
+
+
+class SharedArrays:
+    """The arrays that parent and workers exchange at each step, one row per env."""
+
+    def __init__(self, num_envs: int, observations: ArraySpace, actions: ArraySpace) -> None:
+        self._layout = {
+            "obs": ((num_envs, *observations.shape), observations.dtype),
+            "actions": ((num_envs, *actions.shape), actions.dtype),
+            "rewards": ((num_envs,), np.dtype(np.float64)),
+            "terminated": ((num_envs,), np.dtype(np.bool_)),
+            "truncated": ((num_envs,), np.dtype(np.bool_)),
+        }
+        # The file of a RawArray is unlinked before it is used: there is nothing to clean up.
+        self._memory = {
+            name: RawArray("b", max(int(np.prod(shape)) * dtype.itemsize, 1))
+            for name, (shape, dtype) in self._layout.items()
+        }
+
+    def view(self, name: str) -> np.ndarray:
+        shape, dtype = self._layout[name]
+        return np.frombuffer(self._memory[name], dtype, count=int(np.prod(shape))).reshape(shape)
+
+
+def run_worker(
+    index: int,
+    connection: Connection,
+    *,
+    factory: Callable[[], Env],
+    shared: SharedArrays,
+    spaces: tuple[ArraySpace, ArraySpace],
+    inherited: Sequence[Connection],
+    dump: IO[bytes] | None,
+    parent_pid: int,
+) -> None:
+    """Serve one environment until the parent sends `close` or is gone."""
+    for other in inherited:
+        other.close()
+    _leave_signals_to_parent()
+    threading.Thread(target=_exit_with_parent, args=(parent_pid,), daemon=True).start()
+    if dump is not None:
+        faulthandler.enable(dump)  # a segmentation fault writes its traceback where the parent reads it
+        faulthandler.register(signal.SIGUSR1, dump)  # and so does a hang, when the parent asks
+    try:
+        slot = EnvSlot(check_env(factory()))
+        slot.check_spaces(*spaces)
+        connection.send(Reply())
+    except Exception as cause:
+        connection.send(_failure(cause))
+        return
+    try:
+        _serve(index, slot, connection, shared)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone or has given up on this group
+    finally:
+        with contextlib.suppress(Exception):
+            slot.env.close()
+
+
+def _leave_signals_to_parent() -> None:
+    """Ignore the signals that the parent handles: Ctrl-C and SIGTERM of a batch system reach all processes of a run.
+
+    The parent may take one more step and save; workers end when it closes them.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if number in (signal.SIGINT, signal.SIGTERM) or callable(signal.getsignal(number)):
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_IGN)
+
+
+def _exit_with_parent(parent_pid: int) -> None:
+    # Watching the pipe is not enough: processes forked later hold copies of the parent's end.
+    while os.getppid() == parent_pid:
+        time.sleep(PARENT_CHECK_SECONDS)
+    os._exit(1)
+
+
+def _serve(index: int, slot: EnvSlot, connection: Connection, shared: SharedArrays) -> None:
+    obs_row = shared.view("obs")[index : index + 1]
+    step = _make_step(index, slot, shared)
+    heartbeat = time.monotonic()
+
+    def report_progress() -> None:
+        nonlocal heartbeat
+        if time.monotonic() - heartbeat > HEARTBEAT_SECONDS:
+            heartbeat = time.monotonic()
+            connection.send(Reply(busy=True))
+
+    while True:
+        command = connection.recv_bytes()
+        try:
+            if command == STEP:
+                info = step()
+                reply = pickle.dumps(Reply(info)) if info else b""
+            else:
+                name, arguments = pickle.loads(command)
+                if name == "close":
+                    return
+                value: Any
+                if name == "reset":
+                    obs_row[0], value = slot.reset(*arguments)
+                elif name == "replay":
+                    value = slot.replay(arguments[0], arguments[1], report_progress)
+                else:
+                    value = getattr(slot, name)(*arguments)
+                reply = pickle.dumps(Reply(value))
+        except Exception as cause:
+            reply = pickle.dumps(_failure(cause))
+        connection.send_bytes(reply)
+
+
+def _make_step(index: int, slot: EnvSlot, shared: SharedArrays) -> Callable[[], dict[str, Any]]:
+    env, space = slot.env, slot.observations
+    obs_rows, action_rows = shared.view("obs"), shared.view("actions")
+    rewards, terminations, truncations = (shared.view(name) for name in ("rewards", "terminated", "truncated"))
+
+    def step() -> dict[str, Any]:
+        # A copy: the env may keep its action, and the next step overwrites the row.
+        obs, reward, terminated, truncated, info = env.step(action_rows[index].copy())
+        if np.shape(obs) != space.shape:
+            raise EnvError(space.wrong_shape(np.shape(obs)))
+        obs_rows[index] = obs
+        rewards[index] = reward
+        terminations[index] = terminated
+        truncations[index] = truncated
+        return info
+
+    return step
+
+
+def _failure(cause: Exception) -> Reply:
+    return Reply(
+        error=describe(cause),
+        traceback_text=format_traceback(cause),
+        diverged=isinstance(cause, ReplayDivergedError),
+    )
