@@ -57,6 +57,7 @@ def score_entry(lines: list[Line]) -> dict[str, Any]:
         "env_id": row.env_id,
         "budget": row.steps,
         "target": row.target,
+        "threshold": row.threshold,
         "published": dict(row.published),
         "contenders": summarize_scores(lines, row),
     }
