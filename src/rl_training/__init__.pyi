@@ -22,7 +22,7 @@ from rl_training.runtime.trainer import resume as resume
 from rl_training.runtime.trainer import train as train
 
 class DQN(ManagedAlgorithm):
-    """Deep Q-learning with replay and a target network.
+    """Deep Q-learning with a replay buffer and a target network.
 
     Mnih et al. 2015, Human-level control through deep reinforcement learning.
 
@@ -36,7 +36,7 @@ class DQN(ManagedAlgorithm):
     algo_name: ClassVar[str] = "dqn"
 
 class DoubleDQN(ManagedAlgorithm):
-    """DQN whose online network picks the target's action.
+    """DQN whose online network selects the action in the target.
 
     van Hasselt et al. 2016, Deep reinforcement learning with double Q-learning.
 
@@ -50,7 +50,7 @@ class DoubleDQN(ManagedAlgorithm):
     algo_name: ClassVar[str] = "double_dqn"
 
 class DuelingDQN(ManagedAlgorithm):
-    """Double DQN with streams for the state's value and the actions' advantages.
+    """Double DQN with separate streams for state value and action advantages.
 
     Wang et al. 2016, Dueling network architectures for deep reinforcement learning.
 
@@ -64,7 +64,7 @@ class DuelingDQN(ManagedAlgorithm):
     algo_name: ClassVar[str] = "dueling_dqn"
 
 class NoisyDQN(ManagedAlgorithm):
-    """DQN that explores by noise on its weights.
+    """DQN that explores by learned noise on its weights.
 
     Fortunato et al. 2018, Noisy networks for exploration.
 
@@ -78,7 +78,7 @@ class NoisyDQN(ManagedAlgorithm):
     algo_name: ClassVar[str] = "noisy_dqn"
 
 class PrioritizedDQN(ManagedAlgorithm):
-    """DQN that replays transitions by their TD error.
+    """DQN that samples transitions by their TD error.
 
     Schaul et al. 2016, Prioritized experience replay.
 
@@ -92,7 +92,7 @@ class PrioritizedDQN(ManagedAlgorithm):
     algo_name: ClassVar[str] = "prioritized_dqn"
 
 class NStepDQN(ManagedAlgorithm):
-    """DQN with returns over three steps.
+    """DQN with three-step returns.
 
     Sutton 1988, Learning to predict by the methods of temporal differences.
 
@@ -106,7 +106,7 @@ class NStepDQN(ManagedAlgorithm):
     algo_name: ClassVar[str] = "n_step_dqn"
 
 class C51DQN(ManagedAlgorithm):
-    """The return's distribution as probabilities of fixed atoms.
+    """Distributional DQN: probabilities of fixed returns (atoms).
 
     Bellemare et al. 2017, A distributional perspective on reinforcement learning.
 
@@ -134,7 +134,7 @@ class RainbowDQN(ManagedAlgorithm):
     algo_name: ClassVar[str] = "rainbow_dqn"
 
 class QRDQN(ManagedAlgorithm):
-    """The return's distribution as quantiles, learnt by quantile regression.
+    """Distributional DQN: quantiles of the return, by quantile regression.
 
     Dabney et al. 2018, Distributional reinforcement learning with quantile regression.
 
@@ -148,7 +148,7 @@ class QRDQN(ManagedAlgorithm):
     algo_name: ClassVar[str] = "qr_dqn"
 
 class IQN(ManagedAlgorithm):
-    """The return's quantile function, learnt at random fractions.
+    """Distributional DQN: the quantile function of the return, at random fractions.
 
     Dabney et al. 2018, Implicit quantile networks for distributional reinforcement learning.
 
@@ -162,7 +162,7 @@ class IQN(ManagedAlgorithm):
     algo_name: ClassVar[str] = "iqn"
 
 class FQF(ManagedAlgorithm):
-    """IQN whose fractions are proposed by a network.
+    """IQN with fractions proposed by a network.
 
     Yang et al. 2019, Fully parameterized quantile function for distributional reinforcement learning.
 
@@ -190,7 +190,7 @@ class PPO(ManagedAlgorithm):
     algo_name: ClassVar[str] = "ppo"
 
 class GAIL(ManagedAlgorithm):
-    """PPO rewarded by a discriminator for doing as an expert's transitions do.
+    """Imitation: PPO rewarded by a discriminator between expert and policy.
 
     Ho and Ermon 2016, Generative adversarial imitation learning.
 
@@ -204,7 +204,7 @@ class GAIL(ManagedAlgorithm):
     algo_name: ClassVar[str] = "gail"
 
 class SAC(ManagedAlgorithm):
-    """Soft actor-critic: two critics, and an actor that is rewarded for its entropy.
+    """Soft actor-critic: two critics and an actor rewarded for its entropy.
 
     Haarnoja et al. 2018, Soft actor-critic algorithms and applications.
 
@@ -218,7 +218,7 @@ class SAC(ManagedAlgorithm):
     algo_name: ClassVar[str] = "sac"
 
 class TD3(ManagedAlgorithm):
-    """A deterministic actor that learns less often than its two critics.
+    """Deterministic actor that learns less often than its two critics.
 
     Fujimoto et al. 2018, Addressing function approximation error in actor-critic methods.
 
@@ -246,7 +246,7 @@ class REDQ(ManagedAlgorithm):
     algo_name: ClassVar[str] = "redq"
 
 class MBPO(ManagedAlgorithm):
-    """SAC on short rollouts through an ensemble of learnt dynamics models.
+    """SAC on short rollouts through an ensemble of learned dynamics models.
 
     Janner et al. 2019, When to trust your model: model-based policy optimization.
 
@@ -260,7 +260,7 @@ class MBPO(ManagedAlgorithm):
     algo_name: ClassVar[str] = "mbpo"
 
 class MOPO(ManagedAlgorithm):
-    """MBPO on a dataset alone, whose rollouts pay for what the models are not sure of.
+    """Offline MBPO: rollout rewards are reduced by a penalty for model uncertainty.
 
     Yu et al. 2020, MOPO: model-based offline policy optimization.
 
@@ -274,7 +274,7 @@ class MOPO(ManagedAlgorithm):
     algo_name: ClassVar[str] = "mopo"
 
 class Dreamer(ManagedAlgorithm):
-    """An actor and a critic that learn from what a recurrent world model imagines.
+    """Actor and critic that learn from trajectories imagined by a recurrent world model.
 
     Hafner et al. 2025, Mastering diverse control tasks through world models.
 
@@ -288,7 +288,7 @@ class Dreamer(ManagedAlgorithm):
     algo_name: ClassVar[str] = "dreamer"
 
 class IQL(ManagedAlgorithm):
-    """Implicit Q-learning: the better actions of a dataset, by values of its actions alone.
+    """Implicit Q-learning: offline, with values of the dataset's own actions only.
 
     Kostrikov et al. 2022, Offline reinforcement learning with implicit Q-learning.
 
@@ -302,7 +302,7 @@ class IQL(ManagedAlgorithm):
     algo_name: ClassVar[str] = "iql"
 
 class IQLOnline(ManagedAlgorithm):
-    """IQL that goes on in an environment from where it stopped on a dataset.
+    """IQL that continues in an environment after training on a dataset.
 
     Kostrikov et al. 2022, Offline reinforcement learning with implicit Q-learning.
 
@@ -316,7 +316,7 @@ class IQLOnline(ManagedAlgorithm):
     algo_name: ClassVar[str] = "iql_online"
 
 class BC(ManagedAlgorithm):
-    """Behavioural cloning: a policy that does as a dataset does.
+    """Behavioural cloning: imitates the actions of a dataset.
 
     Pomerleau 1991, Efficient training of artificial neural networks for autonomous navigation.
 

@@ -202,7 +202,7 @@ ROWS = (  # of the library itself
     _q_learning(
         "dqn",
         "DQN",
-        "deep Q-learning with replay and a target network",
+        "deep Q-learning with a replay buffer and a target network",
         "Mnih et al. 2015, Human-level control through deep reinforcement learning",
         DQNHParams,
         "dqn:build_dqn",
@@ -210,7 +210,7 @@ ROWS = (  # of the library itself
     _q_learning(
         "double_dqn",
         "DoubleDQN",
-        "DQN whose online network picks the target's action",
+        "DQN whose online network selects the action in the target",
         "van Hasselt et al. 2016, Deep reinforcement learning with double Q-learning",
         DoubleDQNHParams,
         "dqn:build_dqn",
@@ -218,7 +218,7 @@ ROWS = (  # of the library itself
     _q_learning(
         "dueling_dqn",
         "DuelingDQN",
-        "double DQN with streams for the state's value and the actions' advantages",
+        "double DQN with separate streams for state value and action advantages",
         "Wang et al. 2016, Dueling network architectures for deep reinforcement learning",
         DuelingDQNHParams,
         "dqn:build_dqn",
@@ -226,7 +226,7 @@ ROWS = (  # of the library itself
     _q_learning(
         "noisy_dqn",
         "NoisyDQN",
-        "DQN that explores by noise on its weights",
+        "DQN that explores by learned noise on its weights",
         "Fortunato et al. 2018, Noisy networks for exploration",
         NoisyDQNHParams,
         "dqn:build_dqn",
@@ -234,7 +234,7 @@ ROWS = (  # of the library itself
     _q_learning(
         "prioritized_dqn",
         "PrioritizedDQN",
-        "DQN that replays transitions by their TD error",
+        "DQN that samples transitions by their TD error",
         "Schaul et al. 2016, Prioritized experience replay",
         PrioritizedDQNHParams,
         "dqn:build_dqn",
@@ -242,7 +242,7 @@ ROWS = (  # of the library itself
     _q_learning(
         "n_step_dqn",
         "NStepDQN",
-        "DQN with returns over three steps",
+        "DQN with three-step returns",
         "Sutton 1988, Learning to predict by the methods of temporal differences",
         NStepDQNHParams,
         "dqn:build_dqn",
@@ -250,7 +250,7 @@ ROWS = (  # of the library itself
     _q_learning(
         "c51_dqn",
         "C51DQN",
-        "the return's distribution as probabilities of fixed atoms",
+        "distributional DQN: probabilities of fixed returns (atoms)",
         "Bellemare et al. 2017, A distributional perspective on reinforcement learning",
         C51HParams,
         "c51_dqn:build_c51_dqn",
@@ -266,7 +266,7 @@ ROWS = (  # of the library itself
     _q_learning(
         "qr_dqn",
         "QRDQN",
-        "the return's distribution as quantiles, learnt by quantile regression",
+        "distributional DQN: quantiles of the return, by quantile regression",
         "Dabney et al. 2018, Distributional reinforcement learning with quantile regression",
         QRDQNHParams,
         "qr_dqn:build_qr_dqn",
@@ -274,7 +274,7 @@ ROWS = (  # of the library itself
     _q_learning(
         "iqn",
         "IQN",
-        "the return's quantile function, learnt at random fractions",
+        "distributional DQN: the quantile function of the return, at random fractions",
         "Dabney et al. 2018, Implicit quantile networks for distributional reinforcement learning",
         IQNHParams,
         "iqn:build_iqn",
@@ -282,7 +282,7 @@ ROWS = (  # of the library itself
     _q_learning(
         "fqf",
         "FQF",
-        "IQN whose fractions are proposed by a network",
+        "IQN with fractions proposed by a network",
         "Yang et al. 2019, Fully parameterized quantile function for distributional reinforcement learning",
         FQFHParams,
         "fqf:build_fqf",
@@ -305,7 +305,7 @@ ROWS = (  # of the library itself
     AlgorithmSpec(
         name="gail",
         class_name="GAIL",
-        summary="PPO rewarded by a discriminator for doing as an expert's transitions do",
+        summary="imitation: PPO rewarded by a discriminator between expert and policy",
         paper="Ho and Ermon 2016, Generative adversarial imitation learning",
         loop="on_policy",
         actions=frozenset({"discrete", "box", "multidiscrete", "multibinary"}),
@@ -319,13 +319,13 @@ ROWS = (  # of the library itself
     ),
     _actor_critic(
         "sac",
-        "soft actor-critic: two critics, and an actor that is rewarded for its entropy",
+        "soft actor-critic: two critics and an actor rewarded for its entropy",
         "Haarnoja et al. 2018, Soft actor-critic algorithms and applications",
         SACHParams,
     ),
     _actor_critic(
         "td3",
-        "a deterministic actor that learns less often than its two critics",
+        "deterministic actor that learns less often than its two critics",
         "Fujimoto et al. 2018, Addressing function approximation error in actor-critic methods",
         TD3HParams,
     ),
@@ -338,7 +338,7 @@ ROWS = (  # of the library itself
     AlgorithmSpec(
         name="mbpo",
         class_name="MBPO",
-        summary="SAC on short rollouts through an ensemble of learnt dynamics models",
+        summary="SAC on short rollouts through an ensemble of learned dynamics models",
         paper="Janner et al. 2019, When to trust your model: model-based policy optimization",
         loop="off_policy",
         actions=frozenset({"box"}),
@@ -355,7 +355,7 @@ ROWS = (  # of the library itself
     AlgorithmSpec(
         name="mopo",
         class_name="MOPO",
-        summary="MBPO on a dataset alone, whose rollouts pay for what the models are not sure of",
+        summary="offline MBPO: rollout rewards are reduced by a penalty for model uncertainty",
         paper="Yu et al. 2020, MOPO: model-based offline policy optimization",
         loop="offline",
         actions=frozenset({"box"}),
@@ -372,7 +372,7 @@ ROWS = (  # of the library itself
     AlgorithmSpec(
         name="dreamer",
         class_name="Dreamer",
-        summary="an actor and a critic that learn from what a recurrent world model imagines",
+        summary="actor and critic that learn from trajectories imagined by a recurrent world model",
         paper="Hafner et al. 2025, Mastering diverse control tasks through world models",
         loop="off_policy",
         actions=frozenset({"discrete"}),
@@ -386,7 +386,7 @@ ROWS = (  # of the library itself
     ),
     _offline(
         "iql",
-        "implicit Q-learning: the better actions of a dataset, by values of its actions alone",
+        "implicit Q-learning: offline, with values of the dataset's own actions only",
         "Kostrikov et al. 2022, Offline reinforcement learning with implicit Q-learning",
         IQLHParams,
         frozenset({"box"}),
@@ -394,7 +394,7 @@ ROWS = (  # of the library itself
     AlgorithmSpec(
         name="iql_online",
         class_name="IQLOnline",
-        summary="IQL that goes on in an environment from where it stopped on a dataset",
+        summary="IQL that continues in an environment after training on a dataset",
         paper="Kostrikov et al. 2022, Offline reinforcement learning with implicit Q-learning",
         loop="off_policy",
         actions=frozenset({"box"}),
@@ -410,7 +410,7 @@ ROWS = (  # of the library itself
     ),
     _offline(
         "bc",
-        "behavioural cloning: a policy that does as a dataset does",
+        "behavioural cloning: imitates the actions of a dataset",
         "Pomerleau 1991, Efficient training of artificial neural networks for autonomous navigation",
         BCHParams,
         frozenset({"box", "discrete"}),

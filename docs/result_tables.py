@@ -1,0 +1,384 @@
+"""Tables of scores and speed, from `benchmarks/results`."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
+LIBRARIES = {
+    "sb3": "SB3",
+    "sb3_contrib": "sb3-contrib",
+    "tianshou": "Tianshou",
+    "sbx": "sbx",
+    "torchrl": "TorchRL",
+    "dopamine": "Dopamine",
+    "redq": "the paper",
+}
+PRODUCTS = "matrix products alone"  # an entry of the speed summaries that is no contender
+Entry = Mapping[str, Any]
+
+
+@cache
+def summary() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((RESULTS / "summary.json").read_text("utf-8"))
+    return loaded
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def rows(*cells: Sequence[str]) -> Iterator[str]:
+    """Format a table, its header first."""
+    header, *body = cells
+    yield f"| {' | '.join(header)} |"
+    yield f"|{'---|' * len(header)}"
+    for each in body:
+        yield f"| {' | '.join(each)} |"
+
+
+def file_link(path: Path, folder: Path) -> str:
+    return f"[`{path.stem}`]({os.path.relpath(path, folder)})"
+
+
+def number(value: float, like: float | None = None) -> str:
+    """Format a figure with digits that fit its size, or the size of `like`."""
+    size = abs(value if like is None else like)
+    if size >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if size > 2 else f"{value:.3f}"
+
+
+def rate(value: float) -> str:
+    """Format a rate or a duration with about three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def steps_text(steps: float | None) -> str:
+    if steps is None:
+        return "never"
+    return f"{steps / 1e6:g}M" if steps >= 1e6 else f"{steps / 1e3:g}k"
+
+
+# --- Scores -----------------------------------------------------------------------------------------------------------
+
+
+def score_tables(folder: Path, algos: list[str]) -> Iterator[str]:
+    """Describe every row of these algorithms, then their Atari runs."""
+    named = {name: entry for algo in algos for name, entry in of_algo(summary()["scores"], algo)}
+    atari = {name: entry for algo in algos for name, entry in of_algo(summary()["atari"], algo)}
+    if not named and not atari:
+        raise ValueError(f"no scores of {', '.join(algos)}")
+    if named:
+        yield from score_table(folder, named)
+    if named and atari:
+        yield ""
+    if atari:
+        yield from atari_table(folder, atari)
+
+
+def of_algo(entries: Mapping[str, Entry], algo: str) -> Iterator[tuple[str, Entry]]:
+    """Return the entries of an algorithm: small budgets first, variants of a row after it."""
+    named = [(name, entry) for name, entry in entries.items() if name.partition("-")[0] == algo]
+    yield from sorted(named, key=lambda each: (each[1].get("budget", 0), each[1].get("row", ""), each[0]))
+
+
+def score_table(folder: Path, named: Mapping[str, Entry]) -> Iterator[str]:
+    header = ["row", "contender", "steps", "seeds", "mean ± std", "IQM (95 % interval)", "worst seed", "held from"]
+    body: list[list[str]] = []
+    for name, entry in named.items():
+        titles = [row_title(folder, name, entry)]
+        for each in entry["contenders"]:
+            body.append([titles.pop() if titles else "", *contender_cells(each, entry.get("threshold"))])
+        published = entry["published"] if name == entry["row"] else {}  # a variant of a row does not repeat them
+        body += [["", f"{source}, published", "", "", text, "", "", ""] for source, text in published.items()]
+    filled = [index for index in range(len(header)) if any(cells[index] for cells in body)]
+    yield from rows(*([cells[index] for index in filled] for cells in (header, *body)))
+
+
+def row_title(folder: Path, name: str, entry: Entry) -> str:
+    path = RESULTS / "scores" / f"{name}.jsonl"
+    dataset = read_lines(path)[0].get("dataset")
+    data = f"; mean return of the data: {number(dataset['mean_return'])}" if dataset else ""
+    target = "" if entry["target"].startswith("none set") else f"; target: {entry['target']}"
+    return f"{file_link(path, folder)}{target}{data}"
+
+
+def contender_cells(each: Entry, threshold: float | None) -> list[str]:
+    mean, scores = each["mean"], each["scores"]
+    low, high = (number(end, mean) for end in each["interval"])
+    held = ", ".join(map(steps_text, each["first_held"])) if "first_held" in each else ""
+    several = len(scores) > 1
+    return [
+        f"`{each['contender']}`",
+        f"{each['steps']:,}",
+        str(len(scores)),
+        mean_text(each),
+        f"{number(each['iqm'], mean)} ({low} to {high})" if several else "",
+        number(min(scores), mean) if several else "",
+        f"{threshold:g}: {held}" if held and threshold is not None else held,
+    ]
+
+
+def mean_text(each: Entry) -> str:
+    mean = number(each["mean"])
+    return f"{mean} ± {number(each['std'], each['mean'])}" if len(each["scores"]) > 1 else mean
+
+
+def atari_table(folder: Path, named: Mapping[str, Entry]) -> Iterator[str]:
+    header = ["row", "frames", "seed", "training return, last whole million frames", "policy at the end", "published"]
+    body = []
+    for name, entry in named.items():
+        path = RESULTS / "atari" / f"{name}.jsonl"
+        published = "; ".join(entry["published"].values())
+        for line in read_lines(path):
+            curve = line.get("training_curve") or {"complete": []}
+            whole = [
+                number(value)
+                for value, done in zip(curve.get("mean_return", ()), curve["complete"], strict=True)
+                if done
+            ]
+            played = line["final"] or line.get("after") or {}
+            end = number(played["mean_return"]) if "mean_return" in played else "not played"
+            frames = f"{4 * line['step'] / 1e6:.3g}M of {entry['frames'] / 1e6:g}M"
+            title = f"{file_link(path, folder)}; target: {entry['target']}"
+            body.append([title, frames, str(line["seed"]), whole[-1] if whole else "not recorded", end, published])
+    yield from rows(header, *body)
+
+
+def score_overview(folder: Path, names: list[str]) -> Iterator[str]:
+    """Describe one line per row: ours and the best peer."""
+    body = []
+    for name in names:
+        entry = summary()["scores"][name]
+        ours = next(each for each in entry["contenders"] if each["contender"] == "ours")
+        peers = [each for each in entry["contenders"] if not each["contender"].startswith("ours")]
+        peer = ""
+        if peers:
+            # "sb3" before "sb3-td3": the same algorithm before another one of that library.
+            best = max(peers, key=lambda each: ("-" not in each["contender"], float(each["mean"])))
+            peer = f"{library(best['contender'])} {overview_text(best)}"
+        elif entry["published"]:
+            source, text = next(iter(entry["published"].items()))
+            peer = f"{library(source)} {text.partition(' (')[0]}, published"
+        path = RESULTS / "scores" / f"{name}.jsonl"
+        body.append([file_link(path, folder), overview_text(ours), peer, f"{ours['steps']:,}"])
+    yield from rows(["algorithm and task", "ours", "peer", "steps"], *body)
+
+
+def overview_text(each: Entry) -> str:
+    seeds = len(each["scores"])
+    return f"{mean_text(each)} ({seeds} {'seeds' if seeds > 1 else 'seed'})"
+
+
+def library(contender: str) -> str:
+    return LIBRARIES.get(contender.partition("-")[0], contender)
+
+
+def tuning_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    yield from {"mopo-halfcheetah": mopo_tuning, "iql-first-weights": iql_weights}[arguments[0]](folder)
+
+
+def mopo_tuning(folder: Path) -> Iterator[str]:
+    path = RESULTS / "tuning" / "mopo-halfcheetah.jsonl"
+    lines = read_lines(path)
+    kinds = ("mopo-halfcheetah-medium", "mopo-halfcheetah-medium-replay")
+    body = []
+    for changes in dict.fromkeys(tuple(line["changes"]) for line in lines):
+        cells = [", ".join(f"`{change}`" for change in changes) or "none"]
+        for kind in kinds:
+            curve = next(line["curve"] for line in lines if line["row"] == kind and tuple(line["changes"]) == changes)
+            cells += [number(curve["returns"][0]), number(curve["returns"][-1])]
+        body.append(cells)
+    titles = ["medium, 20k updates", "100k", "medium-replay, 20k updates", "100k"]
+    means = {line["row"]: number(line["dataset"]["mean_return"]) for line in lines}
+    body.append(["mean return of the data", "", means[kinds[0]], "", means[kinds[1]]])
+    yield from rows([f"changes ({file_link(path, folder)})", *titles], *body)
+
+
+def iql_weights(folder: Path) -> Iterator[str]:
+    path = RESULTS / "tuning" / "iql-first-weights.jsonl"
+    lines = read_lines(path)
+    body = []
+    for row, weights in dict.fromkeys((line["row"], line["weights"]) for line in lines):
+        own = [line for line in lines if (line["row"], line["weights"]) == (row, weights)]
+        scores = [line["score"] for line in own]
+        mean = f"{number(fmean(scores))} ± {number(stdev(scores), fmean(scores))}"
+        counts = [line["returns_below_-800"] > 0 for line in own if "returns_below_-800" in line]
+        seeds = f"{own[0]['seed']} to {own[-1]['seed']}"
+        body.append([f"`{row}`", weights, seeds, mean, f"{sum(counts)} of {len(counts)}" if counts else ""])
+    header = [f"row ({file_link(path, folder)})", "weights", "seeds", "mean ± std", "seeds that fail from some starts"]
+    yield from rows(header, *body)
+
+
+# --- Speed ------------------------------------------------------------------------------------------------------------
+
+
+def speed(task: str) -> dict[str, Entry]:
+    """Return the contenders of a task, ours first."""
+    entries = {name: each for name, each in summary()["speed"][task].items() if name != PRODUCTS}
+    return dict(sorted(entries.items(), key=lambda each: each[0] != "ours"))
+
+
+def ratio(each: Entry, figure: str) -> tuple[str, str]:
+    """Return the reference library, and the ratio to it: median (smallest to largest)."""
+    prefix = f"{figure}_over_"
+    name = next((name for name in each if name.startswith(prefix)), None)
+    if name is None:
+        return "", ""
+    return name.removeprefix(prefix), ratio_text(each[name])
+
+
+def ratio_text(spread: Entry) -> str:
+    if spread["min"] == spread["max"] == 1.0:
+        return "1"
+    return f"{rate(spread['median'])} ({rate(spread['min'])} to {rate(spread['max'])})"
+
+
+def speed_table(folder: Path, tasks: list[str]) -> Iterator[str]:
+    body = []
+    for task in tasks:
+        titles = [file_link(RESULTS / "speed" / f"{task}.jsonl", folder)]
+        for name, each in speed(task).items():
+            whole, steady = (rate(each[figure]["median"]) for figure in ("steps_per_s", "steady_steps_per_s"))
+            ratios = [ratio(each, figure)[1] for figure in ("steps_per_s", "steady_steps_per_s")]
+            title = titles.pop() if titles else ""
+            body.append([title, f"`{name}`", str(each["threads"]), whole, steady, *ratios])
+    references = dict.fromkeys(ratio(each, "steps_per_s")[0] for task in tasks for each in speed(task).values())
+    reference = " or ".join(library(name) for name in references if name)
+    whole, steady = f"ratio to {reference}, whole run", f"ratio to {reference}, once learning"
+    yield from rows(["task", "contender", "threads", "steps/s, whole run", "once learning", whole, steady], *body)
+
+
+def speed_overview(folder: Path, tasks: list[str]) -> Iterator[str]:
+    """Describe one line per task: steps per second once learning, ours and the reference library's."""
+    body = []
+    for task in tasks:
+        ours = speed(task)["ours"]
+        reference, text = ratio(ours, "steady_steps_per_s")
+        figures = [rate(each["steady_steps_per_s"]["median"]) for each in (ours, speed(task)[reference])]
+        products = summary()["speed"][task].get(PRODUCTS)
+        share = percent(products["share_of_our_update"]) if products else ""
+        link = file_link(RESULTS / "speed" / f"{task}.jsonl", folder)
+        body.append([link, figures[0], f"{library(reference)} {figures[1]}", text, share])
+    yield from rows(["task", "ours, steps/s", "peer, steps/s", "ratio", "bare matrix products"], *body)
+
+
+def matrix_products_table(folder: Path, tasks: list[str]) -> Iterator[str]:
+    body = []
+    for task in tasks:
+        each = summary()["speed"][task][PRODUCTS]
+        times = [f"{each[name] / 1e3:.1f}" for name in ("us_per_update", "our_update_us")]
+        link = file_link(RESULTS / "speed" / f"{task}.jsonl", folder)
+        body.append([link, *times, percent(each["share_of_our_update"])])
+    yield from rows(["task", "products of an update, ms", "our update, ms", "share"], *body)
+
+
+def time_per_step_table(folder: Path, tasks: list[str]) -> Iterator[str]:
+    """Split the time of an env step into its parts, one pair of columns per instrumented run."""
+    runs = {
+        f"`{task}`, `{name}`": each["time_per_step_us"]
+        for task in tasks
+        for name, each in speed(task).items()
+        if "time_per_step_us" in each
+    }
+    header = ["part", *(cell for name in runs for cell in (f"{name}: us", "share"))]
+    body = [
+        [
+            part,
+            *(cell for run in runs.values() for cell in (f"{run[part]:.1f}", percent(run[part] / sum(run.values())))),
+        ]
+        for part in next(iter(runs.values()))
+    ]
+    yield from rows(header, *body)
+
+
+BFLOAT16_TASKS = ("iql", "sac-pendulum-bfloat16", "redq-bfloat16")
+BFLOAT16_ROWS = ("sac-pendulum", "iql-pendulum-medium-replay")
+
+
+def bfloat16_speed(folder: Path, arguments: list[str]) -> Iterator[str]:
+    body = []
+    for task in BFLOAT16_TASKS:
+        cells = [file_link(RESULTS / "speed" / f"{task}.jsonl", folder)]
+        for name in ("ours", "ours-bfloat16"):
+            each = speed(task)[name]
+            reference, text = ratio(each, "steady_steps_per_s")
+            cells += [rate(each["steady_steps_per_s"]["median"]), text]
+        peer = speed(task)[reference]["steady_steps_per_s"]["median"]
+        body.append([*cells, f"{library(reference)} {rate(peer)}"])
+    yield from rows(["task", "float32", "ratio to the peer", "bfloat16", "ratio to the peer", "peer"], *body)
+
+
+def bfloat16_scores(folder: Path, arguments: list[str]) -> Iterator[str]:
+    body = []
+    for row in BFLOAT16_ROWS:
+        cells = [f"`{row}`"]
+        for name in (row, f"{row}-bfloat16"):
+            ours = next(each for each in summary()["scores"][name]["contenders"] if each["contender"] == "ours")
+            devices = {
+                line["device"]
+                for line in read_lines(RESULTS / "scores" / f"{name}.jsonl")
+                if line["contender"] == "ours"
+            }
+            cells.append(f"{overview_text(ours)}, on {' and '.join(sorted(devices))}")
+        body.append(cells)
+    yield from rows(["row", "float32", "bfloat16"], *body)
+
+
+def gpu_table(folder: Path, names: list[str]) -> Iterator[str]:
+    body = []
+    for file in names:
+        for case, contenders in summary()["gpu"][file].items():
+            titles = [f"{file_link(RESULTS / 'gpu' / f'{file}.jsonl', folder)}: `{case}`"]
+            for name, each in contenders.items():
+                peer = next((other for other in each if other.startswith("over_") and other != "over_eager"), None)
+                cells = [rate(each["median"]), f"{rate(each['over_eager'])}"]
+                cells.append(f"{rate(each[peer])} ({library(peer.removeprefix('over_'))})" if peer else "")
+                share = percent(each["floor_share"]) if "floor_share" in each else ""
+                body.append([titles.pop() if titles else "", f"`{name}`", *cells, share])
+    yield from rows(["case", "contender", "updates/s", "over eager", "over the peer", "matrix products"], *body)
+
+
+REPLAY_COLUMNS = {
+    "floats: add": ("floats", "add"),
+    "sample": ("floats", "sample"),
+    "prioritized": ("floats-prioritized", "sample_and_update"),
+    "frames: add": ("images", "add"),
+    "sample ": ("images", "sample"),
+    "prioritized ": ("images-prioritized", "sample_and_update"),
+}
+
+
+def replay_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    replay = summary()["replay"]
+    columns = [replay[case][operation] for case, operation in REPLAY_COLUMNS.values()]
+    names = dict.fromkeys(name for column in columns for name in column)
+    body = []
+    for name in names:
+        cells = [rate(column[name]["cpu_us"]["median"]) if name in column else "" for column in columns]
+        body.append([f"`{name}`", *cells])
+    yield from rows(["contender", *REPLAY_COLUMNS], *body)
+
+
+def exactness_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    exact, kills = summary()["exactness"], summary()["kills"]
+    lost = f"{kills['runs_lost']} runs lost, {kills['runs_that_differ']} that differ"
+    resumes = f"{exact['resumes']} resumes in {exact['cases']} cases"
+    yield from rows(
+        ["check", "made", "result"],
+        [
+            f"{file_link(RESULTS / 'exactness.jsonl', folder)}: stop and resume",
+            resumes,
+            f"{exact['differences']} differences",
+        ],
+        [f"{file_link(RESULTS / 'kills.jsonl', folder)}: SIGKILL", f"{kills['kills']} kills", lost],
+    )
