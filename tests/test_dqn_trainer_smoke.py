@@ -18,7 +18,6 @@ from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import load_config
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.registry import registry
-from rl_training.hparams.dqn import Q_LEARNING
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.dqn_trainer import train_dqn
 from rl_training.runtime.run import Run
@@ -94,7 +93,7 @@ def test_other_kinds_of_observations_train_too(env_id: str, env_kwargs: dict[str
     assert np.isfinite(result.metrics["loss"])
 
 
-FAMILY = sorted(name for name, spec in registry().items() if spec.hparams in Q_LEARNING)
+FAMILY = sorted(name for name, spec in registry().items() if spec.family == "dqn")
 
 
 @pytest.mark.parametrize("algo", FAMILY)

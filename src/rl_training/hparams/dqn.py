@@ -321,17 +321,3 @@ RainbowDQNHParams = variant(
     prioritized_alpha=0.5,
     n_step=3,
 )
-
-Q_LEARNING = (  # all settings of the family, for `isinstance`
-    DQNHParams,
-    DoubleDQNHParams,
-    DuelingDQNHParams,
-    NoisyDQNHParams,
-    PrioritizedDQNHParams,
-    NStepDQNHParams,
-    C51HParams,
-    RainbowDQNHParams,
-    QRDQNHParams,
-    IQNHParams,
-    FQFHParams,
-)
