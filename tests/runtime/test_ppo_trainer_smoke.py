@@ -90,7 +90,7 @@ def test_the_defaults_fit_any_number_of_envs(num_envs: int) -> None:
 @pytest.mark.parametrize(
     ("total_timesteps", "step", "gradient_step", "warnings"),
     [
-        (36, 36, 0, ["total_timesteps is 36, less than one rollout (40): nothing is learnt"]),
+        (36, 36, 0, ["total_timesteps is 36, less than one rollout (40): nothing is learned"]),
         (37, 40, 8, []),  # four envs step past the end, and fill the rollout
         (40, 40, 8, []),
     ],
