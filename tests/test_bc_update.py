@@ -9,11 +9,12 @@ import torch
 from gymnasium.spaces import Discrete
 from torch import nn
 
-from conftest import BOX, clone, make_batch, make_box_batch, make_setup
+from builders import BOX, make_batch, make_box_batch, make_setup
 from rl_training.algorithms.bc import bc_loss, build_bc
 from rl_training.errors import ConfigError
 from rl_training.hparams.offline import BCHParams
 from rl_training.models.mlp_policy import MLPPolicy, policy_distribution
+from state_comparison import clone
 
 LOG_NORMAL = -0.5 * math.log(2.0 * math.pi)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conftest import make_batch, make_setup
+from builders import make_batch, make_setup
 from rl_training.algorithms.c51_dqn import build_c51_dqn, c51_loss, support
 from rl_training.core.types import Batch
 from rl_training.hparams.dqn import C51HParams

@@ -20,7 +20,7 @@ from benchmarks.kills import CASE, damage, run_killed, run_unbroken
 
 import rl_training.experiment.checkpointing as checkpointing
 import rl_training.experiment.registry as registry_module
-from conftest import make_config
+from builders import make_config
 from rl_training import DQN
 from rl_training.errors import CheckpointError, ConfigError, EnvError, TrainingError
 from rl_training.experiment.checkpointing import (

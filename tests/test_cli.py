@@ -17,7 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 import rl_training.runtime.trainer
-from conftest import make_config
+from builders import make_config
 from rl_training.cli import app
 from rl_training.commands.doctor import Finding
 from rl_training.commands.evaluate import describe_returns

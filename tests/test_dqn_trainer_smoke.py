@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import rl_training
-from conftest import make_config
+from builders import make_config
 from rl_training.core.seeding import Streams
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from conftest import make_batch, make_setup, needs_compiler
+from builders import make_batch, make_setup
 from rl_training.acceleration.acting import act_function
 from rl_training.algorithms.dqn import build_dqn, dqn_loss
 from rl_training.core.types import Batch
@@ -351,7 +351,7 @@ def test_numpy_acting_equals_pytorch_acting() -> None:
     )
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_twenty_compiled_updates_equal_eager_ones() -> None:
     def run(mode: str) -> tuple[QLearner, list[dict[str, float]]]:
         algorithm = build_dqn(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rl_training
-from conftest import StopAt, assert_identical, make_config
+from builders import make_config
 from rl_training.algorithms.dreamer import Dreamer
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint
@@ -17,6 +17,8 @@ from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.runtime.dreamer_trainer import train_dreamer
 from rl_training.runtime.trainer import RunOptions, resume
+from stand_ins import StopAt
+from state_comparison import assert_identical
 
 QUIET = RunOptions(show_progress=False)
 

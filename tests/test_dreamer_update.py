@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
-from conftest import assert_identical, clone, make_setup, moved_by, needs_compiler
+from builders import make_setup
 from rl_training.acceleration import steps
 from rl_training.algorithms.dreamer import (
     Dreamer,
@@ -31,6 +31,7 @@ from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.hparams.schedules import dreamer_updates
 from rl_training.learners.targets import lambda_return
 from rl_training.models.dreamer import Observed
+from state_comparison import assert_identical, clone, moved_by
 
 IMAGE = Box(0, 255, (8, 8, 1), np.uint8)
 BINS = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
@@ -423,7 +424,7 @@ def test_a_network_of_the_users_is_refused() -> None:
 # --- Compiled or captured --------------------------------------------------------------------------------------------
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_compiled_updates_equal_eager_ones() -> None:
     small = {"sequence_length": 2, "imagination_horizon": 2, "batch_size": 2, "action": Discrete(3)}
     learners = {mode: build_dreamer(dreamer_setup(acceleration=mode, **small)) for mode in ("eager", "compile")}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import make_config
+from builders import make_config
 from rl_training.errors import ConfigError, TrainingError
 from rl_training.runtime import seed_runs
 from rl_training.runtime.callbacks import Callback

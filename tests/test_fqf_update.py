@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conftest import make_batch, make_setup
+from builders import make_batch, make_setup
 from quantile_reference import best_valid_action, quantile_loss, random_quantile_batch, target_quantiles
 from rl_training.algorithms.fqf import FQFOptimizer, build_fqf, fqf_loss
 from rl_training.core.types import Batch, Metrics

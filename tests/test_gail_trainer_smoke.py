@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import rl_training
-from conftest import StopAt, assert_identical, make_config, parts_of
+from builders import make_config
 from rl_training.cli import app
 from rl_training.errors import CheckpointError, ConfigError, DatasetError, UserError
 from rl_training.experiment.checkpointing import open_checkpoint
@@ -19,6 +19,8 @@ from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, TRAINING
 from rl_training.runtime.gail_trainer import train_gail
 from rl_training.runtime.trainer import RunOptions, resume
+from stand_ins import StopAt
+from state_comparison import assert_identical, parts_of
 
 QUIET = RunOptions(show_progress=False)
 

@@ -11,7 +11,6 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
-from conftest import assert_identical, clone, make_rollout, needs_compiler
 from rl_training.algorithms.gail import GAIL, build_gail, discriminator_loss, imitation_rewards
 from rl_training.algorithms.ppo import build_ppo
 from rl_training.core.seeding import Streams
@@ -25,6 +24,8 @@ from rl_training.hparams.gail import GAILHParams
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_gail_discriminator import MLPGAILDiscriminator, action_encoder
 from rl_training.runtime.setup import spaces_of
+from rollouts import make_rollout
+from state_comparison import assert_identical, clone
 
 SMALL = {
     "hidden_sizes": (16,),
@@ -433,7 +434,7 @@ def test_shuffled_actions_are_the_same_ones_in_another_order() -> None:
 # --- The fast path ---------------------------------------------------------------------------------------------------
 
 
-@needs_compiler
+@pytest.mark.compile
 @pytest.mark.parametrize("absorbing_state", [False, True])
 def test_compiled_updates_equal_eager_ones(absorbing_state: bool) -> None:
     def run(mode: str) -> tuple[GAIL, list[dict[str, float]]]:

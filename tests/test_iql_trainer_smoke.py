@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 import rl_training
-from conftest import StopAt, assert_identical, assert_same_run, make_config, parts_of
+from builders import make_config
 from rl_training.cli import app
 from rl_training.core.spaces import transition_fields
 from rl_training.datasets.files import read_transitions
@@ -31,6 +31,8 @@ from rl_training.runtime.run import Run
 from rl_training.runtime.seed_runs import run_seeds
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
+from stand_ins import StopAt
+from state_comparison import assert_identical, assert_same_run, parts_of
 
 QUIET = RunOptions(show_progress=False)
 TRAIN: dict[str, Callable[..., TrainResult]] = {"iql": train_iql, "bc": train_bc}

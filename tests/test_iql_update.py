@@ -10,7 +10,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
-from conftest import BOX, assert_identical, clone, make_box_batch, make_setup, needs_compiler
+from builders import BOX, make_box_batch, make_setup
 from rl_training.algorithms.iql import IQL, Networks, build_iql, build_iql_model, expectile_loss, iql_loss
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces
@@ -23,6 +23,7 @@ from rl_training.learners.offline import OfflineLearner
 from rl_training.models.distributions import Gaussian
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_iql import MLPIQLModel
+from state_comparison import assert_identical, clone
 
 LOG_NORMAL = -0.5 * math.log(2.0 * math.pi)  # of the standard normal density at its mean
 
@@ -213,7 +214,7 @@ def test_the_cosine_brings_the_policys_step_size_to_zero() -> None:
     assert changed(before, learner.state) == {"critic.params", "value.params"}
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_compiled_updates_equal_eager_ones() -> None:
     plain, fast = (
         build_iql(iql_setup(acceleration=mode, normalize_observations=True)) for mode in ("eager", "compile")

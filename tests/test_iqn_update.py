@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
-from conftest import clone, make_batch, make_setup
+from builders import make_batch, make_setup
 from quantile_reference import best_valid_action, quantile_loss, random_quantile_batch, target_quantiles
 from rl_training.algorithms.iqn import build_iqn, iqn_loss
 from rl_training.core.types import Batch, Metrics
@@ -18,6 +18,7 @@ from rl_training.learners.q_learning import Apply
 from rl_training.models.encoders import build_encoder
 from rl_training.models.layers import CosineEmbedding, HeadStyle
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
+from state_comparison import clone
 
 # --- The network -----------------------------------------------------------------------------------------------------
 

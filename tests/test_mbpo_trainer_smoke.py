@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rl_training
-from conftest import Images, StopAt, assert_identical, make_config
+from builders import make_config
 from rl_training.algorithms.mbpo import MBPO
 from rl_training.envs.terminations import NEVER, termination_rule
 from rl_training.errors import ConfigError, SpaceError, TrainingError
@@ -23,6 +23,8 @@ from rl_training.runtime.mbpo_trainer import train_mbpo
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume
+from stand_ins import Images, StopAt
+from state_comparison import assert_identical
 
 QUIET = RunOptions(show_progress=False)
 

@@ -9,7 +9,6 @@ import torch
 from gymnasium.spaces import Box, MultiBinary
 from torch import Tensor
 
-from conftest import assert_identical, clone, needs_compiler
 from rl_training.algorithms.mbpo import MBPO, build_mbpo
 from rl_training.algorithms.sac import build_sac, learning_rates
 from rl_training.core.seeding import Streams
@@ -23,6 +22,7 @@ from rl_training.hparams.mbpo import MBPOHParams
 from rl_training.hparams.schedules import max_horizon, rollout_horizon
 from rl_training.learners.dynamics import DynamicsEnsemble, build_ensemble
 from rl_training.learners.model_rollouts import MAX_ROWS_PER_ELITE, ModelRollouts
+from state_comparison import assert_identical, clone
 
 SMALL = {
     "hidden_sizes": (16,),
@@ -183,7 +183,7 @@ def test_what_is_no_number_is_not_kept_and_ends_a_rollout() -> None:
 
 
 @pytest.mark.slow
-@needs_compiler
+@pytest.mark.compile
 def test_compiled_rollouts_equal_eager_ones() -> None:
     filled = []
     for acceleration in ("eager", "compile"):

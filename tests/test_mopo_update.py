@@ -10,7 +10,7 @@ import torch
 from gymnasium.spaces import Box, MultiBinary
 from torch import Tensor
 
-from conftest import assert_identical, clone, needs_compiler, small_hparams
+from builders import small_hparams
 from rl_training.algorithms.mbpo import MBPO, compose
 from rl_training.algorithms.mopo import build_mopo, largest_deviation, largest_disagreement
 from rl_training.algorithms.sac import build_sac
@@ -24,6 +24,7 @@ from rl_training.errors import ConfigError, DatasetError, SpaceError
 from rl_training.experiment.config import TrainConfig
 from rl_training.hparams.mbpo import MOPOHParams
 from rl_training.models.mlp_mopo import Prediction
+from state_comparison import assert_identical, clone
 
 ACTION = Box(-1.0, 1.0, (1,), np.float32)
 TINY = 1e-20  # a deviation that no reward shows
@@ -259,7 +260,7 @@ def test_its_state_loads_into_another_one_which_then_goes_on_the_same() -> None:
 
 
 @pytest.mark.slow
-@needs_compiler
+@pytest.mark.compile
 @pytest.mark.parametrize("uncertainty", ["deviation", "disagreement"])
 def test_compiled_rollouts_equal_eager_ones(uncertainty: str) -> None:
     filled: list[list[dict[str, np.ndarray]]] = []

@@ -11,7 +11,6 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import assert_identical
 from rl_training.core import memory_limits
 from rl_training.core.spaces import Spaces, to_env_actions
 from rl_training.data.dataset_memory import replay_from_dataset
@@ -22,6 +21,7 @@ from rl_training.envs.factory import make_env_factory
 from rl_training.errors import ConfigError, DatasetError
 from rl_training.hparams.offline import BCHParams
 from rl_training.runtime.dataset_loading import load_transition_dataset
+from state_comparison import assert_identical
 
 LINE = Spaces(Box(-np.inf, np.inf, (1,), np.float32), Discrete(2))
 FIELDS = ("obs", "actions", "rewards", "next_obs", "terminated", "truncated")

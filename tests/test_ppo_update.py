@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from conftest import assert_identical, clone, make_ppo_setup, make_rollout, needs_compiler
 from rl_training.acceleration.steps import _trace
 from rl_training.algorithms.ppo import PPO, _fit, build_ppo, ppo_loss
 from rl_training.core.seeding import Streams
@@ -21,6 +20,8 @@ from rl_training.core.types import Batch, Metrics
 from rl_training.errors import SpaceError
 from rl_training.hparams.ppo import PPOHParams
 from rl_training.models.distributions import build_distribution
+from rollouts import make_ppo_setup, make_rollout
+from state_comparison import assert_identical, clone
 
 # In the tests of the loss, the parameters are a table: per row of the batch two logits and a value. Logits are logs of
 # probabilities, so that the probability of action 0, which was always taken, can be read off.
@@ -655,7 +656,7 @@ def learn_five_rollouts(kind: str, mode: str) -> tuple[PPO, list[dict[str, float
     return algorithm, [{name: float(value) for name, value in result.metrics.items()} for result in results]
 
 
-@needs_compiler
+@pytest.mark.compile
 @pytest.mark.parametrize("kind", ["discrete", "box"])
 def test_compiled_updates_equal_eager_ones(kind: str) -> None:
     (plain, expected), (fast, metrics) = (learn_five_rollouts(kind, mode) for mode in ("eager", "compile"))

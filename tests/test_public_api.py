@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 
 import rl_training.api.algorithms as api
-from conftest import make_config
+from builders import make_config
 from rl_training import DQN, Callback, TrainConfig, load_config
 from rl_training.envs.tiny import Chain
 from rl_training.errors import CheckpointError, ConfigError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conftest import make_batch, make_setup
+from builders import make_batch, make_setup
 from quantile_reference import best_valid_action, quantile_loss, random_quantile_batch, target_quantiles
 from rl_training.algorithms.dqn import dqn_loss
 from rl_training.algorithms.qr_dqn import build_qr_dqn, qr_dqn_loss

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, distributions, nn
 
-from conftest import make_box_batch, make_box_setup
+from builders import make_box_batch, make_box_setup
 from rl_training.algorithms.redq import build_redq, mean_over_critics, minimum_over_subset
 from rl_training.algorithms.sac import SAC, sac_actor_loss, sac_critic_loss
 from rl_training.core.seeding import Streams

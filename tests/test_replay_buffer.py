@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import make_setup
+from builders import make_setup
 from rl_training.core import memory_limits
 from rl_training.core.memory_limits import available_memory, check_memory
 from rl_training.core.spaces import Field, Spaces, transition_fields

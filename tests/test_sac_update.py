@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, distributions, nn
 
-from conftest import make_box_batch, make_box_setup
+from builders import make_box_batch, make_box_setup
 from rl_training.algorithms.sac import SAC, build_sac, minimum_over_critics, sac_actor_loss, sac_critic_loss
 from rl_training.core.seeding import Streams
 from rl_training.core.types import Batch, Metrics

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conftest import make_box_batch, make_box_setup
+from builders import make_box_batch, make_box_setup
 from rl_training.algorithms.td3 import build_td3, td3_actor_loss, td3_critic_loss
 from rl_training.core.seeding import Streams
 from rl_training.core.types import Batch, Metrics

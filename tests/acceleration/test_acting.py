@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conftest import moved_by
 from rl_training.acceleration.acting import act_function, fast_forward
 from rl_training.learners.optim import FlatModule
 from rl_training.models.layers import (
@@ -23,6 +22,7 @@ from rl_training.models.layers import (
 from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
 from rl_training.models.mlp_q_network import MLPQNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
+from state_comparison import moved_by
 
 
 def make_policy() -> nn.Sequential:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor, nn
 
-from conftest import make_setup, needs_compiler
+from builders import make_setup
 from rl_training.acceleration import compiled_packages, steps
 from rl_training.acceleration.steps import accelerate, accelerate_rounds, resolve_acceleration
 from rl_training.core.spaces import Spaces
@@ -100,7 +100,7 @@ def never_compile(*_: object) -> None:
 # --- The update ------------------------------------------------------------------------------------------------------
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_compile_equals_eager_over_ten_updates() -> None:
     plain, fast = TinyQLearning(), TinyQLearning()
     update, compiled = accelerate(plain.step, "eager"), accelerate(fast.step, "compile")
@@ -111,7 +111,7 @@ def test_compile_equals_eager_over_ten_updates() -> None:
     assert fast.state["count"].item() == 10
 
 
-@pytest.mark.parametrize("mode", ["eager", pytest.param("compile", marks=needs_compiler)])
+@pytest.mark.parametrize("mode", ["eager", pytest.param("compile", marks=pytest.mark.compile)])
 def test_the_state_keeps_its_memory_and_earlier_metrics_their_values(mode: str) -> None:
     tiny = TinyQLearning()
     pointers = {name: tensor.data_ptr() for name, tensor in tiny.state.items()}
@@ -133,7 +133,7 @@ def test_a_new_value_that_is_another_tensor_of_the_state_is_read_before_the_stat
     assert (state["params"].item(), state["target"].item()) == (2.0, 1.0)
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_another_batch_layout_gets_its_own_program(compiled_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = TinyQLearning()
     update = accelerate(tiny.step, "compile")
@@ -145,7 +145,7 @@ def test_another_batch_layout_gets_its_own_program(compiled_once: Path, monkeypa
             update(tiny.state, other)
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_a_step_that_reads_parameters_from_the_module_is_refused() -> None:
     tiny = TinyQLearning()
     step = accelerate(lambda s, b: ({"params": s["params"] + tiny.flat.module(b["obs"]).sum()}, {}), "compile")
@@ -252,7 +252,7 @@ def test_all_rounds_are_captured_together(monkeypatch: pytest.MonkeyPatch) -> No
 # --- The cache -------------------------------------------------------------------------------------------------------
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_a_second_build_loads_the_package_from_the_cache(compiled_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_packages, "_build_package", never_compile)
     tiny = TinyQLearning()
@@ -260,7 +260,7 @@ def test_a_second_build_loads_the_package_from_the_cache(compiled_once: Path, mo
     assert tiny.state["count"].item() == 1
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_a_changed_constant_or_thread_count_is_another_package(
     compiled_once: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,7 +275,7 @@ def test_a_changed_constant_or_thread_count_is_another_package(
         accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
 
 
-@needs_compiler
+@pytest.mark.compile
 @pytest.mark.parametrize("damage", ["cut", "one byte", "empty"])
 def test_a_damaged_package_is_compiled_again(
     damage: str, compiled_once: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -309,7 +309,7 @@ def test_the_cache_folder_is_private_and_one_that_others_can_write_is_refused(
         compiled_packages.cache_dir()
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_a_cache_folder_that_cannot_be_created_is_a_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,7 +403,7 @@ def known_step(compiled_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return folder
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_a_step_that_was_compiled_before_is_not_traced_again(known_step: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, fast = TinyQLearning(), TinyQLearning()
     expected = accelerate(plain.step, "eager")(plain.state, make_batch(1))
@@ -415,7 +415,7 @@ def test_a_step_that_was_compiled_before_is_not_traced_again(known_step: Path, m
     torch.testing.assert_close(fast.state["params"], plain.state["params"])
 
 
-@needs_compiler
+@pytest.mark.compile
 @pytest.mark.parametrize("change", ["identity", "source", "module", "shape", "step", "precision"])
 def test_a_step_that_may_differ_is_traced(known_step: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     monkeypatch.setattr(steps, "_trace", never_trace)
@@ -434,7 +434,7 @@ def test_a_step_that_may_differ_is_traced(known_step: Path, monkeypatch: pytest.
         update(tiny.state, make_batch(0, size=9 if change == "shape" else 8))
 
 
-@needs_compiler
+@pytest.mark.compile
 @pytest.mark.parametrize("damage", ["", "{}", '{"package": "../../x.pt2", "metrics": []}', "[1]", "\x00"])
 def test_a_step_whose_record_is_damaged_is_traced_and_the_record_written_again(known_step: Path, damage: str) -> None:
     (record,) = known_step.glob("step_*.json")

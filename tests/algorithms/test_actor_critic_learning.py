@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from conftest import make_config
+from builders import make_config
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.runtime.sac_trainer import train_sac

@@ -14,7 +14,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import rl_training
-from conftest import assert_identical, clone, make_batch, make_config, make_setup, needs_compiler, small_hparams
+from builders import make_batch, make_config, make_setup, small_hparams
 from rl_training.acceleration.steps import accelerate
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.core.seeding import Streams
@@ -36,6 +36,7 @@ from rl_training.runtime.dataset_loading import load_transition_dataset
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import spaces_of
 from rl_training.runtime.trainer import LOOPS
+from state_comparison import assert_identical, clone
 
 ALGORITHMS = sorted(registry())
 ACTIONS = [(name, kind) for name in ALGORITHMS for kind in sorted(registry()[name].actions)]
@@ -345,7 +346,7 @@ def all_at_once(learners: dict[str, QLearner]) -> Callable[[State, Batch], tuple
     return step
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_compiled_updates_of_every_head_equal_eager_ones() -> None:
     def run(mode: str) -> tuple[list[Metrics], State]:
         learners = all_learners()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_config
+from builders import make_config
 from rl_training.algorithms.dreamer import Dreamer
 from rl_training.envs.tiny import Chain
 from rl_training.models.dreamer_two_hot import two_hot_mean

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_config, make_setup
+from builders import make_config, make_setup
 from rl_training.algorithms.dqn import build_dqn
 from rl_training.envs.tiny import Chain
 from rl_training.learners.q_learning import QLearner

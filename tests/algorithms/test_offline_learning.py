@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_config
+from builders import make_config
 from rl_training.algorithms.iql import IQL
 from rl_training.learners.offline import OfflineLearner
 from rl_training.runtime.trainer import RunOptions, TrainResult, train

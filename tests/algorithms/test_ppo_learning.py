@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import make_config
+from builders import make_config
 from rl_training.algorithms.ppo import PPO
 from rl_training.envs.tiny import Chain
 from rl_training.experiment.json_lines import read_json_lines

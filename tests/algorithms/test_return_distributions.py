@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import make_config
+from builders import make_config
 from rl_training.envs.tiny import Lottery
 from rl_training.learners.q_learning import QLearner
 from rl_training.models.mlp_fqf_network import MLPFQFNetwork

@@ -13,7 +13,7 @@ from benchmarks.rows import ROWS
 from benchmarks.speed import write_random_rows
 from benchmarks.speed_tasks import TASKS
 
-from conftest import small_hparams
+from builders import small_hparams
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import assert_identical, clone, make_setup
+from builders import make_setup
 from rl_training.core import memory_limits
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.core.setup import Setup
@@ -23,6 +23,7 @@ from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer
 from rl_training.data.row_storage import Block, RowStorage, Storage
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams.dqn import DQNHParams
+from state_comparison import assert_identical, clone
 
 GAMMA = 0.5
 

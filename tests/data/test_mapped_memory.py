@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from conftest import assert_identical, clone, make_config, make_setup
+from builders import make_config, make_setup
 from rl_training.core import memory_limits
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.data import mapped_memory
@@ -22,6 +22,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.state_files import flatten, read_tensors, write_tensors
 from rl_training.runtime.trainer import train
+from state_comparison import assert_identical, clone
 
 MEBIBYTE = 2**20
 STATUS = Path("/proc/self/status")

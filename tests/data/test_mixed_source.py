@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from conftest import assert_identical, clone
 from rl_training.core import memory_limits
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
@@ -16,6 +15,7 @@ from rl_training.data.mixed_source import MixedSource, build_mixed_source
 from rl_training.errors import ConfigError
 from rl_training.hparams.mbpo import MBPOHParams
 from rl_training.hparams.schedules import synthetic_rows
+from state_comparison import assert_identical, clone
 
 REAL, MODEL = 1.0, -1.0  # the sign of a reward marks the origin of a transition
 

@@ -8,11 +8,12 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import assert_identical, clone, make_setup
+from builders import make_setup
 from rl_training.core.spaces import Spaces, replay_fields
 from rl_training.data.n_step import NStepWindows
 from rl_training.data.replay_buffer import build_replay_buffer
 from rl_training.errors import CheckpointError
+from state_comparison import assert_identical, clone
 
 GAMMA = 0.5
 SPACES = Spaces(Box(-np.inf, np.inf, (2,), np.float32), Discrete(3), action_mask=True)

@@ -9,13 +9,14 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import assert_identical, clone, make_setup
+from builders import make_setup
 from rl_training.core.spaces import Spaces, transition_fields
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer
 from rl_training.data.row_storage import RowStorage
 from rl_training.data.sum_tree import SumTree
 from rl_training.errors import CheckpointError, TrainingError
+from state_comparison import assert_identical, clone
 
 FIELDS = transition_fields(Spaces(Box(-np.inf, np.inf, (1,), np.float32), Discrete(5)))
 

@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import assert_identical, make_setup
+from builders import make_setup
 from rl_training.core.spaces import Spaces
 from rl_training.data.recurrent_replay_buffer import (
     RecurrentReplayBuffer,
@@ -17,6 +17,7 @@ from rl_training.data.recurrent_replay_buffer import (
     sequence_fields,
 )
 from rl_training.errors import ConfigError
+from state_comparison import assert_identical
 
 SPACES = Spaces(Box(0.0, 1e4, (1,), np.float32), Discrete(9))
 

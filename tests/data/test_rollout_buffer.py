@@ -9,10 +9,11 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import assert_identical, clone, fill_rollout, make_ppo_setup
 from rl_training.core import memory_limits
 from rl_training.data.rollout_buffer import RolloutBuffer, build_rollout_buffer, rollout_fields
 from rl_training.errors import CheckpointError, ConfigError, SpaceError
+from rollouts import fill_rollout, make_ppo_setup
+from state_comparison import assert_identical, clone
 
 NUM_ENVS = 3
 

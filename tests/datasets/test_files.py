@@ -17,7 +17,6 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from minari.data_collector import EpisodeBuffer
 
-from conftest import assert_identical
 from rl_training.core import memory_limits
 from rl_training.core.spaces import Spaces
 from rl_training.datasets.files import FORMATS, read_transitions, write_transitions
@@ -30,6 +29,7 @@ from rl_training.errors import ConfigError, DatasetError
 from rl_training.hparams.offline import BCHParams
 from rl_training.runtime.dataset_loading import load_transition_dataset
 from rl_training.runtime.recording import random_transitions
+from state_comparison import assert_identical
 
 FILES = {"npz": "data.npz", "hdf5": "data.hdf5", "parquet": "data.parquet", "minari": "data"}
 SPACES = Spaces(Box(-8.0, 8.0, (3,), np.float32), Box(-2.0, 2.0, (1,), np.float32))

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from conftest import make_config, make_setup, needs_compiler
+from builders import make_config, make_setup
 from rl_training import DQN
 from rl_training.acceleration.steps import accelerate
 from rl_training.algorithms.dqn import build_dqn
@@ -521,7 +521,7 @@ def test_aligned_rows_are_not_copied() -> None:
     assert [part.untyped_storage().data_ptr() for part in parts] == [rows.untyped_storage().data_ptr()] * 3
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_a_compiled_step_on_stored_rows_equals_the_plain_one() -> None:
     space = spaces.Dict({"board": Box(0, 255, (3, 3), np.uint8), "choice": Discrete(4, start=1), "vector": VECTOR})
     setup = make_setup(observation=pack_space(space))

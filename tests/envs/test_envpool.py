@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from conftest import make_config
+from builders import make_config
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.envs.envpool_envs import CLASSIC_CONTROL, DIFFERENT, MUJOCO_V4, MUJOCO_V5, EnvPoolEnvs, find_task
 from rl_training.envs.factory import RegisteredEnv, make_env_factory, make_envs

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import make_config
+from builders import make_config
 from rl_training import DQN, RunOptions, __version__, resume, train
 from rl_training.errors import CheckpointError
 from rl_training.experiment.checkpointing import open_checkpoint

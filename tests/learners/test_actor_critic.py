@@ -10,11 +10,11 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
-from conftest import make_ppo_setup
 from rl_training.acceleration.acting import fast_forward
 from rl_training.algorithms.ppo import build_ppo
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_actor_critic import MLPActorCritic
+from rollouts import make_ppo_setup
 
 VECTOR = Box(-1.0, 1.0, (3,), np.float32)
 IMAGE = Box(0, 255, (8, 8, 1), np.uint8)

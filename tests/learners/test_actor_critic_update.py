@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conftest import assert_identical, clone, make_box_batch, make_box_setup, make_config, needs_compiler
+from builders import make_box_batch, make_box_setup, make_config
 from rl_training.acceleration.steps import accelerate, accelerate_rounds
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
@@ -27,6 +27,7 @@ from rl_training.runtime.loops import MAX_UPDATES_AT_ONCE
 from rl_training.runtime.run import Run
 from rl_training.runtime.sac_trainer import train_sac
 from rl_training.runtime.trainer import RunOptions
+from state_comparison import assert_identical, clone
 
 FAMILY = ["sac", "td3", "redq"]
 ROWS = 8
@@ -336,7 +337,7 @@ def both_at_once(learners: dict[str, ActorCritic]) -> Callable[[State, Batch], t
     return step
 
 
-@needs_compiler
+@pytest.mark.compile
 def test_compiled_rounds_equal_eager_updates() -> None:
     def make() -> tuple[dict[str, ActorCritic], State]:
         learners = {name: build(name, hidden_sizes=(8,), layer_norm=name == "td3") for name in ("redq", "td3")}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import make_batch, make_box_batch, make_setup
+from builders import make_batch, make_box_batch, make_setup
 from rl_training.algorithms.bc import bc_loss
 from rl_training.algorithms.dreamer import actor_loss, critic_loss, world_model_loss
 from rl_training.algorithms.gail import discriminator_loss

@@ -9,7 +9,6 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from conftest import assert_identical, clone, needs_compiler
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces
@@ -24,6 +23,7 @@ from rl_training.learners.dynamics import (
 )
 from rl_training.learners.optim import FlatModule
 from rl_training.models.mlp_mopo import MLPMOPOEnsembleModel, is_member_parameter, pick_members
+from state_comparison import assert_identical, clone
 
 
 def make_ensemble(
@@ -354,7 +354,7 @@ def test_one_seed_gives_one_ensemble() -> None:
 
 
 @pytest.mark.slow
-@needs_compiler
+@pytest.mark.compile
 def test_compiled_fits_equal_eager_ones() -> None:
     eager, compiled = make_ensemble(), make_ensemble(acceleration="compile")
     for each in (eager, compiled):

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from conftest import make_ppo_setup
 from rl_training.algorithms.ppo import PPO, build_ppo
 from rl_training.data.rollout_buffer import build_rollout_buffer
 from rl_training.learners.targets import discounted_sum, gae
+from rollouts import make_ppo_setup
 
 # --- The sum ---------------------------------------------------------------------------------------------------------
 

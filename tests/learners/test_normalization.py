@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, MultiBinary
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import assert_identical, clone, make_config, make_ppo_setup, make_rollout
+from builders import make_config
 from rl_training.algorithms.ppo import PPO, build_ppo
 from rl_training.core.spaces import observation_field
 from rl_training.envs.factory import make_env_factory
@@ -19,6 +19,8 @@ from rl_training.learners.normalization import ObsNormalizer, RewardScaler, Runn
 from rl_training.runtime.evaluation import evaluate_episodes
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, train
+from rollouts import make_ppo_setup, make_rollout
+from state_comparison import assert_identical, clone
 
 # --- Moments ---------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from conftest import assert_identical, clone, make_batch, make_config, make_setup
+from builders import make_batch, make_config, make_setup
 from rl_training.algorithms.c51_dqn import c51_loss, support
 from rl_training.algorithms.dqn import dqn_loss
 from rl_training.algorithms.fqf import fqf_loss
@@ -28,6 +28,7 @@ from rl_training.learners.q_learning import Apply, QLearner, pick
 from rl_training.models.layers import NoisyLayers, NoisyLinear
 from rl_training.models.mlp_fqf_network import FQFOutput
 from rl_training.runtime.trainer import RunOptions, train
+from state_comparison import assert_identical, clone
 
 HEADS = ["dqn", "c51_dqn", "qr_dqn", "iqn", "fqf"]
 SHARED_METRICS = ("loss", "q_value_mean", "target_mean", "td_error_mean")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conftest import make_config
+from builders import make_config
 from rl_training.errors import ConfigError
 from rl_training.models.layers import (
     CosineEmbedding,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conftest import make_config
+from builders import make_config
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import registry
 from rl_training.runtime import entry_points

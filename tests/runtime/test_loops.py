@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conftest import assert_identical, make_config
+from builders import make_config
 from rl_training.core.seeding import Streams
 from rl_training.core.types import UpdateResult
 from rl_training.errors import TrainingError
@@ -26,6 +26,7 @@ from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.run import Run
 from rl_training.runtime.seed_runs import run_in
 from rl_training.runtime.trainer import LOOPS, RunOptions, train
+from state_comparison import assert_identical
 
 
 class CountingParts:

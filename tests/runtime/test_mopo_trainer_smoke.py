@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import rl_training
-from conftest import Images, StopAt, assert_identical, assert_same_run, make_config
+from builders import make_config
 from rl_training.algorithms.mbpo import MBPO
 from rl_training.cli import app
 from rl_training.envs.terminations import NEVER
@@ -25,6 +25,8 @@ from rl_training.runtime.mopo_trainer import train_mopo
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume
+from stand_ins import Images, StopAt
+from state_comparison import assert_identical, assert_same_run
 
 QUIET = RunOptions(show_progress=False)
 

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 
 import rl_training
-from conftest import make_config
+from builders import make_config
 from rl_training.algorithms.ppo import PPO
 from rl_training.core import memory_limits
 from rl_training.errors import ConfigError, EnvError, SpaceError

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from conftest import assert_identical, make_config
+from builders import make_config
 from rl_training.commands import record as record_command
 from rl_training.datasets.files import read_transitions
 from rl_training.datasets.transition_dataset import TransitionDataset
@@ -26,6 +26,7 @@ from rl_training.runtime import recording
 from rl_training.runtime.policies import noisy_policy, random_policy
 from rl_training.runtime.recording import Plan, Player, Recorder
 from rl_training.runtime.trainer import RunOptions, train
+from state_comparison import assert_identical
 from test_cli import call, fails, only_folder, write_config
 
 CHAIN = "rl_training/Chain-v0"

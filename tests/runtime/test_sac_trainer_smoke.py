@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch import Tensor, nn
 
 import rl_training
-from conftest import make_config
+from builders import make_config
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
