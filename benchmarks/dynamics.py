@@ -139,7 +139,7 @@ def build_loop(device: torch.device) -> Fit:
             for start in range(0, len(x_train), size):
                 for member, optimizer, rows in zip(members, optimizers, orders[:, start : start + size], strict=True):
                     optimizer.zero_grad()
-                    member.loss(x_train[rows], y_train[rows], decays).backward()  # type: ignore[no-untyped-call]
+                    member.loss(x_train[rows], y_train[rows], decays).backward()
                     optimizer.step()
             with torch.no_grad():
                 errors = [float((member(x_test)[0] - y_test).square().mean()) for member in members]

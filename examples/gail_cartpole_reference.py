@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -28,8 +29,9 @@ def record_expert(path: Path) -> None:
         rows.append((obs, action, reward, next_obs, terminated, truncated))
         obs = next_obs
     names = ("observations", "actions", "rewards", "next_observations", "terminations", "truncations")
-    np.savez(path, **{name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
-    print(f"the expert's return: {sum(row[2] for row in rows):.0f}")
+    columns: dict[str, Any] = dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True))
+    np.savez(path, **columns)
+    print(f"the expert's return: {sum(float(row[2]) for row in rows):.0f}")
 
 
 if not args.expert.exists():

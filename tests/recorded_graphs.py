@@ -11,7 +11,7 @@ class RecordedGraph(TorchDispatchMode):
     """Record operations and repeat them on the same memory, as `torch.cuda.CUDAGraph` does."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[Any]]] = []
         self.overwritten: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -29,7 +29,7 @@ class RecordedGraph(TorchDispatchMode):
 
     def __exit__(self, *error: Any) -> None:
         """Restore the overwritten tensors: capturing a graph runs nothing."""
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         for place, before in reversed(self.overwritten):
             place.copy_(before)
 

@@ -62,7 +62,7 @@ def fill_rollout(buffer: RolloutBuffer, spaces: Spaces, seed: int = 0, *, ends: 
         buffer.add(step)
 
 
-def make_rollout(setup: Setup[PPOHParams], seed: int = 0, *, ends: float = 0.2) -> Batch:
+def make_rollout(setup: Setup[Any], seed: int = 0, *, ends: float = 0.2) -> Batch:
     """Return a random rollout as the loop passes it to PPO."""
     buffer = build_rollout_buffer(setup)
     fill_rollout(buffer, setup.spaces, seed, ends=ends)

@@ -1,13 +1,37 @@
-"""Small stand-ins: a callback that interrupts a run, an environment of images."""
+"""Small stand-ins: an algorithm that only acts, a callback that interrupts a run, an environment of images."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
 
+from rl_training.core.types import Batch, StateDict, UpdateResult
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
+
+
+class ActsOnly:
+    """Complete an algorithm of which a test needs nothing but `act`."""
+
+    def update(self, batch: Batch) -> UpdateResult:
+        raise NotImplementedError
+
+    def status(self, step: int) -> dict[str, float]:
+        raise NotImplementedError
+
+    def policy_state_dict(self) -> StateDict:
+        raise NotImplementedError
+
+    def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def state_dict(self) -> StateDict:
+        raise NotImplementedError
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError
 
 
 class StopAt(Callback):

@@ -169,7 +169,7 @@ def reference(online: np.ndarray, target: np.ndarray, batch: Batch, hparams: C51
     """Bellemare et al. 2017, algorithm 1, row by row; `online`, `target`: logits (states, actions, atoms)."""
 
     def softmax(logits: np.ndarray) -> np.ndarray:
-        return np.exp(logits) / np.exp(logits).sum()
+        return np.asarray(np.exp(logits) / np.exp(logits).sum())
 
     atoms = np.linspace(hparams.v_min, hparams.v_max, hparams.num_atoms)
     losses, divergences, means = [], [], []
@@ -177,7 +177,9 @@ def reference(online: np.ndarray, target: np.ndarray, batch: Batch, hparams: C51
         obs, next_obs, action = (int(batch[name][row]) for name in ("obs", "next_obs", "actions"))
         selecting = (online if hparams.double_q else target)[next_obs]
         valid = batch["next_action_mask"][row].numpy()
-        q_values = [softmax(logits) @ atoms if ok else -np.inf for logits, ok in zip(selecting, valid, strict=True)]
+        q_values = [
+            float(softmax(logits) @ atoms) if ok else -np.inf for logits, ok in zip(selecting, valid, strict=True)
+        ]
         next_probabilities = softmax(target[next_obs, int(np.argmax(q_values))])
         alive = 0.0 if batch["terminated"][row] else 1.0
         positions = float(batch["rewards"][row]) + float(batch["discounts"][row]) * alive * atoms

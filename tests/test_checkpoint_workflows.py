@@ -15,8 +15,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch.nn as nn
-from benchmarks.exactness import Case, StopAt, differences, timeless
-from benchmarks.kills import CASE, damage, run_killed, run_unbroken
+from benchmarks.exactness import Case, StopAt, differences, run_unbroken, timeless
+from benchmarks.kills import CASE, damage, run_killed
 
 import rl_training.experiment.checkpointing as checkpointing
 import rl_training.experiment.registry as registry_module
@@ -33,6 +33,7 @@ from rl_training.experiment.checkpointing import (
 from rl_training.experiment.json_lines import JsonLines, read_json_lines
 from rl_training.experiment.manifest import MANIFEST
 from rl_training.experiment.run_dir import create_run_dir, locked, read_run_config
+from rl_training.experiment.state_files import write_tensors
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.resuming import fork
 from rl_training.runtime.run import Run
@@ -238,7 +239,7 @@ def test_steps_beyond_nine_digits_are_newer(tmp_path: Path) -> None:
 
 
 def test_values_of_every_kind_come_back(tmp_path: Path) -> None:
-    state = {
+    state: dict[str, Any] = {
         "scalar": np.array(3, np.int64),
         "empty": np.empty((0, 3), np.float32),
         "flags": np.array([True, False]),
@@ -409,7 +410,7 @@ def test_checkpoint_of_an_unknown_algorithm_is_refused(use: Callable[[Path], obj
 def test_full_disk_leaves_the_earlier_checkpoint_whole(
     tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = checkpointing.write_tensors
+    write = write_tensors
 
     def write_until_full(path: Path, tensors: Any) -> str:
         if path.name == "memory.safetensors" and "step_000000040" in str(path):
@@ -850,7 +851,11 @@ def test_run_that_held_only_a_best_policy_begins_again(tmp_path: Path, unbroken:
 
 def test_whole_checkpoint_joins_a_policy_of_the_same_step(tmp_path: Path) -> None:
     config, counters = make_config(tmp_path), {"step": 3}
-    parts = {"policy": {"w": np.ones(2)}, "training": {"m": np.zeros(2)}, "memory": {"rows": np.zeros((4, 2))}}
+    parts: dict[str, dict[str, Any]] = {
+        "policy": {"w": np.ones(2)},
+        "training": {"m": np.zeros(2)},
+        "memory": {"rows": np.zeros((4, 2))},
+    }
     path = save_checkpoint(tmp_path, config=config, counters=counters, parts={"policy": parts["policy"]})
     before = (path / "policy.safetensors").stat().st_ino
     save_checkpoint(tmp_path, config=config, counters=counters, parts=parts)

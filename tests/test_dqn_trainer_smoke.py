@@ -122,12 +122,14 @@ class FloatPicture(gym.Env[np.ndarray, np.int64]):
         self.observation_space, self.action_space = Box(0.0, 2.0, (4, 4, 1), np.float64), Discrete(2)
         self._num_steps = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self._num_steps = 0
         return self.np_random.uniform(0.0, 2.0, (4, 4, 1)), {}
 
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self._num_steps += 1
         return self.np_random.uniform(0.0, 2.0, (4, 4, 1)), 1.0, False, self._num_steps == 5, {}
 

@@ -88,8 +88,12 @@ def logits_and_kl(scale: float, free_nats: float) -> tuple[Tensor, Tensor, Tenso
 def test_each_kl_teaches_its_side_alone() -> None:
     post, prior, dynamics, representation = logits_and_kl(2.0, 0.0)
     torch.testing.assert_close(dynamics, representation)  # the same number, other gradients
-    by_dynamics = torch.autograd.grad(dynamics.sum(), (post, prior), allow_unused=True, retain_graph=True)
-    by_representation = torch.autograd.grad(representation.sum(), (post, prior), allow_unused=True)
+    by_dynamics: tuple[Tensor | None, ...] = torch.autograd.grad(
+        dynamics.sum(), (post, prior), allow_unused=True, retain_graph=True
+    )
+    by_representation: tuple[Tensor | None, ...] = torch.autograd.grad(
+        representation.sum(), (post, prior), allow_unused=True
+    )
     assert by_dynamics[0] is None
     assert by_representation[1] is None
     torch.testing.assert_close(by_dynamics[1], prior.softmax(-1) - post.softmax(-1).detach())
@@ -151,7 +155,7 @@ def plain_lambda_return(rewards: Any, discounts: Any, values: Any, trace: Any) -
     for t in reversed(range(len(rewards))):
         following = rewards[t] + discounts[t] * ((1 - trace[t]) * values[t] + trace[t] * following)
         returns[t] = following
-    return returns
+    return np.asarray(returns)
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])

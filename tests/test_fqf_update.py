@@ -158,10 +158,11 @@ def test_no_gradient_of_one_loss_reaches_the_parameters_of_the_other(entropy_coe
 def test_the_target_network_values_the_online_networks_fractions() -> None:
     flat, _, batch, hparams = flat_case()
     target = flat.params + 0.5 * torch.randn(flat.params.shape, generator=torch.Generator().manual_seed(0))
-    asked = []
+    asked: list[tuple[Tensor, Tensor]] = []
 
     def noted(params: Tensor, obs: Tensor, taus: Tensor | None = None, edges: bool = False) -> Any:
         if params is target:
+            assert taus is not None
             asked.append((obs, taus))
         return flat.apply(params, obs, taus, edges)
 
@@ -323,7 +324,8 @@ def test_the_losses_equal_plain_loops_in_float64(kappa: float, double_q: bool) -
         entropies.append(-sum(width * math.log(width) for width in widths))
         errors.append(abs(np.dot(next_widths, targets) - np.dot(widths, values)))
     metrics = fqf_loss(
-        *(torch.from_numpy(table) for table in (online, target)),
+        torch.from_numpy(online),
+        torch.from_numpy(target),
         batch,
         FQFHParams(kappa=kappa, double_q=double_q, entropy_coef=0.25),
         table_output,
@@ -381,7 +383,11 @@ def test_each_part_has_its_own_optimizer_and_only_the_quantile_part_is_clipped()
 
 
 def test_ten_updates_equal_torchs_optimizers_on_the_two_losses() -> None:
-    settings = {"learning_rate": 0.01, "learning_rate_schedule": "constant", "fraction_learning_rate": 1e-3}
+    settings: dict[str, Any] = {
+        "learning_rate": 0.01,
+        "learning_rate_schedule": "constant",
+        "fraction_learning_rate": 1e-3,
+    }
     setup = make_setup(algo="fqf", num_actions=4, target_update_interval=100, max_grad_norm=0.5, **settings)
     learner, network = build_fqf(setup), build_fqf(setup).recipe.network
     assert isinstance(network, MLPFQFNetwork)
@@ -418,6 +424,7 @@ def test_ten_updates_equal_torchs_optimizers_on_the_two_losses() -> None:
 
 def test_acting_looks_at_the_values_weighted_by_the_widths() -> None:
     learner = build_fqf(make_setup(algo="fqf", num_actions=4))
+    assert isinstance(learner.recipe.network, MLPFQFNetwork)
     with torch.no_grad():
         learner.recipe.network.fraction.bias.copy_(torch.tensor([4.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
     obs = make_batch(size=200)["obs"]

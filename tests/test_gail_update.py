@@ -381,12 +381,17 @@ def shown_to_the_discriminator(setup: Setup[GAILHParams], ends: list[int]) -> tu
 
     algorithm._step_in_place = step
     algorithm._learn_discriminator(with_ends(setup, ends))
-    return tuple(float(seen[name].float().mean()) for name in ("expert_absorbing", "absorbing"))
+    return float(seen["expert_absorbing"].float().mean()), float(seen["absorbing"].float().mean())
 
 
 def test_the_absorbing_state_is_seen_as_often_as_episodes_end() -> None:
     # 1 / (1 - 0.9) = 10 rows follow on each end. Ours: 2 ends in 12 rows, 20 of 32; the expert's: 1 in 20, 10 of 30.
-    many = {"absorbing_state": True, "gamma": 0.9, "discriminator_updates": 40, "discriminator_batch_size": 500}
+    many: dict[str, Any] = {
+        "absorbing_state": True,
+        "gamma": 0.9,
+        "discriminator_updates": 40,
+        "discriminator_batch_size": 500,
+    }
     plain = make_gail_setup(**many)
     assert plain.dataset is not None
     terminated = np.arange(20) == 4
@@ -438,7 +443,7 @@ def test_shuffled_actions_are_the_same_ones_in_another_order() -> None:
 @pytest.mark.parametrize("absorbing_state", [False, True])
 def test_compiled_updates_equal_eager_ones(absorbing_state: bool) -> None:
     def run(mode: str) -> tuple[GAIL, list[dict[str, float]]]:
-        changes = {"discriminator_learning_rate": 0.01, "absorbing_state": absorbing_state}
+        changes: dict[str, Any] = {"discriminator_learning_rate": 0.01, "absorbing_state": absorbing_state}
         return learn(make_gail_setup(acceleration=mode, **changes), rollouts=4)
 
     (plain, expected), (fast, metrics) = run("eager"), run("compile")

@@ -272,7 +272,11 @@ def test_seeds_side_by_side_hand_the_permission_on(tmp_path: Path, monkeypatch: 
         def poll(self) -> int:
             return 0
 
-    monkeypatch.setattr(seed_runs, "_start_process", lambda folder, flags: started.append(flags) or Ended())
+    def start(folder: Path, flags: list[str]) -> Ended:
+        started.append(flags)
+        return Ended()
+
+    monkeypatch.setattr(seed_runs, "_start_process", start)
     for allowed in (True, False):
         run_seeds(in_env(tmp_path), [0], jobs=2, options=RunOptions(allow_entry_points=allowed))
     assert started == [["--allow-entry-points"], []]

@@ -36,7 +36,7 @@ def make_dataset(*, returns: tuple[float, ...] = (1.0, 5.0)) -> TransitionDatase
         obs=rng.normal(3.0, 2.0, (rows, 3)).astype(np.float32),
         next_obs=rng.normal(3.0, 2.0, (rows, 3)).astype(np.float32),
         actions=rng.uniform(-1.0, 1.0, (rows, 2)).astype(np.float32),
-        rewards=np.repeat(np.float32(returns) / 2.0, 2),
+        rewards=np.repeat(np.array(returns, np.float32) / 2.0, 2),
         terminated=np.arange(rows) % 2 == 1,
         truncated=np.zeros(rows, np.bool_),
         spaces=Spaces(Box(-np.inf, np.inf, (3,), np.float32), BOX),
@@ -78,7 +78,7 @@ def test_expectile_regression_recovers_the_expectile_of_a_uniform_distribution(
     optimizer = torch.optim.SGD([value], lr=0.5)
     for _ in range(200):
         optimizer.zero_grad()
-        expectile_loss(value.expand(1_000), targets, expectile).backward()  # type: ignore[no-untyped-call]
+        expectile_loss(value.expand(1_000), targets, expectile).backward()
         optimizer.step()
     assert value.item() == pytest.approx(expected, abs=1e-3)
 
@@ -251,7 +251,12 @@ def test_observations_are_normalised_alike_in_acting_and_learning_and_by_the_che
     np.testing.assert_allclose(learner.act(obs).actions, expected, atol=1e-5)
     seen: list[Tensor] = []
     networks = recipe(learner).networks
-    recipe(learner).networks = replace(networks, actor=lambda p, obs: [seen.append(obs), networks.actor(p, obs)][1])
+
+    def noted(params: Tensor, obs: Tensor) -> Tensor:
+        seen.append(obs)
+        return networks.actor(params, obs)
+
+    recipe(learner).networks = replace(networks, actor=noted)
     learner.update(make_box_batch() | {"obs": torch.from_numpy(obs[:8])})
     np.testing.assert_allclose(seen[0].numpy(), (obs[:8] - mean) / std, atol=1e-4)
 

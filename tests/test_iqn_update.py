@@ -97,8 +97,8 @@ def value(coefficients: np.ndarray, tau: float) -> float:
 
 
 def loss(online: np.ndarray, target: np.ndarray, batch: Batch, **hparams: Any) -> Metrics:
-    flat = (torch.from_numpy(table).reshape(-1) for table in (online, target))
-    return iqn_loss(*flat, batch, IQNHParams(**hparams), table_values)
+    ours, theirs = (torch.from_numpy(table).reshape(-1) for table in (online, target))
+    return iqn_loss(ours, theirs, batch, IQNHParams(**hparams), table_values)
 
 
 @pytest.mark.parametrize("double_q", [False, True])
@@ -114,7 +114,7 @@ def test_the_loss_equals_plain_loops_in_float64(kappa: float, double_q: bool) ->
     for row in range(size):
         obs, next_obs, action = (int(batch[name][row]) for name in ("obs", "next_obs", "actions"))
         selecting = (online if double_q else target)[next_obs]
-        q_values = [np.mean([value(coefficients, tau) for tau in MIDPOINTS]) for coefficients in selecting]
+        q_values = [float(np.mean([value(coefficients, tau) for tau in MIDPOINTS])) for coefficients in selecting]
         best = best_valid_action(q_values, batch["next_action_mask"][row].numpy())
         next_values = np.array([value(target[next_obs, best], tau) for tau in batch["target_taus"][row].tolist()])
         targets = target_quantiles(batch, row, next_values)

@@ -79,7 +79,8 @@ class Diary(Callback):
             self.rollouts.append((run.step, horizon))
             return rollout(memory, horizon)
 
-        algorithm.update_model, algorithm.rollout = noted_fit, noted_rollout  # type: ignore[method-assign]
+        algorithm.update_model = noted_fit  # type: ignore[method-assign, assignment]
+        algorithm.rollout = noted_rollout  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(

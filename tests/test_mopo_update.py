@@ -174,7 +174,7 @@ def test_a_penalty_that_is_no_number_ends_a_rollout() -> None:
 
 
 def test_rollouts_end_where_the_dataset_terminates() -> None:
-    fit = {"model_max_epochs": 40, "model_patience": 40, "model_learning_rate": 1e-2}
+    fit: dict[str, Any] = {"model_max_epochs": 40, "model_patience": 40, "model_learning_rate": 1e-2}
     setup = make_setup(rows=600, rollout_batch_size=200, **fit)
     algorithm, memory = with_memory(setup)
     algorithm.update_model(memory.real_transitions())

@@ -166,7 +166,7 @@ def test_a_single_episode_cannot_be_split() -> None:
 
 def test_the_first_rows_end_their_episode() -> None:
     dataset = dataset_of(columns([0, 0, 0, 1], [0] * 4, next_observations=[1, 2, 3, 4])).first(2)
-    assert (len(dataset), dataset.episode_ends.tolist(), dataset.terminated.any()) == (2, [1], False)
+    assert (len(dataset), dataset.episode_ends.tolist(), bool(dataset.terminated.any())) == (2, [1], False)
 
 
 def test_a_memory_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -313,7 +313,12 @@ def test_the_rows_of_a_minibatch_belong_together() -> None:
     ids=["discrete", "box"],
 )
 def test_updates_equal_a_plain_pytorch_ppo(action: gym.Space[Any], hparams: dict[str, Any]) -> None:
-    constant = {"learning_rate": 0.01, "learning_rate_schedule": "constant", "gamma": 0.9, "gae_lambda": 0.8}
+    constant: dict[str, Any] = {
+        "learning_rate": 0.01,
+        "learning_rate_schedule": "constant",
+        "gamma": 0.9,
+        "gae_lambda": 0.8,
+    }
     setup = make_ppo_setup(action=action, **hparams, **constant)
     algorithm = build_ppo(setup)
     expected = PlainPPO(setup, build_ppo(setup)._network.module)
@@ -357,7 +362,7 @@ class PlainPPO:
             )
         advantages = torch.zeros(steps * envs)
         for env in range(envs):
-            after = 0.0
+            after = torch.zeros(())
             for step in reversed(range(steps)):
                 row = step * envs + env
                 terminated, truncated = bool(rollout["terminated"][row]), bool(rollout["truncated"][row])
@@ -460,7 +465,7 @@ def test_constant_schedules_stay() -> None:
 
 def test_the_clip_of_the_schedule_is_the_one_of_the_loss() -> None:
     # The second of two updates clips at 0.05 in place of 0.1: ratios beyond it are counted.
-    schedule = {"total_timesteps": 24, "clip_coef": 0.1, "clip_schedule": "linear"}
+    schedule: dict[str, Any] = {"total_timesteps": 24, "clip_coef": 0.1, "clip_schedule": "linear"}
     setup = make_ppo_setup(**schedule, learning_rate=0.02, learning_rate_schedule="constant")
     algorithm = build_ppo(setup)
     algorithm.update(make_rollout(setup, 0))
@@ -525,8 +530,8 @@ OBS = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
 def test_exploring_samples_and_evaluating_takes_the_likeliest() -> None:
     network = nn.Sequential(nn.Linear(3, 4))
     with torch.no_grad():
-        network[0].weight.zero_()
-        network[0].bias.copy_(torch.tensor([math.log(0.2), math.log(0.7), math.log(0.1), 0.0]))
+        network[0].get_parameter("weight").zero_()
+        network[0].get_parameter("bias").copy_(torch.tensor([math.log(0.2), math.log(0.7), math.log(0.1), 0.0]))
     algorithm = build_ppo(make_ppo_setup(action=Discrete(3), network=network))
     obs = np.zeros((20_000, 3), np.float32)
     shares = np.bincount(algorithm.act(obs, explore=True).actions, minlength=3) / 20_000

@@ -69,8 +69,8 @@ numbers = st.floats(-5, 5, width=32)
 )
 def test_the_loss_of_a_row_equals_plain_loops(values: Any, targets: Any, kappa: float, seed: int) -> None:
     taus = np.random.default_rng(seed).random(len(values))
-    given = [torch.tensor(numbers, dtype=torch.float64)[None] for numbers in (values, targets)]
-    ours = quantile_huber(*given, torch.from_numpy(taus), kappa)
+    ours_of, theirs_of = (torch.tensor(numbers, dtype=torch.float64)[None] for numbers in (values, targets))
+    ours = quantile_huber(ours_of, theirs_of, torch.from_numpy(taus), kappa)
     assert float(ours) == pytest.approx(quantile_loss(values, targets, taus.tolist(), kappa), rel=1e-9, abs=1e-12)
 
 

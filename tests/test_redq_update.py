@@ -98,10 +98,11 @@ def test_weights_begin_as_the_authors_do() -> None:
     linear = [layer for layer in model.actor.modules() if isinstance(layer, nn.Linear)]
     assert len(stacked) == len(linear) == 2
     for layer in (*stacked, *linear):
-        assert layer.bias.abs().sum() == 0.0
-        bound = math.sqrt(6.0 / sum(layer.weight.shape[-2:]))  # of each member: inputs + outputs
-        assert bound * 0.9 < layer.weight.abs().max() <= bound
-        assert float(layer.weight.detach().std()) == pytest.approx(bound / math.sqrt(3.0), rel=0.1)
+        weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
+        assert bias.abs().sum() == 0.0
+        bound = math.sqrt(6.0 / sum(weight.shape[-2:]))  # of each member: inputs + outputs
+        assert bound * 0.9 < weight.abs().max() <= bound
+        assert float(weight.detach().std()) == pytest.approx(bound / math.sqrt(3.0), rel=0.1)
     assert not torch.equal(stacked[0].weight[0], stacked[0].weight[1])
 
 
@@ -114,7 +115,7 @@ def draw_subsets(num_critics: int, subset_size: int, rounds: int) -> np.ndarray:
     random_inputs = RandomInputs(recipe.random_inputs(rounds, 8, actor=True), torch.device("cpu"))
     drawn = random_inputs.fill(np.random.default_rng(0))["subset"]
     assert drawn.dtype == torch.int64
-    return drawn.view(rounds, subset_size).numpy().copy()
+    return np.array(drawn.view(rounds, subset_size).numpy())
 
 
 def test_a_subset_has_no_member_twice_and_each_is_as_likely_as_any_other() -> None:

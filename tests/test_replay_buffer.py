@@ -236,7 +236,9 @@ def test_a_buffer_larger_than_memory_is_refused_with_both_figures(monkeypatch: p
 
 def test_a_buffer_that_fits_is_built_with_the_runs_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_limits, "available_memory", lambda: 3 * 2**30)
-    assert build_replay_buffer(make_setup(buffer_capacity=123)).capacity == 123
+    buffer = build_replay_buffer(make_setup(buffer_capacity=123))
+    assert isinstance(buffer, ReplayBuffer)
+    assert buffer.capacity == 123
 
 
 def test_memory_is_not_guessed_where_the_system_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:

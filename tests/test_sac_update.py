@@ -142,7 +142,8 @@ def test_the_gradient_reaches_the_critics_alone_and_each_as_if_it_were_the_only_
     assert gradient.tolist() == [-2.0, 0.0, 4.0, 0.0]
     assert others == [None, None, None]
     alive = critic_loss(params, target, make_rows([2.0], [False]), actor_params=outputs, alpha=alpha)["loss"]
-    assert torch.autograd.grad(alive, (target, outputs, alpha), allow_unused=True) == (None, None, None)
+    gradients: tuple[Tensor | None, ...] = torch.autograd.grad(alive, (target, outputs, alpha), allow_unused=True)
+    assert gradients == (None, None, None)
 
 
 def test_permuting_the_batch_leaves_the_loss_unchanged() -> None:

@@ -53,7 +53,7 @@ ZERO_ACTION = torch.zeros(1)
 def critic_loss(
     params: Tensor, target: Tensor, batch: Batch, *, actor_params: Tensor = ZERO_ACTION, **hparams: float
 ) -> Metrics:
-    settings = TD3HParams(**{"gamma": 0.5, **hparams})  # type: ignore[arg-type]
+    settings = TD3HParams(**{"gamma": 0.5, **hparams})
     return td3_critic_loss(params, target, actor_params, batch, settings, apply_actor=actor, apply_critics=critics)
 
 

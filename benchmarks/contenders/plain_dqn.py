@@ -90,7 +90,7 @@ class PlainLearner(Learner):
             td_target = rewards + hparams["gamma"] * (1 - terminated) * next_values
         loss = F.smooth_l1_loss(self.q_network(obs).gather(1, actions).squeeze(1), td_target)
         self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(self.q_network.parameters(), hparams["max_grad_norm"])
         self.optimizer.step()
         self.updates += 1

@@ -79,7 +79,7 @@ class PlainLearner(Learner):
             exponents = (hparams["beta"] * advantages).clamp(max=math.log(hparams["max_advantage_weight"]))
             td_target = rewards + hparams["gamma"] * (1 - terminated) * self.value(next_obs).squeeze(1)
         policy = torch.distributions.Normal(self.actor(obs).tanh(), self.log_std.clamp(-5.0, 2.0).exp())
-        log_probs: Tensor = policy.log_prob(actions)  # type: ignore[no-untyped-call]
+        log_probs: Tensor = policy.log_prob(actions)
         self._descend("actor", -(exponents.exp() * log_probs.sum(1)).mean())
         if hparams["learning_rate_schedule"] == "cosine":
             self.schedule.step()
@@ -101,7 +101,7 @@ class PlainLearner(Learner):
 
     def _descend(self, name: str, loss: Tensor) -> None:
         self.optimizers[name].zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.optimizers[name].step()
 
 

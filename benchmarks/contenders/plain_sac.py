@@ -59,7 +59,7 @@ class PlainLearner(Learner):
         normal = torch.distributions.Normal(mean, log_std.clamp(-20.0, 2.0).exp())
         before = normal.rsample()
         actions = before.tanh()
-        log_probs: Tensor = normal.log_prob(before)  # type: ignore[no-untyped-call]
+        log_probs: Tensor = normal.log_prob(before)
         return actions, (log_probs - (1.0 - actions.square() + 1e-6).log()).sum(1)
 
     def update(self) -> None:
@@ -96,7 +96,7 @@ class PlainLearner(Learner):
 
     def _descend(self, name: str, loss: Tensor) -> None:
         self.optimizers[name].zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.optimizers[name].step()
 
     def _tensor(self, obs: np.ndarray) -> Tensor:

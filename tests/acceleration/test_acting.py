@@ -150,7 +150,8 @@ def test_the_expectation_of_large_logits_does_not_overflow() -> None:
 
 class Doubled(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
-        return 2 * super().forward(x)
+        output: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        return 2 * output
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ def advance(run: Run, steps: int) -> list[dict[str, float]]:
 
 
 def some_obs(run: Run) -> np.ndarray:
+    assert run.env_factory is not None
     space = spaces_of(run.env_factory).observation
     space.seed(0)
     return np.stack([space.sample() for _ in range(30)])
@@ -128,6 +129,7 @@ def some_obs(run: Run) -> np.ndarray:
 @pytest.mark.parametrize("explore", [False, True])
 def test_acts_in_its_space(name: str, actions: str, explore: bool) -> None:
     run = make_run(name, actions=actions)
+    assert run.env_factory is not None
     spaces = spaces_of(run.env_factory)
     check_spaces(run.config.spec, spaces, run.config.env_id)
     for step in (0, 100, 10**6):
@@ -245,12 +247,14 @@ class Drawn(gym.Env[np.ndarray, np.int64]):
         self._obs: np.ndarray = np.zeros(space.shape, space.dtype)
         self._num_steps = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self._num_steps = 0
         return self._draw(), {}
 
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self._num_steps += 1
         terminated, reward = bool(self.np_random.random() < 0.1), float(self.np_random.normal())
         return self._draw(), reward, terminated, self._num_steps == 7, {}
@@ -258,19 +262,19 @@ class Drawn(gym.Env[np.ndarray, np.int64]):
     def _draw(self) -> np.ndarray:
         space = self.observation_space
         shares = self.np_random.random(space.shape)
-        drawn = (shares * (255 if space.dtype == np.uint8 else 1)).round(2).astype(space.dtype)
+        drawn: np.ndarray = (shares * (255 if space.dtype == np.uint8 else 1)).round(2).astype(space.dtype)
         if isinstance(space, FrameStackSpace) and self._num_steps:
             layers = space.frame_shape[0]
             drawn = np.concatenate([self._obs[layers:], drawn[:layers]])
         self._obs = drawn
-        return drawn.copy()
+        return np.array(drawn)
 
 
 OBSERVATIONS: dict[str, EnvFactory] = {
     "vector": lambda: Drawn(Box(0.0, 1.0, (3,), np.float32)),
     "image": lambda: Drawn(Box(0, 255, (8, 8, 1), np.uint8)),
     "float image": lambda: Drawn(Box(0.0, 1.0, (8, 8, 1), np.float32)),
-    "flags": lambda: Drawn(Box(0, 1, (10, 10, 4), np.bool_)),  # as MinAtar's
+    "flags": lambda: Drawn(Box(0, 1, (10, 10, 4), np.bool_)),  # type: ignore[arg-type]  # as MinAtar's
     "frames": lambda: Drawn(FrameStackSpace(3, (3, 12, 12))),
     "dict": TinyDict,
     "masks": Masked,
@@ -336,7 +340,8 @@ def all_at_once(learners: dict[str, QLearner]) -> Callable[[State, Batch], tuple
         return {key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")}
 
     def step(state: State, batch: Batch) -> tuple[State, Metrics]:
-        new, metrics = {}, {}
+        new: State = {}
+        metrics: Metrics = {}
         for name, learner in learners.items():
             new_state, more = learner.pure_step(of(name, state), of(name, batch))
             new |= {f"{name}/{key}": value for key, value in new_state.items()}

@@ -15,7 +15,7 @@ from rl_training.runtime.trainer import RunOptions, TrainResult, train
 QUICK = {"batch_size": 256, "learning_rate": 5e-3, "hidden_sizes": [32], "tau": 0.05, "held_out": 0.01}
 
 
-def learn(tmp_path: Path, algo: str, columns: dict[str, np.ndarray], steps: int, **hparams: Any) -> TrainResult:
+def learn(tmp_path: Path, algo: str, columns: dict[str, Any], steps: int, **hparams: Any) -> TrainResult:
     """Learn from a file alone: there is no environment."""
     rows = len(columns["rewards"])
     columns = {"truncations": np.zeros(rows, np.bool_), "next_observations": columns["observations"]} | columns
@@ -109,4 +109,4 @@ def test_choices_are_cloned(tmp_path: Path) -> None:
     result = learn(tmp_path, "bc", columns, 500)
     assert result.metrics["held_out_action_error"] < 0.05
     assert result.metrics["held_out_log_likelihood"] > -0.15
-    assert np.array_equal(result.algorithm.act(np.float32([[0.5, -0.5], [-0.5, 0.5]])).actions, [1, 0])
+    assert np.array_equal(result.algorithm.act(np.array([[0.5, -0.5], [-0.5, 0.5]], np.float32)).actions, [1, 0])

@@ -41,7 +41,8 @@ def returns(result: TrainResult) -> list[float]:
 
 def values(result: TrainResult, obs: np.ndarray) -> np.ndarray:
     assert isinstance(result.algorithm, PPO)
-    return result.algorithm._network.module(torch.from_numpy(obs))[:, -1].numpy()
+    outputs: torch.Tensor = result.algorithm._network.module(torch.from_numpy(obs))
+    return outputs[:, -1].numpy()
 
 
 def test_the_values_of_the_chain_are_the_optimal_ones(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def learn(algo: str, tmp_path: Path, *, coins: bool = False, **hparams: Any) -> 
 # Errors below kappa count squared, which pulls every quantile towards the mean: at kappa = 1 and returns of 0 to 3 what
 # is learnt are no quantiles. With a kappa of 0.01 they are the true ones, up to about that much.
 # Eight cosines are enough for these quantile functions, which are smooth; 64 leave waves of 0.1 in so short a training.
-QUANTILES = {"kappa": 0.01, "num_quantiles": 8}
+QUANTILES: dict[str, Any] = {"kappa": 0.01, "num_quantiles": 8}
 IMPLICIT = QUANTILES | {"embedding_dim": 8}
 
 

@@ -86,7 +86,7 @@ def test_profile_counts_time_inside_a_called_method_once(monkeypatch: pytest.Mon
         def inner(self) -> None:
             clock.now += 4.0
 
-    monkeypatch.setitem(sys.modules, "profiled_parts", SimpleNamespace(Parts=Parts))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "profiled_parts", SimpleNamespace(Parts=Parts))
     monkeypatch.setattr("time.perf_counter", lambda: clock.now)
     profiler = Profiler({"update": ["profiled_parts:Parts.outer"], "advantages": ["profiled_parts:Parts.inner"]})
     parts = Parts()
@@ -114,7 +114,7 @@ def test_profile_times_the_functions_that_a_method_gives(monkeypatch: pytest.Mon
 
             return draw
 
-    monkeypatch.setitem(sys.modules, "profiled_memory", SimpleNamespace(Memory=Memory))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "profiled_memory", SimpleNamespace(Memory=Memory))
     monkeypatch.setattr("time.perf_counter", lambda: clock.now)
     profiler = Profiler({"buffer": ["profiled_memory:Memory.sampler()"]})
     draw = Memory().sampler(2.0)

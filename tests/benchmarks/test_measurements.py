@@ -161,7 +161,7 @@ def test_dynamics_compares_cpu_times_on_a_cpu_and_wall_times_on_a_gpu() -> None:
 def test_exactness_and_kills_add_up_their_lines() -> None:
     lines = [{"resumes": 24, "differences": []}, {"resumes": 6, "differences": ["a", "b"]}]
     assert summarize_exactness(lines) == {"cases": 2, "resumes": 30, "differences": 2}
-    runs = [
+    runs: list[dict[str, Any]] = [
         {"kills": {"during a save": 3}, "differences": [], "checkpoints_not_whole": []},
         {"kills": {"during a save": 1, "between saves": 2}, "differences": ["a"], "checkpoints_not_whole": ["b"]},
         {"failed": "exit code 1"},

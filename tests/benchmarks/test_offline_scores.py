@@ -71,7 +71,7 @@ class CalledHere:
         result = test_cli.call(*arguments)
         if result.exit_code != 0:
             raise DatasetError(result.output)
-        return result.stdout
+        return str(result.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,8 @@ class RunHere(FreeCores):
 
         self.settings.append(setting)
         result = run_score(OurLearner, Setting(**setting), Stopwatch())
-        return json.loads(json.dumps({**result, "setting": setting, "versions": {}}))
+        record: dict[str, Any] = json.loads(json.dumps({**result, "setting": setting, "versions": {}}))
+        return record
 
 
 @pytest.fixture

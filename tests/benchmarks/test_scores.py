@@ -130,7 +130,12 @@ def test_settings_hold_only_what_differs_from_the_defaults() -> None:
 def test_a_kept_run_is_found_again_until_its_setting_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.engine.KEPT_RUNS", tmp_path)
     runs: list[Any] = []
-    cores = SimpleNamespace(run=lambda contender, setting: runs.append(setting) or {"returns": [len(runs)]})
+
+    def run(contender: Contender, setting: Any) -> dict[str, Any]:
+        runs.append(setting)
+        return {"returns": [len(runs)]}
+
+    cores = SimpleNamespace(run=run)
     setting = {"seed": 0, "hparams": {}}
     one = Contender(name="one", script="one.py", peer="sb3")
     other = Contender(name="one", script="one.py", peer="sb3", hparams={"gamma": 0.5})
@@ -217,14 +222,14 @@ def test_jobs_get_one_core_each_and_give_it_back(monkeypatch: pytest.MonkeyPatch
 
     def fake(contender: Any, setting: Any, *, cores: tuple[int, ...]) -> dict[str, Any]:
         seen.append(cores)
-        if setting == "nested":
-            cores_of_two.run(contender, "other")
+        if setting == {"nested": True}:
+            cores_of_two.run(contender, {})
         return {}
 
     monkeypatch.setattr("benchmarks.launch.run_contender", fake)
     cores_of_two = FreeCores(2)
-    cores_of_two.run(PPO_CONTENDERS["sb3"], "nested")  # type: ignore[arg-type]
-    cores_of_two.run(PPO_CONTENDERS["sb3"], "alone")  # type: ignore[arg-type]
+    cores_of_two.run(PPO_CONTENDERS["sb3"], {"nested": True})
+    cores_of_two.run(PPO_CONTENDERS["sb3"], {"nested": False})
     assert seen[:2] == [(0,), (1,)]
     assert seen[2] in seen[:2]
 

@@ -61,7 +61,7 @@ def test_the_kind_of_an_observation(space: Any, kind: str | None) -> None:
         (VECTOR, "box"),
         (Box(0, 9, (2,), np.int64), None),
         (spaces.MultiDiscrete([2, 2]), "multidiscrete"),
-        (spaces.MultiDiscrete([[2, 2]]), None),
+        (spaces.MultiDiscrete(np.array([[2, 2]])), None),
         (spaces.MultiBinary(2), "multibinary"),
         (spaces.Tuple([TWO]), None),
     ],

@@ -65,8 +65,8 @@ class StackingEnvs:
             if self.rng.random() < self.leaps:
                 next_obs[env] = self.rng.integers(0, 256, self.space.shape, np.uint8)
         self.obs = next_obs.copy()
-        for env in np.flatnonzero(kinds):
-            self.obs[env] = self._begin()
+        for ended in np.flatnonzero(kinds):
+            self.obs[ended] = self._begin()
         return {
             "obs": obs,
             "next_obs": next_obs,
@@ -92,7 +92,7 @@ def all_rows(storage: Storage, first: int | None = None) -> dict[str, torch.Tens
     first = storage.first if first is None else first
     reader = storage.reader(storage.end - first, torch.device("cpu"))
     reader.fill(np.arange(first, storage.end) % storage.capacity)
-    return clone(reader.batch)
+    return {name: values.clone() for name, values in reader.batch.items()}
 
 
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 2), st.sampled_from([3, 4]))  # frames, layers, size

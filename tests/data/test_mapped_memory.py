@@ -15,7 +15,6 @@ from gymnasium.spaces import Box
 from builders import make_config, make_setup
 from rl_training.core import memory_limits
 from rl_training.core.frame_space import FrameStackSpace
-from rl_training.data import mapped_memory
 from rl_training.data.mapped_memory import mapped_zeros
 from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer
 from rl_training.errors import ConfigError
@@ -117,7 +116,9 @@ def test_neither_saving_nor_loading_copies_the_buffer_into_memory(folder: Path, 
 def test_a_buffer_larger_than_the_disk_is_refused_with_both_figures(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapped_memory.shutil, "disk_usage", lambda path: SimpleNamespace(free=3 * 2**30))
+    monkeypatch.setattr(
+        "rl_training.data.mapped_memory.shutil.disk_usage", lambda path: SimpleNamespace(free=3 * 2**30)
+    )
     setup = make_setup(observation=Box(0, 255, (84, 84, 4), np.uint8), memory="mmap", buffer_capacity=100_000)
     with pytest.raises(ConfigError, match=rf"needs 5\.3 GiB, but only 3\.0 GiB are free in {folder}; lower .*MMAP_DIR"):
         build_replay_buffer(setup)

@@ -70,7 +70,8 @@ def test_the_tree_finds_what_the_running_sum_of_all_priorities_finds(data: st.Da
             tree.set(places, values)
             model[places] = values
         else:
-            first, count, value = rng.integers(5 * capacity), rng.integers(1, capacity + 1), float(rng.integers(4))
+            first, count = int(rng.integers(5 * capacity)), int(rng.integers(1, capacity + 1))
+            value = float(rng.integers(4))
             tree.set_range(first, first + count, value)
             model[np.arange(first, first + count) % capacity] = value
         assert np.array_equal(tree.priorities, model)
@@ -272,7 +273,7 @@ def work(buffer: PrioritizedReplayBuffer, number: int, rounds: int) -> list[dict
 
 @given(before=st.integers(1, 25), after=st.integers(1, 15))
 def test_a_loaded_buffer_continues_like_the_saved_one(before: int, after: int) -> None:
-    settings = {"alpha": 0.6, "beta_start": 0.4, "total_draws": 30}
+    settings: dict[str, Any] = {"alpha": 0.6, "beta_start": 0.4, "total_draws": 30}
     buffer, copy = make_buffer(10, **settings), make_buffer(10, seed=99, **settings)
     work(buffer, 0, before)
     work(copy, 1_000, 9)  # loading replaces this content

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def test_d4rl_files_with_successors_need_no_timeouts(has_timeouts: bool, dtype: 
     assert dataset.terminated.tolist() == [False, True, False, False, False]
     assert dataset.truncated.tolist() == [False, False, False, True, not has_timeouts]
     assert dataset.actions.max() == 1.0
-    assert (dataset.obs.dtype, dataset.rewards.dtype) == (np.float32, np.float32)
+    assert (dataset.obs.dtype, dataset.rewards.dtype) == (np.dtype(np.float32), np.dtype(np.float32))
 
 
 # --- Minari's own files ----------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_a_dataset_that_minari_wrote_loads_by_its_id(data_format: str, minari_ro
 def test_dict_observations_and_images_of_minari_load(data_format: str, minari_root: Path) -> None:
     frames = np.zeros((5, 40, 32, 3), np.uint8)
     frames[2:] = 200  # even areas survive JPEG
-    parts = {"camera": frames, "where": np.arange(10, dtype=np.float64).reshape(5, 2)}
+    parts: dict[str, np.ndarray] = {"camera": frames, "where": np.arange(10, dtype=np.float64).reshape(5, 2)}
     space = Dict({"camera": Box(0, 255, (40, 32, 3), np.uint8), "where": Box(-20, 20, (2,), np.float64)})
     steps = {"rewards": np.ones(4), "terminations": np.zeros(4, bool), "truncations": np.zeros(4, bool)}
     buffer = EpisodeBuffer(id=0, observations=parts, actions=np.array([4, 5, 6, 4]), infos={}, **steps)
@@ -356,9 +356,9 @@ def write_columns(kind: str, folder: Path, changes: dict[str, Any]) -> Path:
     if kind == "npz":
         np.savez(path, **columns)
     elif kind == "hdf5":
-        text = str(columns.pop("metadata")).encode()
+        text = str(columns.pop("metadata"))
         with h5py.File(path, "w") as file:
-            file["metadata"] = np.frombuffer(text, np.uint8)
+            file["metadata"] = np.frombuffer(text.encode(), np.uint8)
             for name, array in columns.items():
                 file[name] = array.astype("S") if array.dtype.kind == "U" else array
     else:
@@ -723,6 +723,6 @@ def test_a_damaged_minari_dataset_is_refused(case: str, tmp_path: Path, trace: P
 
 
 def test_sixty_kinds_of_damage_are_tried() -> None:
-    tried = [WRONG_COLUMNS, WRONG_NPZ, WRONG_HDF5, BYTES, WRONG_PARQUET, WRONG_MINARI]
+    tried: list[Sized] = [WRONG_COLUMNS, WRONG_NPZ, WRONG_HDF5, BYTES, WRONG_PARQUET, WRONG_MINARI]
     assert sum(map(len, tried)) > 60
     assert set(FORMATS) == set(FILES)

@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import pickle
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -31,7 +32,7 @@ class PlainGame:
         ALEInterface.setLoggerMode(LoggerMode.Error)
         self.ale = ALEInterface()
         self.ale.setFloat("repeat_action_probability", 0.0)
-        self.ale.loadROM(roms.get_rom_path(rom))
+        self.ale.loadROM(str(roms.get_rom_path(rom)))
         self.ale.reset_game()
         self._read = self.ale.getScreenRGB if colour else self.ale.getScreenGrayscale
         self.screens, self.rewards = [self._read()], [0]
@@ -53,6 +54,7 @@ class Spy:
         self._ale, self._over_after = ale, over_after
         self.acted: list[Action] = []
         self._over = False
+        self.lives: Callable[[], int] = ale.lives
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ale, name)
@@ -93,9 +95,9 @@ def frames_wrapper(env: Any) -> Any:
 
 
 def spy_on(env: Any, over_after: tuple[int, ...] = ()) -> Spy:
-    wrapper = frames_wrapper(env)
-    wrapper._ale = Spy(env.unwrapped.ale, over_after)
-    return wrapper._ale
+    spy = Spy(env.unwrapped.ale, over_after)
+    frames_wrapper(env)._ale = spy
+    return spy
 
 
 def episode_frames(env: Any) -> int:
@@ -110,7 +112,7 @@ def num_noops(seed: int, noop_max: int = 30) -> int:
 
 
 @pytest.mark.parametrize("env_kwargs", [{}, {"screen_size": 40}, {"grayscale": False}])
-def test_observations_are_those_of_a_plain_run_with_the_skip_applied_once(env_kwargs: dict[str, Any]):
+def test_observations_are_those_of_a_plain_run_with_the_skip_applied_once(env_kwargs: dict[str, Any]) -> None:
     env = make(PONG, **env_kwargs)
     size, colour = env_kwargs.get("screen_size", 84), "grayscale" in env_kwargs
     layers = 3 if colour else 1
@@ -120,7 +122,7 @@ def test_observations_are_those_of_a_plain_run_with_the_skip_applied_once(env_kw
     game.play(Action.FIRE, 4)
 
     def newest(obs: np.ndarray) -> np.ndarray:
-        return obs[-3:].transpose(1, 2, 0) if colour else obs[-1]
+        return np.asarray(obs[-3:].transpose(1, 2, 0) if colour else obs[-1])
 
     assert (obs.shape, obs.dtype, info) == ((4 * layers, size, size), np.uint8, {})
     assert obs in env.observation_space
@@ -136,7 +138,7 @@ def test_observations_are_those_of_a_plain_run_with_the_skip_applied_once(env_kw
     assert episode_frames(env) == num_noops(3) + 4 + 40 * 4
 
 
-def test_the_pool_is_the_maximum_and_neither_of_its_two_frames():
+def test_the_pool_is_the_maximum_and_neither_of_its_two_frames() -> None:
     env = make(PONG)
     game = PlainGame("pong")
     env.reset(seed=0)
@@ -152,7 +154,7 @@ def test_the_pool_is_the_maximum_and_neither_of_its_two_frames():
 
 @pytest.mark.parametrize("env_id", [PONG, "ALE/Pong-v5"])
 @pytest.mark.parametrize("frame_skip", [1, 2, 4])
-def test_a_step_lasts_frame_skip_frames_under_both_kinds_of_id(env_id: str, frame_skip: int):
+def test_a_step_lasts_frame_skip_frames_under_both_kinds_of_id(env_id: str, frame_skip: int) -> None:
     env = make(env_id, frame_skip=frame_skip, noop_max=0, fire_reset=False)
     env.reset(seed=0)
     for _ in range(5):
@@ -160,7 +162,7 @@ def test_a_step_lasts_frame_skip_frames_under_both_kinds_of_id(env_id: str, fram
     assert episode_frames(env) == 5 * frame_skip
 
 
-def test_a_single_frame_is_not_pooled_with_that_of_the_step_before():
+def test_a_single_frame_is_not_pooled_with_that_of_the_step_before() -> None:
     env = make(PONG, frame_skip=1, noop_max=0, fire_reset=False)
     game = PlainGame("pong")
     env.reset(seed=0)
@@ -170,7 +172,7 @@ def test_a_single_frame_is_not_pooled_with_that_of_the_step_before():
         np.testing.assert_array_equal(obs[-1], shrink(game.screens[-1]))
 
 
-def test_each_observation_is_an_array_of_its_own():
+def test_each_observation_is_an_array_of_its_own() -> None:
     env = make(PONG)
     first, _ = env.reset(seed=0)
     kept = first.copy()
@@ -184,7 +186,7 @@ def test_each_observation_is_an_array_of_its_own():
 # -------------------------------------------------------------------------------------------------------- the reset
 
 
-def test_no_ops_are_drawn_from_one_to_noop_max_by_the_seed():
+def test_no_ops_are_drawn_from_one_to_noop_max_by_the_seed() -> None:
     env = make(PONG, noop_max=3, fire_reset=False)
     counts = []
     for seed in range(20):
@@ -197,7 +199,7 @@ def test_no_ops_are_drawn_from_one_to_noop_max_by_the_seed():
     assert episode_frames(never) == 0
 
 
-def test_a_reset_without_a_seed_goes_on_in_the_same_stream():
+def test_a_reset_without_a_seed_goes_on_in_the_same_stream() -> None:
     env = make(PONG, fire_reset=False)
     env.reset(seed=5)
     rng = np_random(5)[0]
@@ -218,14 +220,16 @@ def test_a_reset_without_a_seed_goes_on_in_the_same_stream():
         ("FreewayNoFrameskip-v4", {"full_action_space": True}, 4),
     ],
 )
-def test_fire_is_pressed_at_the_reset_where_the_action_exists(env_id: str, env_kwargs: dict[str, Any], presses: int):
+def test_fire_is_pressed_at_the_reset_where_the_action_exists(
+    env_id: str, env_kwargs: dict[str, Any], presses: int
+) -> None:
     env = make(env_id, **env_kwargs)
     spy = spy_on(env)
     env.reset(seed=1)
     assert spy.acted == [Action.NOOP] * num_noops(1) + [Action.FIRE] * presses
 
 
-def test_a_game_that_ends_in_the_no_ops_starts_again_and_gets_the_others():
+def test_a_game_that_ends_in_the_no_ops_starts_again_and_gets_the_others() -> None:
     seed = next(seed for seed in range(100) if num_noops(seed) == 5)
     env = make(PONG)
     spy = spy_on(env, over_after=(2,))
@@ -238,7 +242,7 @@ def test_a_game_that_ends_in_the_no_ops_starts_again_and_gets_the_others():
     assert not env.step(NOOP)[2]
 
 
-def test_a_game_that_fire_ends_starts_again_without_it():
+def test_a_game_that_fire_ends_starts_again_without_it() -> None:
     env = make(PONG, noop_max=0)
     spy_on(env, over_after=(3,))
     obs, _ = env.reset(seed=0)
@@ -266,7 +270,7 @@ def play_breakout(env: Any) -> tuple[list[int], list[int], int]:
     raise AssertionError("Breakout did not end")
 
 
-def test_a_lost_life_is_reported_at_its_step_and_the_episode_goes_on():
+def test_a_lost_life_is_reported_at_its_step_and_the_episode_goes_on() -> None:
     lives, lost, last = play_breakout(make(BREAKOUT, life_loss_terminates=True))
     fewer = [step for step in range(1, len(lives)) if lives[step] < lives[step - 1]]
     assert lives[0] == 5
@@ -275,12 +279,12 @@ def test_a_lost_life_is_reported_at_its_step_and_the_episode_goes_on():
     assert len(lost) == 4
 
 
-def test_lost_lives_are_not_reported_unless_asked_for():
+def test_lost_lives_are_not_reported_unless_asked_for() -> None:
     lives, lost, _ = play_breakout(make(BREAKOUT))
     assert (lives[0], lives[-1], lost) == (5, 0, [])
 
 
-def test_lives_are_counted_from_the_reset_on():
+def test_lives_are_counted_from_the_reset_on() -> None:
     env = make(BREAKOUT, life_loss_terminates=True)
     spy = spy_on(env)
     spy.lives = iter([3, 2, 2, 4, 4, 3, 5, 5]).__next__  # 3 at the first reset, 4 at the second, 5 at the third
@@ -292,7 +296,7 @@ def test_lives_are_counted_from_the_reset_on():
     assert env.step(NOOP)[4] == {}
 
 
-def test_rewards_are_raw_and_summed_over_the_skipped_frames():
+def test_rewards_are_raw_and_summed_over_the_skipped_frames() -> None:
     env = make("AsterixNoFrameskip-v4")
     env.reset(seed=0)
     game = PlainGame("asterix")
@@ -309,7 +313,7 @@ def test_rewards_are_raw_and_summed_over_the_skipped_frames():
     assert type(rewards[0]) is float
 
 
-def test_the_time_limit_truncates_and_counts_steps():
+def test_the_time_limit_truncates_and_counts_steps() -> None:
     env = make(PONG, max_episode_steps=5)
     env.reset(seed=0)
     flags = [env.step(NOOP)[2:4] for _ in range(5)]
@@ -319,13 +323,13 @@ def test_the_time_limit_truncates_and_counts_steps():
 
 
 @pytest.mark.parametrize(("frame_skip", "steps"), [(4, 27_000), (2, 54_000)])
-def test_episodes_are_cut_at_half_an_hour_of_play(frame_skip: int, steps: int):
+def test_episodes_are_cut_at_half_an_hour_of_play(frame_skip: int, steps: int) -> None:
     env = make("ALE/Pong-v5", frame_skip=frame_skip)
     assert env.spec.max_episode_steps == steps
     assert env.unwrapped.ale.getInt("max_num_frames_per_episode") == 0  # else the no-ops would count too
 
 
-def test_a_limit_of_the_emulator_truncates_as_well():
+def test_a_limit_of_the_emulator_truncates_as_well() -> None:
     env = make(PONG, max_num_frames_per_episode=40, noop_max=0, fire_reset=False)
     env.reset(seed=0)
     flags = [env.step(NOOP)[2:4] for _ in range(10)]
@@ -346,7 +350,7 @@ def stuck_share(env: Any) -> float:
     return sum(repeated) / len(repeated)
 
 
-def test_v5_actions_stick_with_a_quarter_and_v4_ones_never_do():
+def test_v5_actions_stick_with_a_quarter_and_v4_ones_never_do() -> None:
     # About 270 such frames, 400 with a half: standard deviations below 0.03.
     assert stuck_share(make("ALE/Pong-v5")) == pytest.approx(0.25, abs=0.08)
     assert stuck_share(make("ALE/Pong-v5", repeat_action_probability=0.5)) == pytest.approx(0.5, abs=0.08)
@@ -354,7 +358,7 @@ def test_v5_actions_stick_with_a_quarter_and_v4_ones_never_do():
     assert stuck_share(make(PONG)) == 0.0
 
 
-def test_the_emulators_own_skip_and_sticky_actions_are_off():
+def test_the_emulators_own_skip_and_sticky_actions_are_off() -> None:
     env = make("ALE/Pong-v5")
     assert env.unwrapped._frameskip == 1
     assert env.unwrapped.ale.getFloat("repeat_action_probability") == 0.0
@@ -371,11 +375,11 @@ def test_the_emulators_own_skip_and_sticky_actions_are_off():
         ("QbertNoFrameskip-v4", {"difficulty": 1}),  # a restored state alone does not bring this one back
     ],
 )
-def test_the_seed_and_the_actions_repeat_an_episode_bit_for_bit(env_id: str, env_kwargs: dict[str, Any]):
+def test_the_seed_and_the_actions_repeat_an_episode_bit_for_bit(env_id: str, env_kwargs: dict[str, Any]) -> None:
     assert check_replay(RegisteredEnv(env_id, env_kwargs), seed=1)
 
 
-def test_a_reset_clears_the_memory_of_the_game():
+def test_a_reset_clears_the_memory_of_the_game() -> None:
     env = make("AssaultNoFrameskip-v4", noop_max=0)  # it keeps some bytes from game to game otherwise
     env.reset(seed=2)
     fresh = env.unwrapped.ale.getRAM()
@@ -385,7 +389,7 @@ def test_a_reset_clears_the_memory_of_the_game():
     np.testing.assert_array_equal(env.unwrapped.ale.getRAM(), fresh)
 
 
-def test_the_last_action_of_an_episode_does_not_stick_to_the_next():
+def test_the_last_action_of_an_episode_does_not_stick_to_the_next() -> None:
     env = make("ALE/Pong-v5", repeat_action_probability=0.9)
     env.reset(seed=0)
     for _ in range(50):
@@ -396,7 +400,7 @@ def test_the_last_action_of_an_episode_does_not_stick_to_the_next():
     assert set(spy.acted) <= {Action.NOOP, Action.FIRE}
 
 
-def test_another_seed_gives_another_episode_with_sticky_actions():
+def test_another_seed_gives_another_episode_with_sticky_actions() -> None:
     env = make("ALE/Pong-v5", noop_max=0)
     last = []
     for seed in (0, 1):
@@ -405,7 +409,7 @@ def test_another_seed_gives_another_episode_with_sticky_actions():
     assert not np.array_equal(*last)
 
 
-def test_an_open_episode_is_restored_in_a_fresh_env():
+def test_an_open_episode_is_restored_in_a_fresh_env() -> None:
     factory = RegisteredEnv("ALE/Breakout-v5")
     actions = np.random.default_rng(0).integers(4, size=60)
     with SyncEnvs(factory) as envs, SyncEnvs(factory) as fresh:
@@ -418,7 +422,7 @@ def test_an_open_episode_is_restored_in_a_fresh_env():
         assert not restore_env(fresh, 0, EpisodeRecipe(8, actions), result.obs[0])
 
 
-def test_workers_give_what_one_process_gives():
+def test_workers_give_what_one_process_gives() -> None:
     factory = RegisteredEnv("ALE/Breakout-v5", {"life_loss_terminates": True})
     sync, workers = make_envs(factory, 2), make_envs(factory, 2, backend="local_async")
     try:
@@ -437,7 +441,7 @@ def test_workers_give_what_one_process_gives():
 # ------------------------------------------------------------------------------------------------- settings, errors
 
 
-def test_preprocessing_can_be_switched_off():
+def test_preprocessing_can_be_switched_off() -> None:
     env = make_env_factory("ALE/Pong-v5", {"preprocess": False, "obs_type": "ram"})()
     assert env.observation_space.shape == (128,)
     env.reset(seed=0)
@@ -445,12 +449,12 @@ def test_preprocessing_can_be_switched_off():
     assert episode_frames(env) == 4  # its own skip
 
 
-def test_an_id_with_its_module_and_a_pickled_factory_are_preprocessed_too():
+def test_an_id_with_its_module_and_a_pickled_factory_are_preprocessed_too() -> None:
     factory = pickle.loads(pickle.dumps(make_env_factory("ale_py:ALE/Pong-v5")))
     assert factory().observation_space.shape == (4, 84, 84)
 
 
-def test_stepping_before_the_reset_is_refused():
+def test_stepping_before_the_reset_is_refused() -> None:
     with pytest.raises(gym.error.ResetNeeded):
         RegisteredEnv(PONG)().step(NOOP)
 
@@ -484,18 +488,18 @@ def test_stepping_before_the_reset_is_refused():
         ({"qqq": 1}, "noop_max, frame_skip, screen_size, grayscale, frame_stack, life_loss_terminates, fire_reset"),
     ],
 )
-def test_bad_settings_are_named(env_kwargs: dict[str, Any], message: str):
+def test_bad_settings_are_named(env_kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         make_env_factory("ALE/Pong-v5", env_kwargs)
     assert message in str(error.value)
 
 
-def test_an_explicit_frameskip_of_one_is_accepted():
+def test_an_explicit_frameskip_of_one_is_accepted() -> None:
     assert make("ALE/Pong-v5", frameskip=1).observation_space.shape == (4, 84, 84)
 
 
 @pytest.mark.parametrize("module", ["ale_py", "cv2"])
-def test_a_missing_package_is_named_with_its_extra(monkeypatch, module: str):
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     assert importlib.util.find_spec(module) is None
     with pytest.raises(EnvError) as error:

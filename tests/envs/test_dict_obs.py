@@ -43,11 +43,12 @@ from rl_training.experiment.registry import registry
 from rl_training.learners.optim import FlatModule
 from rl_training.models.encoders import DictInput, build_encoder
 from rl_training.runtime.collector import Collector
+from stand_ins import ActsOnly
 
 VECTOR = Box(-1.0, 1.0, (3,), np.float64)
 IMAGE = Box(0, 255, (4, 4, 1), np.uint8)
 MIXED = spaces.Dict({"image": IMAGE, "inner": spaces.Dict({"choice": Discrete(5, start=2)}), "vector": VECTOR})
-MIXED_OBS = {
+MIXED_OBS: dict[str, Any] = {
     "image": np.arange(16, dtype=np.uint8).reshape(4, 4, 1),
     "inner": {"choice": 6},
     "vector": np.array([0.5, -1.0, 0.25]),
@@ -107,7 +108,7 @@ def test_packed_observations_can_be_unpacked_unchanged(space: spaces.Dict, seed:
     space.seed(seed)
     obs = space.sample()
     row = Packer(packed).pack(obs)
-    assert (row.dtype, row.shape) == (np.uint8, packed.shape)
+    assert (row.dtype, row.shape) == (np.dtype(np.uint8), packed.shape)
     assert len(row) % 8 == 0
     for leaf, view, value in zip(packed.leaves, packed.views(row), packed.leaf_values(obs), strict=True):
         assert view.dtype == leaf.dtype
@@ -120,8 +121,8 @@ def test_packed_observations_can_be_unpacked_unchanged(space: spaces.Dict, seed:
 
 @given(space=DICTS, seed=st.integers(0, 99))
 def test_the_networks_view_of_a_stored_row_is_what_was_packed(space: spaces.Dict, seed: int) -> None:
-    setup = make_setup(observation=pack_space(space))
-    packed = setup.spaces.observation
+    packed = pack_space(space)
+    setup = make_setup(observation=packed)
     packed.seed(seed)
     rows = np.stack([packed.sample() for _ in range(4)])
     buffer = build_replay_buffer(setup)
@@ -275,11 +276,13 @@ def test_values_of_another_width_or_of_lists_are_taken() -> None:
     np.testing.assert_array_equal(packer.pack(loose), packer.pack(MIXED_OBS))
 
 
-def test_spaces_that_cannot_be_encoded_are_refused_by_name_and_the_env_is_closed(monkeypatch) -> None:
+def test_spaces_that_cannot_be_encoded_are_refused_by_name_and_the_env_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     space = spaces.Dict({"a": VECTOR, "b": spaces.Dict({"c": spaces.Text(3)})})
     made: list[Scripted] = []
 
-    def make() -> Scripted:
+    def make(**_: Any) -> Scripted:
         made.append(Scripted(space, None))
         return made[-1]
 
@@ -399,9 +402,11 @@ class Strict(Masked):
 
 
 @pytest.mark.parametrize("settings", [{}, {"multi": True}, {"mask_in_obs": True}], ids=str)
-def test_random_actions_before_a_run_are_valid_ones(settings: dict[str, Any], monkeypatch) -> None:
+def test_random_actions_before_a_run_are_valid_ones(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        gym.registry, "Strict-v0", gym.envs.registration.EnvSpec("Strict-v0", entry_point=lambda: Strict(**settings))
+        gym.registry,
+        "Strict-v0",
+        gym.envs.registration.EnvSpec("Strict-v0", entry_point=lambda **_: Strict(**settings)),
     )
     assert check_replay(make_env_factory("Strict-v0"), seed=0)
 
@@ -422,7 +427,7 @@ class OtherMasks(Masked):
 
 
 @pytest.mark.parametrize("at_resets", [True, False])
-def test_an_env_repeats_itself_if_its_parts_and_masks_do(at_resets: bool, monkeypatch) -> None:
+def test_an_env_repeats_itself_if_its_parts_and_masks_do(at_resets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_replay(TinyDict, seed=0)
     assert check_replay(lambda: Masked(mask_in_obs=True), seed=0)
     monkeypatch.setattr(OtherMasks, "at_resets", at_resets, raising=False)
@@ -496,7 +501,8 @@ def test_each_part_goes_through_its_own_encoder_and_they_stand_side_by_side() ->
     encoded = encoder(rows)
     assert features == encoded.shape[1] == 16 * 2 * 2 + 5 + 3
     image = torch.from_numpy(MIXED_OBS["image"])[None]
-    torch.testing.assert_close(encoded[0, :64], encoder[0].encoders[0](image)[0])  # type: ignore[index, union-attr]
+    assert isinstance(encoder[0], DictInput)
+    torch.testing.assert_close(encoded[0, :64], encoder[0].encoders[0](image)[0])
     assert encoded[0, 64:].tolist() == [0, 0, 0, 0, 1, 0.5, -1.0, 0.25]
 
 
@@ -578,7 +584,7 @@ def test_dqn_learns_what_needs_both_parts() -> None:
     assert np.mean(rights) > 0.95  # chance: 1/3
 
 
-class Greedy:
+class Greedy(ActsOnly):
     def __init__(self, agent: Any) -> None:
         self.agent = agent
 
@@ -594,7 +600,8 @@ class Greedy:
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A DQN run of a few steps on TinyDict."""
     config = make_config(tmp_path_factory.mktemp("runs"), env_id="rl_training/TinyDict-v0", total_timesteps=12)
-    return DQN(config, show_progress=False).learn().run_dir
+    folder: Path = DQN(config, show_progress=False).learn().run_dir
+    return folder
 
 
 @pytest.fixture
@@ -721,7 +728,7 @@ class Spy:
         return ActResult(np.zeros(len(obs), np.int64))
 
 
-def test_predict_hands_masks_to_the_policy(agent: DQN, monkeypatch) -> None:
+def test_predict_hands_masks_to_the_policy(agent: DQN, monkeypatch: pytest.MonkeyPatch) -> None:
     spy = Spy()
     monkeypatch.setattr(agent, "_algorithm", spy)
     agent.predict(some_observations(2))
@@ -730,7 +737,7 @@ def test_predict_hands_masks_to_the_policy(agent: DQN, monkeypatch) -> None:
     np.testing.assert_array_equal(spy.masks[1], [[False, True, True]])
 
 
-def test_a_mask_for_an_algorithm_that_does_not_use_it_is_refused(agent: DQN, monkeypatch) -> None:
+def test_a_mask_for_an_algorithm_that_does_not_use_it_is_refused(agent: DQN, monkeypatch: pytest.MonkeyPatch) -> None:
     without_masks = replace(registry()["dqn"], action_masks=False)
     monkeypatch.setattr(algorithms, "registry", lambda: {"dqn": without_masks})
     with pytest.raises(ValueError, match="dqn does not use action masks"):

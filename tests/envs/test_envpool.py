@@ -135,7 +135,11 @@ def test_every_id_on_the_list_has_the_spaces_of_gymnasium(env_id: str) -> None:
     result = envs.step(np.stack([envs.action_space.sample()]))
     assert obs.shape == result.obs.shape == (1, *envs.observation_space.shape)  # type: ignore[misc]
     assert obs.dtype == result.obs.dtype == envs.observation_space.dtype
-    assert (result.rewards.dtype, result.terminated.dtype, result.truncated.dtype) == (np.float64, np.bool_, np.bool_)
+    assert (result.rewards.dtype, result.terminated.dtype, result.truncated.dtype) == (
+        np.dtype(np.float64),
+        np.dtype(np.bool_),
+        np.dtype(np.bool_),
+    )
     envs.close()
 
 
@@ -169,7 +173,7 @@ def test_games_are_those_of_our_own_preprocessing(
         np.testing.assert_array_equal(begin(envs)[0], env.reset(seed=0)[0])
         for _ in range(300):
             action = rng.integers(env.action_space.n)  # type: ignore[attr-defined]
-            result, (obs, reward, terminated, truncated, info) = envs.step(action[None]), env.step(action)
+            result, (obs, reward, terminated, truncated, info) = envs.step(np.array([action])), env.step(action)
             assert (result.rewards[0], result.terminated[0], result.truncated[0]) == (reward, terminated, truncated)
             assert result.infos == [info]
             found.add(result.rewards[0])

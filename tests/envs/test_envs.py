@@ -2,6 +2,7 @@
 
 import importlib
 import pickle
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -37,11 +38,13 @@ class OneBuffer(gym.Env[np.ndarray, np.ndarray]):
         self._obs = np.zeros(1, np.float32)
         self._last_action = np.zeros(1, np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         self._obs[:] = 0
         return self._obs, {}
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         reward = float(action[0] - self._last_action[0])
         self._last_action = action
         self._obs += 1
@@ -52,7 +55,9 @@ class OldApi(gym.Env[np.ndarray, np.int64]):
     def __init__(self) -> None:
         self.observation_space, self.action_space = Box(0, 1, (1,), np.float32), Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         return np.zeros(1, np.float32), {}
 
     def step(self, action: np.int64) -> Any:
@@ -62,7 +67,7 @@ class OldApi(gym.Env[np.ndarray, np.int64]):
 # ------------------------------------------------------------------------------------------------------- SyncEnvs
 
 
-def test_reset_touches_only_the_named_envs():
+def test_reset_touches_only_the_named_envs() -> None:
     envs = SyncEnvs(Misbehaving, 3)
     envs.reset([0, 1, 2], [0, 0, 0])
     envs.step(np.zeros(3, np.int64))
@@ -73,7 +78,7 @@ def test_reset_touches_only_the_named_envs():
     np.testing.assert_array_equal(result.obs[:, 0], [1, 2, 1])
 
 
-def test_the_last_step_of_an_episode_gives_its_true_successor():
+def test_the_last_step_of_an_episode_gives_its_true_successor() -> None:
     envs = SyncEnvs(lambda: Chain(num_states=3))
     envs.reset([0], [0])
     envs.step(np.array([RIGHT]))
@@ -82,7 +87,7 @@ def test_the_last_step_of_an_episode_gives_its_true_successor():
     assert (last.rewards[0], last.terminated[0], last.truncated[0]) == (1.0, True, False)
 
 
-def test_result_has_the_declared_dtypes_and_shapes():
+def test_result_has_the_declared_dtypes_and_shapes() -> None:
     envs = SyncEnvs(RegisteredEnv("Pendulum-v1"), 2)
     obs, _ = envs.reset([0, 1], [1, 2])
     result = envs.step(np.zeros((2, 1), np.float32))
@@ -92,7 +97,7 @@ def test_result_has_the_declared_dtypes_and_shapes():
     assert (result.obs.shape, result.rewards.shape, len(result.infos)) == ((2, 3), (2,), 2)
 
 
-def test_results_are_not_overwritten_by_an_env_that_reuses_its_array():
+def test_results_are_not_overwritten_by_an_env_that_reuses_its_array() -> None:
     envs = SyncEnvs(OneBuffer)
     first, _ = envs.reset([0], [0])
     second = envs.step(np.zeros((1, 1), np.float32)).obs
@@ -100,7 +105,7 @@ def test_results_are_not_overwritten_by_an_env_that_reuses_its_array():
     assert (first.item(), second.item()) == (0.0, 1.0)
 
 
-def test_an_env_that_keeps_its_action_does_not_see_the_caller_reuse_the_array():
+def test_an_env_that_keeps_its_action_does_not_see_the_caller_reuse_the_array() -> None:
     envs = SyncEnvs(OneBuffer)
     envs.reset([0], [0])
     actions = np.full((1, 1), 0.25, np.float32)
@@ -110,7 +115,7 @@ def test_an_env_that_keeps_its_action_does_not_see_the_caller_reuse_the_array():
 
 
 @pytest.mark.parametrize("steps_before", [0, 10])
-def test_step_is_refused_before_the_reset_and_after_the_end(steps_before: int):
+def test_step_is_refused_before_the_reset_and_after_the_end(steps_before: int) -> None:
     envs = SyncEnvs(Misbehaving, 2)
     envs.reset([0], [0])
     for _ in range(steps_before):  # episodes are truncated after 10 steps
@@ -121,7 +126,7 @@ def test_step_is_refused_before_the_reset_and_after_the_end(steps_before: int):
     assert not isinstance(error.value, EnvError)
 
 
-def test_actions_of_the_wrong_shape_or_kind_are_refused():
+def test_actions_of_the_wrong_shape_or_kind_are_refused() -> None:
     envs = SyncEnvs(RegisteredEnv("CartPole-v1"), 2)
     envs.reset([0, 1], [0, 0])
     with pytest.raises(ValueError, match=r"actions must have shape \(2,\), got \(2, 1\)"):
@@ -131,7 +136,7 @@ def test_actions_of_the_wrong_shape_or_kind_are_refused():
     assert envs.step(np.zeros(2, np.int32)).rewards.tolist() == [1.0, 1.0]
 
 
-def test_integer_observations_are_arrays_too():
+def test_integer_observations_are_arrays_too() -> None:
     envs = SyncEnvs(RegisteredEnv("FrozenLake-v1", {"is_slippery": False}), 2)
     obs, _ = envs.reset([0, 1], [0, 0])
     result = envs.step(np.array([2, 1]))  # right, down on a 4x4 map
@@ -139,7 +144,7 @@ def test_integer_observations_are_arrays_too():
     assert result.obs.tolist() == [1, 4]
 
 
-def test_an_exception_names_env_seed_episode_and_step_and_leaves_its_traceback(tmp_path):
+def test_an_exception_names_env_seed_episode_and_step_and_leaves_its_traceback(tmp_path: Path) -> None:
     crash_dir = tmp_path / "crash"
     envs = SyncEnvs(lambda: Misbehaving("raise", step=2, episode=1), 2, crash_dir=crash_dir)
     envs.reset([0, 1], [5, 6], [7, 8])
@@ -156,7 +161,7 @@ def test_an_exception_names_env_seed_episode_and_step_and_leaves_its_traceback(t
     assert not (crash_dir / "env_0.txt").exists()
 
 
-def test_an_exception_in_reset_counts_the_episodes_itself():
+def test_an_exception_in_reset_counts_the_episodes_itself() -> None:
     envs = SyncEnvs(lambda: Misbehaving("raise", step=0, episode=1))
     envs.reset([0], [5])
     with pytest.raises(EnvError, match=r"^env 0 raised ValueError: .* at the reset of episode 1 \(seed 6\)$"):
@@ -171,7 +176,7 @@ def test_an_exception_in_reset_counts_the_episodes_itself():
         ("dtype", 0, r"dtype int64, but its observation space Box\(.*\) declares float32 at the reset"),
     ],
 )
-def test_observations_that_the_space_does_not_declare_are_refused(fault: Any, step: int, message: str):
+def test_observations_that_the_space_does_not_declare_are_refused(fault: Any, step: int, message: str) -> None:
     envs = SyncEnvs(lambda: Misbehaving(fault, step=step))
     with pytest.raises(EnvError, match=f"^env 0 returned an observation of {message}"):  # noqa: PT012
         envs.reset([0], [0])
@@ -179,7 +184,7 @@ def test_observations_that_the_space_does_not_declare_are_refused(fault: Any, st
             envs.step(np.zeros(1, np.int64))
 
 
-def test_a_factory_of_something_else_is_refused():
+def test_a_factory_of_something_else_is_refused() -> None:
     with pytest.raises(EnvError, match=r"returned the vector environment .*; it must return a single environment"):
         SyncEnvs(lambda: gym.make_vec("CartPole-v1", num_envs=2))  # type: ignore[arg-type, return-value]
     with pytest.raises(EnvError, match=r"returned int 3, not a gymnasium.Env"):
@@ -188,18 +193,18 @@ def test_a_factory_of_something_else_is_refused():
         SyncEnvs(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
 
 
-def test_envs_of_different_kinds_do_not_make_a_group():
+def test_envs_of_different_kinds_do_not_make_a_group() -> None:
     sizes = iter([3, 4])
     with pytest.raises(EnvError, match=r"env 1 has the spaces .*\(4,\).* but the group has .*\(3,\)"):
         SyncEnvs(lambda: Chain(next(sizes)), 2)
 
 
-def test_spaces_that_are_not_one_array_are_refused():
+def test_spaces_that_are_not_one_array_are_refused() -> None:
     with pytest.raises(SpaceError, match="observation space must be one array of numbers, but it is Tuple"):
         SyncEnvs(lambda: gym.make("Blackjack-v1"))
 
 
-def test_closing_closes_every_env_once_and_steps_are_refused_afterwards():
+def test_closing_closes_every_env_once_and_steps_are_refused_afterwards() -> None:
     closed = []
 
     class Closing(Misbehaving):
@@ -217,7 +222,7 @@ def test_closing_closes_every_env_once_and_steps_are_refused_afterwards():
 # -------------------------------------------------------------------------------------------------------- factory
 
 
-def test_made_envs_carry_no_checker_and_know_the_time_limit():
+def test_made_envs_carry_no_checker_and_know_the_time_limit() -> None:
     env = make_env_factory("CartPole-v1", {"max_episode_steps": 7})()
     assert "PassiveEnvChecker" not in str(env)
     assert env.spec is not None
@@ -257,7 +262,7 @@ def test_made_envs_carry_no_checker_and_know_the_time_limit():
 )
 def test_what_cannot_be_made_is_said_by_the_name_of_the_setting(
     env_id: str, env_kwargs: dict[str, Any], kind: type[Exception], message: str
-):
+) -> None:
     with pytest.raises(kind) as error:
         make_env_factory(env_id, env_kwargs)
     assert message in str(error.value)
@@ -267,7 +272,9 @@ def test_what_cannot_be_made_is_said_by_the_name_of_the_setting(
     ("env_id", "module", "extra"),
     [("LunarLander-v3", "Box2D", "box2d"), ("Hopper-v5", "mujoco", "mujoco"), ("ALE/Pong-v5", "ale_py", "atari")],
 )
-def test_a_missing_extra_is_named_with_its_pip_command(monkeypatch, env_id: str, module: str, extra: str):
+def test_a_missing_extra_is_named_with_its_pip_command(
+    monkeypatch: pytest.MonkeyPatch, env_id: str, module: str, extra: str
+) -> None:
     def fail(self: RegisteredEnv) -> Any:
         raise gym.error.DependencyNotInstalled(f"{module} is not installed")
 
@@ -279,7 +286,7 @@ def test_a_missing_extra_is_named_with_its_pip_command(monkeypatch, env_id: str,
     assert f"pip install 'rl-training[{extra}]'" in str(error.value)
 
 
-def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
+def test_an_id_may_name_the_module_that_registers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_envs.py").write_text(
         "import gymnasium\ngymnasium.register('MyChain-v0', entry_point='rl_training.envs.tiny:Chain')\n"
     )
@@ -289,13 +296,14 @@ def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
     del gym.registry["MyChain-v0"]
 
 
-def test_an_env_of_the_old_api_is_refused_by_name(monkeypatch):
-    monkeypatch.setitem(gym.registry, "Old-v0", gym.envs.registration.EnvSpec("Old-v0", entry_point=OldApi))
+def test_an_env_of_the_old_api_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = gym.envs.registration.EnvSpec("Old-v0", entry_point=lambda **_: OldApi())
+    monkeypatch.setitem(gym.registry, "Old-v0", spec)
     with pytest.raises(EnvError, match=r"'Old-v0': the environment must return 5 values from step .*returned 4 values"):
         make_env_factory("Old-v0")
 
 
-def test_factories_can_be_handed_to_another_process_and_share_no_settings():
+def test_factories_can_be_handed_to_another_process_and_share_no_settings() -> None:
     means = [0.0, 1.0]
     factory = pickle.loads(pickle.dumps(make_env_factory("rl_training/TwoArmedBandit-v0", {"means": means})))
     env = factory()
@@ -304,13 +312,13 @@ def test_factories_can_be_handed_to_another_process_and_share_no_settings():
     assert env.step(np.int64(1))[1] == pytest.approx(1.0, abs=0.5)
 
 
-def test_tiny_envs_are_registered_once():
+def test_tiny_envs_are_registered_once() -> None:
     specs = {env_id: gym.registry[env_id] for env_id in TINY_ENVS}
     register_tiny_envs()
     assert all(gym.registry[env_id] is spec for env_id, spec in specs.items())
 
 
-def test_unknown_backends_are_refused():
+def test_unknown_backends_are_refused() -> None:
     with pytest.raises(ConfigError, match="execution_backend must be local_sync, local_async or envpool, got 'remote'"):
         make_envs(Chain, 1, backend="remote")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
@@ -320,7 +328,7 @@ def test_unknown_backends_are_refused():
 # ----------------------------------------------------------------------------------------------------- tiny envs
 
 
-def test_optimal_q_of_the_chain_is_the_fixed_point_of_its_own_steps():
+def test_optimal_q_of_the_chain_is_the_fixed_point_of_its_own_steps() -> None:
     gamma, num_states = 0.9, 4
     optimal = Chain.optimal_q(gamma, num_states)
     # gamma ** 2, gamma, 1 to the right; to the left one step is lost, at the left end none.
@@ -337,7 +345,7 @@ def test_optimal_q_of_the_chain_is_the_fixed_point_of_its_own_steps():
             assert optimal[state, action] == pytest.approx(target)
 
 
-def test_identity_pays_for_the_same_action_and_is_truncated():
+def test_identity_pays_for_the_same_action_and_is_truncated() -> None:
     env = Identity(size=3, length=4)
     obs, _ = env.reset(seed=0)
     total, truncated, steps = 0.0, False, 0
@@ -350,7 +358,7 @@ def test_identity_pays_for_the_same_action_and_is_truncated():
     assert env.step(wrong)[1] == 0.0
 
 
-def test_continuous_identity_pays_minus_the_squared_distance():
+def test_continuous_identity_pays_minus_the_squared_distance() -> None:
     env = Identity(size=2, continuous=True)
     obs, _ = env.reset(seed=0)
     obs, reward, *_ = env.step(obs)
@@ -358,7 +366,7 @@ def test_continuous_identity_pays_minus_the_squared_distance():
     assert env.step(obs + np.float32(0.5))[1] == pytest.approx(-0.5)  # 2 * 0.5 ** 2
 
 
-def test_identity_of_two_symbols_pays_for_each():
+def test_identity_of_two_symbols_pays_for_each() -> None:
     env = Identity(size=3, actions="multidiscrete")
     assert env.action_space == MultiDiscrete([3, 3])
     obs, _ = env.reset(seed=0)
@@ -371,7 +379,7 @@ def test_identity_of_two_symbols_pays_for_each():
     assert env.step((obs.reshape(2, 3).argmax(1) + 1) % 3)[1] == 0.0
 
 
-def test_identity_of_bits_pays_for_each():
+def test_identity_of_bits_pays_for_each() -> None:
     env = Identity(size=4, actions="multibinary")
     assert env.action_space == MultiBinary(4)
     obs, _ = env.reset(seed=0)
@@ -382,7 +390,7 @@ def test_identity_of_bits_pays_for_each():
     assert set(obs) <= {0.0, 1.0}
 
 
-def test_identity_with_a_box_is_the_continuous_one():
+def test_identity_with_a_box_is_the_continuous_one() -> None:
     ones, others = Identity(actions="box"), Identity(continuous=True)
     assert (ones.action_space, ones.observation_space) == (others.action_space, others.observation_space)
     np.testing.assert_array_equal(ones.reset(seed=3)[0], others.reset(seed=3)[0])
@@ -390,7 +398,7 @@ def test_identity_with_a_box_is_the_continuous_one():
         Identity(actions="all")  # type: ignore[arg-type]
 
 
-def test_bandit_arms_pay_their_means():
+def test_bandit_arms_pay_their_means() -> None:
     env = TwoArmedBandit(means=(0.2, 0.8), noise=0.1)
     env.reset(seed=0)
     pulls = [[env.step(np.int64(arm))[1] for _ in range(400)] for arm in range(2)]
@@ -398,7 +406,7 @@ def test_bandit_arms_pay_their_means():
     assert env.step(np.int64(0))[2:4] == (True, False)
 
 
-def test_lottery_draws_twice_and_terminates():
+def test_lottery_draws_twice_and_terminates() -> None:
     env = Lottery(prizes=(1.0, 4.0))
     first, _ = env.reset(seed=0)
     obs, reward, *ends, _ = env.step(np.int64(1))
@@ -412,7 +420,7 @@ def test_lottery_draws_twice_and_terminates():
     assert np.mean(pays, axis=1) == pytest.approx([0.5, 2.0], abs=0.4)  # 4 standard errors: 4 * 2 / 20
 
 
-def test_catch_is_won_by_going_below_the_ball_and_lost_elsewhere():
+def test_catch_is_won_by_going_below_the_ball_and_lost_elsewhere() -> None:
     env = Catch()
     caught = []
     for seed in range(20):
@@ -431,7 +439,7 @@ def test_catch_is_won_by_going_below_the_ball_and_lost_elsewhere():
     assert caught == [0.0, 1.0] * 10
 
 
-def test_the_paddle_of_catch_stays_on_the_board_and_the_board_has_any_size():
+def test_the_paddle_of_catch_stays_on_the_board_and_the_board_has_any_size() -> None:
     env = Catch(size=64)
     env.reset(seed=0)
     for action in [0] * 6:
@@ -442,7 +450,7 @@ def test_the_paddle_of_catch_stays_on_the_board_and_the_board_has_any_size():
         Catch(size=20)
 
 
-def test_tiny_image_pays_for_the_bright_quadrant():
+def test_tiny_image_pays_for_the_bright_quadrant() -> None:
     env = TinyImage()
     obs, _ = env.reset(seed=0)
     seen = set()
@@ -456,7 +464,7 @@ def test_tiny_image_pays_for_the_bright_quadrant():
     assert seen == {0, 1, 2, 3}
 
 
-def test_tiny_dict_rewards_the_sum_of_its_parts_and_neither_part_is_enough():
+def test_tiny_dict_rewards_the_sum_of_its_parts_and_neither_part_is_enough() -> None:
     env = TinyDict(length=600)
     obs, _ = env.reset(seed=0)
     counts = np.zeros((3, 3))
@@ -474,10 +482,10 @@ def test_tiny_dict_rewards_the_sum_of_its_parts_and_neither_part_is_enough():
 
 
 def best_valid(obs: np.ndarray, mask: np.ndarray, choices: int = 1) -> np.ndarray:
-    return np.where(mask, obs, -1.0).reshape(choices, -1).argmax(1)
+    return np.asarray(np.where(mask, obs, -1.0).reshape(choices, -1).argmax(1))
 
 
-def test_masked_pays_for_the_highest_valid_action():
+def test_masked_pays_for_the_highest_valid_action() -> None:
     env = Masked(num_actions=4, length=200)
     obs, info = env.reset(seed=0)
     truncated, total, sizes, blind = False, 0.0, set(), 0
@@ -500,7 +508,7 @@ def test_masked_pays_for_the_highest_valid_action():
 
 
 @pytest.mark.parametrize("multi", [False, True])
-def test_masked_ends_at_an_invalid_action(multi: bool):
+def test_masked_ends_at_an_invalid_action(multi: bool) -> None:
     env = Masked(num_actions=3, multi=multi)
     obs, info = env.reset(seed=0)
     invalid = best_valid(obs, ~info["action_mask"], 2 if multi else 1)
@@ -510,7 +518,7 @@ def test_masked_ends_at_an_invalid_action(multi: bool):
     assert (reward, terminated, info["invalid_action"]) == (-1.0, True, True)
 
 
-def test_masked_of_two_choices_pays_for_each():
+def test_masked_of_two_choices_pays_for_each() -> None:
     env = Masked(num_actions=3, multi=True)
     assert env.action_space == MultiDiscrete([3, 3])
     obs, info = env.reset(seed=0)
@@ -522,7 +530,7 @@ def test_masked_of_two_choices_pays_for_each():
     assert rewards == [1.0] * 9
 
 
-def test_masked_may_bring_its_mask_in_the_observation():
+def test_masked_may_bring_its_mask_in_the_observation() -> None:
     inside, beside = Masked(mask_in_obs=True), Masked()
     (obs, info), (expected, masks) = inside.reset(seed=0), beside.reset(seed=0)
     for _ in range(5):
@@ -533,7 +541,7 @@ def test_masked_may_bring_its_mask_in_the_observation():
         (obs, *_, info), (expected, *_, masks) = inside.step(action), beside.step(action)
 
 
-def test_masked_returns_a_mask_without_valid_actions_on_request():
+def test_masked_returns_a_mask_without_valid_actions_on_request() -> None:
     assert not Masked(all_false=True).reset(seed=0)[1]["action_mask"].any()
     env = Masked(all_false_at=2)
     obs, info = env.reset(seed=0)
@@ -546,7 +554,7 @@ def test_masked_returns_a_mask_without_valid_actions_on_request():
 
 @pytest.mark.filterwarnings("ignore:.*Box observation space m.*imum value is.*infinity")
 @pytest.mark.parametrize("name", sorted(TINY_ENVS))
-def test_tiny_envs_keep_gymnasiums_rules(name: str):
+def test_tiny_envs_keep_gymnasiums_rules(name: str) -> None:
     check_env(gym.make(name).unwrapped, skip_render_check=True)
 
 
@@ -561,5 +569,5 @@ def test_tiny_envs_keep_gymnasiums_rules(name: str):
         ("rl_training/Masked-v0", {"multi": True, "mask_in_obs": True}),
     ],
 )
-def test_their_variants_do_too(name: str, env_kwargs: dict[str, Any]):
+def test_their_variants_do_too(name: str, env_kwargs: dict[str, Any]) -> None:
     check_env(gym.make(name, **env_kwargs).unwrapped, skip_render_check=True)

@@ -215,11 +215,12 @@ def test_flags_are_stored_as_they_are_and_reach_the_network_as_zeros_and_ones() 
     space = env.observation_space
     fields = transition_fields(Spaces(space, env.action_space))
     assert observation_kind(space) == "image"
-    assert (fields["obs"].shape, fields["obs"].dtype) == ((10, 10, 10), np.bool_)
+    assert (fields["obs"].shape, fields["obs"].dtype) == ((10, 10, 10), np.dtype(np.bool_))
     encoder, num_features = build_encoder(space)
     pixels = encoder[0](torch.from_numpy(obs)[None])
     assert pixels.shape == (1, 10, 10, 10)
     np.testing.assert_array_equal(pixels[0].permute(1, 2, 0).numpy(), obs.astype(np.float32))
+    assert isinstance(encoder[1], torch.nn.Conv2d)
     assert (encoder[1].out_channels, num_features) == (16, 16 * 8 * 8)  # MinAtar's own network
 
 

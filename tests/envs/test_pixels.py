@@ -32,12 +32,14 @@ class Lamp(gym.Env[np.ndarray, np.int64]):
         self.render_mode, self._broken = render_mode, broken
         self._num_steps = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self._num_steps = 0
         return np.zeros(1, np.float32), {"from": "reset"}
 
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self._num_steps += 1
         return np.zeros(1, np.float32), 0.5, self._num_steps == 5, False, {"from": "step"}
 
@@ -51,7 +53,8 @@ class Lamp(gym.Env[np.ndarray, np.int64]):
 
 @pytest.fixture(autouse=True)
 def _lamp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gym.registry, "Lamp-v0", gym.envs.registration.EnvSpec("Lamp-v0", entry_point=Lamp))
+    spec = gym.envs.registration.EnvSpec("Lamp-v0", entry_point=lambda **kwargs: Lamp(**kwargs))
+    monkeypatch.setitem(gym.registry, "Lamp-v0", spec)
 
 
 def make(pixels: Any = True, **env_kwargs: Any) -> Any:
@@ -61,7 +64,7 @@ def make(pixels: Any = True, **env_kwargs: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ the pictures
 
 
-def test_grey_frames_are_stacked_oldest_first():
+def test_grey_frames_are_stacked_oldest_first() -> None:
     env = make({"frame_stack": 3})
     obs, info = env.reset(seed=0)
     # 0.299 * 100 + 0.587 * 50 + 0.114 * 200 = 82.05; ten more red makes 2.99 more.
@@ -76,7 +79,7 @@ def test_grey_frames_are_stacked_oldest_first():
     assert obs[:, 0, 0].tolist() == [82, 82, 82]
 
 
-def test_colours_are_layers_of_their_own():
+def test_colours_are_layers_of_their_own() -> None:
     env = make({"grayscale": False, "frame_stack": 2, "size": 40})
     env.reset(seed=0)
     obs = env.step(0)[0]
@@ -84,13 +87,13 @@ def test_colours_are_layers_of_their_own():
     assert obs[:, 7, 7].tolist() == [100, 50, 200, 110, 50, 200]
 
 
-def test_settings_default_to_four_grey_frames_of_84_pixels():
+def test_settings_default_to_four_grey_frames_of_84_pixels() -> None:
     assert make().observation_space == FrameStackSpace(4, (4, 84, 84))
     assert PixelSettings.parse(False) is None
     assert RegisteredEnv("Lamp-v0", {"pixels": False})().observation_space.shape == (1,)
 
 
-def test_the_space_declares_the_number_of_stacked_frames_and_their_size():
+def test_the_space_declares_the_number_of_stacked_frames_and_their_size() -> None:
     grey, colour = make({"frame_stack": 3}), make({"frame_stack": 2, "grayscale": False, "size": 40})
     assert grey.observation_space == FrameStackSpace(3, (3, 84, 84))
     assert colour.observation_space == FrameStackSpace(2, (6, 40, 40))
@@ -99,7 +102,7 @@ def test_the_space_declares_the_number_of_stacked_frames_and_their_size():
 
 
 @pytest.mark.parametrize("backend", ["local_sync", "local_async"])
-def test_a_group_has_the_space_of_its_envs(backend: Any):
+def test_a_group_has_the_space_of_its_envs(backend: Any) -> None:
     envs = make_envs(CARTPOLE, 2, backend=backend)
     envs.close()
     assert envs.observation_space == FrameStackSpace(2, (2, 48, 48))
@@ -113,7 +116,8 @@ class Grey(gym.ObservationWrapper[np.ndarray, Any, Any]):
         self.observation_space = Box(low, high, shape, np.uint8)
 
     def observation(self, observation: Any) -> np.ndarray:
-        return np.full(self.observation_space.shape, self.unwrapped._num_steps, np.uint8)  # type: ignore[attr-defined]
+        assert isinstance(self.unwrapped, Lamp)
+        return np.full(self.observation_space.shape or (), self.unwrapped._num_steps, np.uint8)
 
 
 class Brighter(gym.ObservationWrapper[np.ndarray, Any, Any]):
@@ -127,9 +131,11 @@ class Brighter(gym.ObservationWrapper[np.ndarray, Any, Any]):
         return np.asarray(observation + 1)
 
 
-def test_a_stack_of_gymnasiums_own_wrapper_is_recognised():
+def test_a_stack_of_gymnasiums_own_wrapper_is_recognised() -> None:
     def make_stack() -> Any:
-        return TimeLimit(TransformReward(FrameStackObservation(Grey(Lamp(), high=9), 3), lambda reward: 2 * reward), 4)
+        return TimeLimit(
+            TransformReward(FrameStackObservation(Grey(Lamp(), high=9), 3), lambda reward: 2 * float(reward)), 4
+        )
 
     env = make_stack()
     assert check_env(env) is env
@@ -152,21 +158,21 @@ def test_a_stack_of_gymnasiums_own_wrapper_is_recognised():
         Grey(Lamp(), (3, 40, 40)),
     ],
 )
-def test_what_is_no_stack_of_pictures_keeps_its_space(env: Any):
+def test_what_is_no_stack_of_pictures_keeps_its_space(env: Any) -> None:
     space = env.observation_space
     assert check_env(env).observation_space is space
     assert type(space) is Box
 
 
-def test_pictures_are_shrunk_by_area():
+def test_pictures_are_shrunk_by_area() -> None:
     env = CARTPOLE()
     obs, _ = env.reset(seed=0)
-    grey = cv2.cvtColor(env.render(), cv2.COLOR_RGB2GRAY)
+    grey = cv2.cvtColor(np.asarray(env.render()), cv2.COLOR_RGB2GRAY)
     np.testing.assert_array_equal(obs[-1], cv2.resize(grey, (48, 48), interpolation=cv2.INTER_AREA))
     assert len(np.unique(obs)) > 10
 
 
-def test_each_observation_is_an_array_of_its_own():
+def test_each_observation_is_an_array_of_its_own() -> None:
     env = make()
     first, _ = env.reset(seed=0)
     second = env.step(0)[0]
@@ -175,7 +181,7 @@ def test_each_observation_is_an_array_of_its_own():
     assert env.step(0)[0][:, 0, 0].tolist() == [82, 82, 85, 88]
 
 
-def test_any_env_can_be_wrapped_from_python():
+def test_any_env_can_be_wrapped_from_python() -> None:
     env = PixelObservation(gym.make("CartPole-v1", render_mode="rgb_array"))
     assert env.reset(seed=0)[0].shape == (4, 84, 84)
 
@@ -183,13 +189,13 @@ def test_any_env_can_be_wrapped_from_python():
 # ----------------------------------------------------------------------------------------------- replay and workers
 
 
-def test_the_seed_and_the_actions_repeat_an_episode_bit_for_bit(monkeypatch):
+def test_the_seed_and_the_actions_repeat_an_episode_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resumable, "PAST_STEPS", 30)  # pictures take time
     monkeypatch.setattr(resumable, "COMPARED_STEPS", 40)
     assert check_replay(CARTPOLE, seed=0)
 
 
-def test_an_open_episode_is_restored_in_a_fresh_env():
+def test_an_open_episode_is_restored_in_a_fresh_env() -> None:
     actions = np.array([0, 1, 1, 0, 1])
     with SyncEnvs(CARTPOLE) as envs, SyncEnvs(CARTPOLE) as fresh:
         envs.reset([0], [7])
@@ -199,7 +205,7 @@ def test_an_open_episode_is_restored_in_a_fresh_env():
         assert not restore_env(fresh, 0, EpisodeRecipe(7, actions[::-1]), result.obs[0])
 
 
-def test_workers_give_what_one_process_gives():
+def test_workers_give_what_one_process_gives() -> None:
     sync, workers = make_envs(CARTPOLE, 2), make_envs(CARTPOLE, 2, backend="local_async")
     try:
         np.testing.assert_array_equal(sync.reset([0, 1], [3, 4])[0], workers.reset([0, 1], [3, 4])[0])
@@ -228,24 +234,24 @@ def test_workers_give_what_one_process_gives():
         ({"frame_stack": 28, "grayscale": False}, "makes 84 layers, which must be fewer than the 84 pixels of a side"),
     ],
 )
-def test_bad_settings_are_named(pixels: Any, message: str):
+def test_bad_settings_are_named(pixels: Any, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         make_env_factory("Lamp-v0", {"pixels": pixels})
     assert message in str(error.value)
 
 
-def test_another_render_mode_is_refused():
+def test_another_render_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"env_kwargs.render_mode must be 'rgb_array', or absent, .* got 'human'"):
         make(render_mode="human")
 
 
-def test_a_misspelt_pixels_is_recognised():
+def test_a_misspelt_pixels_is_recognised() -> None:
     with pytest.raises(ConfigError, match="CartPole-v1 has no setting 'pixel'; did you mean 'pixels'"):
         make_env_factory("CartPole-v1", {"pixel": True})
 
 
 @pytest.mark.filterwarnings("ignore:.*render_mode='rgb_array' that is not in the possible")
-def test_an_env_without_a_render_mode_is_refused_by_name():
+def test_an_env_without_a_render_mode_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"env_kwargs.pixels: rl_training/Chain-v0 does not render"):
         make_env_factory("rl_training/Chain-v0", {"pixels": True})
     with pytest.raises(EnvError, match="must have render_mode 'rgb_array' to be observed as pixels, but has None"):
@@ -261,13 +267,13 @@ def test_an_env_without_a_render_mode_is_refused_by_name():
         (np.zeros((8, 8, 4), np.uint8), r"uint8 \(8, 8, 4\)"),
     ],
 )
-def test_images_of_another_kind_are_refused(broken: Any, found: str):
+def test_images_of_another_kind_are_refused(broken: Any, found: str) -> None:
     message = rf"'Lamp-v0': the environment must render \(height, width, 3\) uint8 images .* but gave {found}"
     with pytest.raises(EnvError, match=message):
         make_env_factory("Lamp-v0", {"pixels": True, "broken": broken})
 
 
-def test_missing_opencv_is_named_with_its_extra(monkeypatch):
+def test_missing_opencv_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(EnvError, match=r"env_kwargs.pixels needs OpenCV: pip install 'rl-training\[pixels\]'"):
         make_env_factory("Lamp-v0", {"pixels": True})

@@ -1,5 +1,6 @@
 """Which environments can be restored from a seed and actions, and how."""
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -24,12 +25,14 @@ class Drifting(gym.Env[np.ndarray, np.int64]):
         self._leaks_into, self._length = leaks_into, length
         self._lifetime, self._count, self._steps = 0, 0, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self._count, self._steps = 0, 0
         return np.array([self._count, 0.0]), {}
 
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self._lifetime, self._count, self._steps = self._lifetime + 1, self._count + int(action), self._steps + 1
         leak = 1e-16 * self._lifetime
         obs = np.array([self._count, leak if self._leaks_into == "obs" else 0.0])
@@ -41,7 +44,7 @@ class Drifting(gym.Env[np.ndarray, np.int64]):
 class Stateful(Drifting):
     """Not replayable, but offers its state; every step also draws from its generator."""
 
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = super().step(action)
         obs[1] += self.np_random.standard_normal()
         return obs, reward, terminated, truncated, info
@@ -56,7 +59,7 @@ class Stateful(Drifting):
         self._lifetime, self._count, self._steps = (int(value) for value in state["counts"])
         words = [sum(int(word) << (32 * i) for i, word in enumerate(half)) for half in state["generator"].reshape(2, 4)]
         inner = self.np_random.bit_generator.state
-        self.np_random.bit_generator.state = inner | {"state": {"state": words[0], "inc": words[1]}}
+        self.np_random.bit_generator.state = {**inner, "state": {"state": words[0], "inc": words[1]}}
 
 
 class RepeatsObservation(gym.Wrapper[Any, Any, Any, Any]):
@@ -78,29 +81,29 @@ def actions_of(envs: Any, num_steps: int, seed: int = 3) -> np.ndarray:
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "rl_training/TinyImage-v0"])
-def test_envs_that_are_a_function_of_seed_and_actions_pass(env_id: str):
+def test_envs_that_are_a_function_of_seed_and_actions_pass(env_id: str) -> None:
     assert check_replay(RegisteredEnv(env_id), seed=0)
 
 
-def test_lunar_lander_passes_and_bipedal_walker_does_not():
+def test_lunar_lander_passes_and_bipedal_walker_does_not() -> None:
     pytest.importorskip("Box2D")
     assert check_replay(RegisteredEnv("LunarLander-v3"), seed=0)
     assert not check_replay(RegisteredEnv("BipedalWalker-v3"), seed=0)
 
 
-def test_mujoco_passes():
+def test_mujoco_passes() -> None:
     pytest.importorskip("mujoco")
     pytest.importorskip("imageio")
     assert check_replay(RegisteredEnv("HalfCheetah-v5"), seed=0)
 
 
 @pytest.mark.parametrize("leaks_into", ["obs", "reward", "flags"])
-def test_state_that_an_env_keeps_over_resets_is_found(leaks_into: str):
+def test_state_that_an_env_keeps_over_resets_is_found(leaks_into: str) -> None:
     assert check_replay(lambda: Drifting("nothing"), seed=0)
     assert not check_replay(lambda: Drifting(leaks_into), seed=0)
 
 
-def test_an_env_that_draws_from_the_global_generator_is_found():
+def test_an_env_that_draws_from_the_global_generator_is_found() -> None:
     class Global(Drifting):
         def reset(self, **kwargs: Any) -> Any:
             return np.random.standard_normal(2), {}
@@ -108,7 +111,7 @@ def test_an_env_that_draws_from_the_global_generator_is_found():
     assert not check_replay(lambda: Global("nothing"), seed=0)
 
 
-def test_an_env_that_fails_meanwhile_is_an_error_and_both_copies_are_closed():
+def test_an_env_that_fails_meanwhile_is_an_error_and_both_copies_are_closed() -> None:
     closed = []
 
     class Closing(Misbehaving):
@@ -123,7 +126,7 @@ def test_an_env_that_fails_meanwhile_is_an_error_and_both_copies_are_closed():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_a_replayed_episode_goes_on_as_the_first_one_would_have(backend: Any, env_id: str):
+def test_a_replayed_episode_goes_on_as_the_first_one_would_have(backend: Any, env_id: str) -> None:
     first = make_envs(RegisteredEnv(env_id), 2, backend="local_sync")
     first.reset([0, 1], [11, 12])
     actions = actions_of(first, 8)
@@ -140,7 +143,7 @@ def test_a_replayed_episode_goes_on_as_the_first_one_would_have(backend: Any, en
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_restoring_says_when_the_observation_is_another(backend: Any):
+def test_restoring_says_when_the_observation_is_another(backend: Any) -> None:
     with make_envs(RegisteredEnv("CartPole-v1"), 1, backend=backend) as envs:  # type: ignore[attr-defined]
         obs, _ = envs.reset([0], [5])
         nothing_yet = EpisodeRecipe(seed=5, actions=np.empty(0, np.int64))
@@ -152,7 +155,9 @@ def test_restoring_says_when_the_observation_is_another(backend: Any):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_episode_that_ends_during_its_replay_is_not_restored_and_the_env_lives_on(backend: Any, tmp_path):
+def test_an_episode_that_ends_during_its_replay_is_not_restored_and_the_env_lives_on(
+    backend: Any, tmp_path: Path
+) -> None:
     # Episodes are truncated after 10 steps: 12 actions cannot be repeated, 10 can, but then the episode is over.
     with make_envs(Misbehaving, 1, backend=backend, crash_dir=tmp_path) as envs:  # type: ignore[attr-defined]
         with pytest.raises(ReplayDivergedError, match=r"env 0 ended its episode at step 10 of 12 replayed steps"):
@@ -168,7 +173,7 @@ def test_an_episode_that_ends_during_its_replay_is_not_restored_and_the_env_live
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_state_brings_back_what_replay_cannot_and_the_time_limit_with_it(backend: Any):
+def test_a_state_brings_back_what_replay_cannot_and_the_time_limit_with_it(backend: Any) -> None:
     def make() -> gym.Env[Any, Any]:
         return gym.wrappers.TimeLimit(gym.wrappers.OrderEnforcing(Stateful()), 8)
 
@@ -193,7 +198,7 @@ def test_a_state_brings_back_what_replay_cannot_and_the_time_limit_with_it(backe
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_observation_from_set_state_is_compared(backend: Any):
+def test_an_observation_from_set_state_is_compared(backend: Any) -> None:
     class Shows(Stateful):
         def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:  # type: ignore[override]
             super().set_state(state)
@@ -214,7 +219,7 @@ def test_an_observation_from_set_state_is_compared(backend: Any):
         lambda: RepeatsObservation(Stateful()),  # the wrapper would forget its observation
     ],
 )
-def test_no_state_is_given_where_it_would_not_be_whole(make: Any):
+def test_no_state_is_given_where_it_would_not_be_whole(make: Any) -> None:
     envs = make_envs(make, 1, backend="local_sync")
     envs.reset([0], [0])
     assert envs.get_state(0) is None

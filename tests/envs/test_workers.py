@@ -53,7 +53,7 @@ def zeros(num_envs: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "rl_training/TinyImage-v0"])
-def test_results_equal_those_of_sync_envs_bit_for_bit(env_id: str):
+def test_results_equal_those_of_sync_envs_bit_for_bit(env_id: str) -> None:
     make = RegisteredEnv(env_id)
     with SyncEnvs(make, 3) as sync, AsyncEnvs(make, 3) as parallel:
         assert parallel.observation_space == sync.observation_space
@@ -78,7 +78,7 @@ def test_results_equal_those_of_sync_envs_bit_for_bit(env_id: str):
     assert num_resets > 3 or env_id == "Pendulum-v1"
 
 
-def test_results_stay_as_they_are_when_the_next_step_is_taken():
+def test_results_stay_as_they_are_when_the_next_step_is_taken() -> None:
     with AsyncEnvs(Misbehaving, 2) as envs:
         first, _ = envs.reset([0, 1], [0, 0])
         second = envs.step(zeros(2)).obs
@@ -87,7 +87,7 @@ def test_results_stay_as_they_are_when_the_next_step_is_taken():
         np.testing.assert_array_equal(second[:, 0], [1, 1])
 
 
-def test_an_env_that_keeps_its_action_keeps_a_copy():
+def test_an_env_that_keeps_its_action_keeps_a_copy() -> None:
     class Difference(gym.Env[np.ndarray, np.ndarray]):
         observation_space, action_space = Box(-1, 1, (1,), np.float32), Box(-1, 1, (1,), np.float32)
 
@@ -105,7 +105,7 @@ def test_an_env_that_keeps_its_action_keeps_a_copy():
         assert envs.step(np.full((1, 1), 0.75, np.float32)).rewards[0] == 0.5
 
 
-def test_wrong_calls_are_refused_and_leave_the_group_alive():
+def test_wrong_calls_are_refused_and_leave_the_group_alive() -> None:
     with AsyncEnvs(Misbehaving, 2) as envs:
         envs.reset([0], [0])
         with pytest.raises(RuntimeError, match=r"envs \[1\] must be reset"):
@@ -125,7 +125,7 @@ def test_wrong_calls_are_refused_and_leave_the_group_alive():
 
 
 @linux_only
-def test_workers_that_are_spawned_do_the_same():
+def test_workers_that_are_spawned_do_the_same() -> None:
     make = RegisteredEnv("rl_training/Misbehaving-v0", {"fault": "exit", "step": 2})
     with AsyncEnvs(make, 1, start_method="spawn") as envs:
         pids = envs.pids
@@ -150,7 +150,7 @@ def test_workers_that_are_spawned_do_the_same():
         ("shape", r"returned an observation of shape \(1,\), but its observation space .* declares shape \(3,\)", ""),
     ],
 )
-def test_a_crash_is_found_at_once_and_named(tmp_path, fault: Any, message: str, report: str):
+def test_a_crash_is_found_at_once_and_named(tmp_path: Path, fault: Any, message: str, report: str) -> None:
     # Only env 1 has the episode 1 in which the fault shows.
     with AsyncEnvs(lambda: Misbehaving(fault, step=2, episode=1), 3, crash_dir=tmp_path / "crash") as envs:
         pids = envs.pids
@@ -169,7 +169,7 @@ def test_a_crash_is_found_at_once_and_named(tmp_path, fault: Any, message: str, 
     assert report in written
 
 
-def test_the_workers_traceback_is_the_cause_of_the_error():
+def test_the_workers_traceback_is_the_cause_of_the_error() -> None:
     with AsyncEnvs(lambda: Misbehaving("raise", step=0)) as envs:
         with pytest.raises(
             EnvError, match=r"^env 0 raised ValueError: .* at the reset of episode 0 \(seed 9\)$"
@@ -179,7 +179,7 @@ def test_the_workers_traceback_is_the_cause_of_the_error():
 
 
 @linux_only
-def test_a_hang_is_named_and_shows_where_it_is(tmp_path):
+def test_a_hang_is_named_and_shows_where_it_is(tmp_path: Path) -> None:
     envs = AsyncEnvs(lambda: Misbehaving("hang", step=1, episode=1), 2, worker_timeout=0.3, crash_dir=tmp_path)
     pids = envs.pids
     envs.reset([0, 1], [1, 2])
@@ -195,7 +195,7 @@ def test_a_hang_is_named_and_shows_where_it_is(tmp_path):
 
 
 @linux_only
-def test_a_crash_is_found_while_another_worker_is_still_busy(tmp_path):
+def test_a_crash_is_found_while_another_worker_is_still_busy(tmp_path: Path) -> None:
     class SlowOrKilled(Misbehaving):
         def step(self, action: np.int64) -> Any:
             if action == 0:
@@ -213,7 +213,7 @@ def test_a_crash_is_found_while_another_worker_is_still_busy(tmp_path):
 
 
 @linux_only
-def test_a_worker_that_dies_between_two_steps_is_named_at_the_next(tmp_path):
+def test_a_worker_that_dies_between_two_steps_is_named_at_the_next(tmp_path: Path) -> None:
     with AsyncEnvs(Misbehaving, 2) as envs:
         envs.reset([0, 1], [1, 2])
         os.kill(envs.pids[1], signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_a_worker_that_dies_between_two_steps_is_named_at_the_next(tmp_path):
 
 
 @linux_only
-def test_a_death_is_found_even_if_a_child_of_the_env_holds_its_pipes(tmp_path):
+def test_a_death_is_found_even_if_a_child_of_the_env_holds_its_pipes(tmp_path: Path) -> None:
     class Forks(Misbehaving):
         def step(self, action: np.int64) -> Any:
             child = os.fork()
@@ -241,7 +241,7 @@ def test_a_death_is_found_even_if_a_child_of_the_env_holds_its_pipes(tmp_path):
     os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
-def test_an_env_that_cannot_be_made_in_its_worker_is_named():
+def test_an_env_that_cannot_be_made_in_its_worker_is_named() -> None:
     parent = os.getpid()
 
     def make() -> Chain:
@@ -260,7 +260,7 @@ def test_an_env_that_cannot_be_made_in_its_worker_is_named():
         AsyncEnvs(lambda: 1 / 0, 2)  # type: ignore[arg-type, return-value]
 
 
-def test_an_info_that_cannot_be_sent_is_an_error_and_not_a_hang():
+def test_an_info_that_cannot_be_sent_is_an_error_and_not_a_hang() -> None:
     class Unpicklable(Misbehaving):
         def step(self, action: np.int64) -> Any:
             return *super().step(action)[:4], {"function": lambda: None}
@@ -271,7 +271,7 @@ def test_an_info_that_cannot_be_sent_is_an_error_and_not_a_hang():
             envs.step(zeros(1))
 
 
-def test_a_replay_longer_than_the_timeout_is_not_a_hang(monkeypatch):
+def test_a_replay_longer_than_the_timeout_is_not_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Misbehaving):
         def step(self, action: np.int64) -> Any:
             time.sleep(0.05)
@@ -297,7 +297,7 @@ def only_new_garbage() -> Iterator[None]:
 @linux_only
 @pytest.mark.usefixtures("only_new_garbage")
 @pytest.mark.parametrize("ending", ["close", "collect"])
-def test_no_process_and_no_file_descriptor_is_left(ending: str):
+def test_no_process_and_no_file_descriptor_is_left(ending: str) -> None:
     def open_files() -> int:
         gc.collect()
         return len(list(Path("/proc/self/fd").iterdir()))
@@ -320,7 +320,7 @@ def test_no_process_and_no_file_descriptor_is_left(ending: str):
 
 
 @linux_only
-def test_a_worker_that_will_not_close_is_killed():
+def test_a_worker_that_will_not_close_is_killed() -> None:
     class Stubborn(Misbehaving):
         def close(self) -> None:
             time.sleep(0 if os.getpid() == parent else 60)
@@ -335,7 +335,7 @@ def test_a_worker_that_will_not_close_is_killed():
 
 
 @linux_only
-def test_signals_for_the_whole_run_are_left_to_the_parent():
+def test_signals_for_the_whole_run_are_left_to_the_parent() -> None:
     previous = signal.signal(signal.SIGUSR2, lambda *_: None)
     try:
         with AsyncEnvs(Misbehaving, 2) as envs:
@@ -349,7 +349,7 @@ def test_signals_for_the_whole_run_are_left_to_the_parent():
 
 
 @linux_only
-def test_an_interruption_of_the_parent_ends_the_group():
+def test_an_interruption_of_the_parent_ends_the_group() -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -389,7 +389,7 @@ print(*envs.pids, *others.pids, flush=True)
         ("raise ValueError", False),
     ],
 )
-def test_workers_end_with_their_parent_however_it_ends(then: str, is_killed: bool):
+def test_workers_end_with_their_parent_however_it_ends(then: str, is_killed: bool) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", SCRIPT.format(then=then)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -406,7 +406,7 @@ def test_workers_end_with_their_parent_however_it_ends(then: str, is_killed: boo
     assert shared_memory_files(parent.pid) == []
 
 
-def test_settings_that_make_no_sense_are_refused():
+def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="worker_timeout must be positive"):
         AsyncEnvs(Misbehaving, 1, worker_timeout=0)
     with pytest.raises(ValueError, match="num_envs must be at least 1"):

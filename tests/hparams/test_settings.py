@@ -29,7 +29,7 @@ GROUPS = {
 
 def own_fields(model: type[HParams]) -> list[str]:
     """Return the fields that stand in the class itself, in their order."""
-    annotations = inspect.get_annotations(model)
+    annotations: dict[str, Any] = inspect.get_annotations(model)
     return [name for name, kind in annotations.items() if kind is not ClassVar and get_origin(kind) is not ClassVar]
 
 

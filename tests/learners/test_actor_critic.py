@@ -30,7 +30,7 @@ def some_obs(observation: Any = VECTOR, rows: int = 7) -> Tensor:
     return torch.from_numpy(np.stack([observation.sample() for _ in range(rows)]))
 
 
-def moved(network: nn.Module) -> nn.Module:
+def moved(network: MLPActorCritic) -> MLPActorCritic:
     """Weights of ordinary size everywhere: at the small first ones of the policy a mistake would hardly show."""
     with torch.no_grad():
         for parameter in network.parameters():

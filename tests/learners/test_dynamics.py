@@ -83,7 +83,8 @@ def test_members_side_by_side_equal_members_one_by_one() -> None:
     for member in range(3):
         x = (torch.cat((obs, actions), 1) - model.input_mean) / model.input_std
         for layer in model.layers:
-            x = x @ layer.weight[member] + layer.bias[member] if hasattr(layer, "weight") else layer(x)
+            named = dict(layer.named_parameters())
+            x = x @ named["weight"][member] + named["bias"][member] if named else layer(x)
         upper, lower = model.max_log_variance, model.min_log_variance
         log_variance = upper - torch.log1p(torch.exp(upper - x[:, 3:6]))
         log_variance = lower + torch.log1p(torch.exp(log_variance - lower))
@@ -116,7 +117,7 @@ def test_log_variances_stay_between_their_bounds() -> None:
 
 def test_first_weights_are_those_of_the_paper() -> None:
     torch.manual_seed(0)
-    first = MLPMOPOEnsembleModel(20, 5, (200,), num_members=7).layers[0].weight.detach()
+    first = MLPMOPOEnsembleModel(20, 5, (200,), num_members=7).layers[0].get_parameter("weight").detach()
     std = 1.0 / (2.0 * math.sqrt(25))
     assert first.abs().max() <= 2.0 * std
     assert first.std() == pytest.approx(0.88 * std, rel=0.02)  # a normal cut off at two deviations keeps 88 % of it
@@ -128,10 +129,11 @@ def test_first_weights_are_those_of_the_paper() -> None:
 def constant_model(log_variance: float) -> FlatModule:
     """One member without hidden layers that expects (0, 0) whatever it sees; its bounds are far away."""
     model = MLPMOPOEnsembleModel(1, 1, (), num_members=1, learned_termination=True)
-    torch.nn.init.zeros_(model.layers[0].weight)
-    torch.nn.init.zeros_(model.layers[0].bias)
+    weight, bias = model.layers[0].get_parameter("weight"), model.layers[0].get_parameter("bias")
+    torch.nn.init.zeros_(weight)
+    torch.nn.init.zeros_(bias)
     with torch.no_grad():
-        model.layers[0].bias[..., 2:4] = log_variance
+        bias[..., 2:4] = log_variance
         model.max_log_variance.fill_(50.0)
         model.min_log_variance.fill_(-50.0)
     return FlatModule(model)

@@ -69,7 +69,7 @@ def test_equals_the_brute_force_sum_of_discounted_td_errors(
 ) -> None:
     rng = np.random.default_rng(seed)
     shape = (steps, envs)
-    rollout = {name: rng.normal(size=shape) for name in ("rewards", "values", "next_values")}
+    rollout: dict[str, np.ndarray] = {name: rng.normal(size=shape) for name in ("rewards", "values", "next_values")}
     rollout |= {name: rng.random(shape) < share for name in ("terminated", "truncated")}  # now and then both
     tensors = {name: torch.from_numpy(values) for name, values in rollout.items()}
     ours = gae(**tensors, gamma=gamma, gae_lambda=gae_lambda)
@@ -137,7 +137,7 @@ class Known:
         envs = self.buffer.num_envs
 
         def row(numbers: Any, dtype: Any) -> np.ndarray:
-            return np.broadcast_to(np.asarray(numbers, dtype), (envs,)).copy()
+            return np.full((envs,), numbers, dtype)
 
         self.buffer.add(
             {

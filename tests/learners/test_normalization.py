@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from builders import make_config
 from rl_training.algorithms.ppo import PPO, build_ppo
 from rl_training.core.spaces import observation_field
+from rl_training.core.types import Batch, Metrics, State
 from rl_training.envs.factory import make_env_factory
 from rl_training.errors import CheckpointError
 from rl_training.learners.normalization import ObsNormalizer, RewardScaler, RunningMoments
@@ -214,7 +215,12 @@ def test_statistics_change_between_rollouts_only() -> None:
     setup = make_ppo_setup(observation=SHIFTED, normalize="both", update_epochs=1, minibatch_size=12)
     algorithm, seen = build_ppo(setup), []
     step = algorithm._step_in_place
-    algorithm._step_in_place = lambda state, batch: seen.append(batch["obs"].clone()) or step(state, batch)
+
+    def noted(state: State, batch: Batch) -> Metrics:
+        seen.append(batch["obs"].clone())
+        return step(state, batch)
+
+    algorithm._step_in_place = noted
     first, second = make_rollout(setup, 0), make_rollout(setup, 1)
     algorithm.update(first)
     torch.testing.assert_close(seen[0], first["obs"].clamp(-10.0, 10.0))  # nothing was known yet
@@ -236,8 +242,11 @@ def test_the_policy_alone_acts_like_the_whole() -> None:
     algorithm, other = learn("both"), learn("both", updates=0, seed=1)
     other.load_policy_state_dict(clone(algorithm.policy_state_dict()))
     obs = make_rollout(make_ppo_setup(observation=SHIFTED), 5)["obs"].numpy()
-    outputs = [each._policy(each._obs_normalizer.rows(obs)) for each in (algorithm, other)]
-    assert np.array_equal(*outputs)
+    ours, theirs = algorithm._obs_normalizer, other._obs_normalizer
+    assert ours is not None
+    assert theirs is not None
+    outputs = [algorithm._policy(ours.rows(obs)), other._policy(theirs.rows(obs))]
+    assert np.array_equal(outputs[0], outputs[1])
     assert np.array_equal(algorithm.act(obs).actions, other.act(obs).actions)
 
 

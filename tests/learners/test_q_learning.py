@@ -1,6 +1,7 @@
 """What every head of the DQN family does alike: targets, masks, weights, noise in the loss, acting and exploring."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,13 @@ def build(algo: str, **setup: Any) -> QLearner:
 # every head. The parameters are a table of whole numbers (the atoms of C51 are whole too): a row per state, a column
 # per action. Every row of a batch goes from state 0 to state 1.
 
-LOSSES = {"dqn": dqn_loss, "c51_dqn": c51_loss, "qr_dqn": qr_dqn_loss, "iqn": iqn_loss, "fqf": fqf_loss}
+LOSSES: dict[str, Callable[..., Metrics]] = {
+    "dqn": dqn_loss,
+    "c51_dqn": c51_loss,
+    "qr_dqn": qr_dqn_loss,
+    "iqn": iqn_loss,
+    "fqf": fqf_loss,
+}
 NUM_ACTIONS, NUM_FRACTIONS = 3, 4
 TAUS = torch.full((1, NUM_FRACTIONS), 0.3)
 NO_VALUES = torch.zeros(2 * NUM_ACTIONS)
@@ -79,7 +86,14 @@ def certain(algo: str) -> Apply:
         tau_hats = (taus[:, 1:] + taus[:, :-1]) / 2
         return FQFOutput(quantiles(params, obs), taus, tau_hats, torch.zeros(len(obs)), edge_values)
 
-    return {"dqn": q_values, "c51_dqn": logits, "qr_dqn": quantiles, "iqn": implicit, "fqf": proposed}[algo]
+    heads: dict[str, Apply] = {
+        "dqn": q_values,
+        "c51_dqn": logits,
+        "qr_dqn": quantiles,
+        "iqn": implicit,
+        "fqf": proposed,
+    }
+    return heads[algo]
 
 
 def table(state_0: list[float], state_1: list[float]) -> Tensor:
@@ -234,7 +248,9 @@ def test_no_gradient_reaches_the_target_network_or_flows_through_the_successor(a
     learner, batch = random_case(algo, seed=3, double_q=double_q)
     params, target = (learner._state[name].clone().requires_grad_() for name in ("params", "target"))
     loss = loss_of(learner, batch, params, target)["loss"]
-    gradient, target_gradient = torch.autograd.grad(loss, (params, target), allow_unused=True)
+    gradients: tuple[Tensor | None, ...] = torch.autograd.grad(loss, (params, target), allow_unused=True)
+    gradient, target_gradient = gradients
+    assert gradient is not None
     assert target_gradient is None
     # The gradient is that of the states' values alone: with the targets as they are, successors could be anything.
     seen: list[Tensor] = []
@@ -357,7 +373,8 @@ def q_with_noise(learner: QLearner, obs: np.ndarray, noise: np.ndarray) -> np.nd
     """The Q-values of one observation, by a network with this noise in all of its layers."""
     buffers = NoisyLayers(learner.recipe.q_values).buffers(torch.from_numpy(noise))
     with torch.no_grad():
-        return torch.func.functional_call(learner.recipe.q_values, buffers, (torch.from_numpy(obs[None]),))[0].numpy()
+        q_values: Tensor = torch.func.functional_call(learner.recipe.q_values, buffers, (torch.from_numpy(obs[None]),))
+        return q_values[0].numpy()
 
 
 def next_numbers(learner: QLearner, name: str = "action") -> np.random.Generator:
@@ -509,7 +526,7 @@ def test_evaluating_more_often_does_not_change_training(algo: str, hparams: Any,
 
 
 def test_settings_of_the_family_have_the_papers_values() -> None:
-    variants = {
+    variants: dict[str, dict[str, Any]] = {
         "double_dqn": {"double_q": True},
         "dueling_dqn": {"double_q": True, "dueling": True},
         "noisy_dqn": {"noisy": True},

@@ -356,7 +356,7 @@ def test_the_log_deviation_is_clamped_in_samples_and_in_densities() -> None:
         drawn = [
             policy.sample(np.array([[0.2, each]], np.float32), np.random.default_rng(0)) for each in (beyond, limit)
         ]
-        assert np.array_equal(*drawn)
+        assert np.array_equal(drawn[0], drawn[1])
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])

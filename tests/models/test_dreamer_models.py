@@ -1,6 +1,7 @@
 """Dreamer's networks against plain float64 code: recurrent state, latents, starts of episodes, imagination."""
 
 import math
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -22,7 +23,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def make_world(space: gym.Space = IMAGE, seed: int = 0) -> WorldModel:
+def make_world(space: gym.Space[Any] = IMAGE, seed: int = 0) -> WorldModel:
     torch.manual_seed(seed)
     return WorldModel(space, 3, SIZES)
 
@@ -195,7 +196,7 @@ def test_decoded_images_of_any_size_have_their_shape(shape: tuple[int, ...]) -> 
 def test_the_error_is_summed_over_pixels_that_span_0_to_1() -> None:
     world = make_world()
     with torch.no_grad():
-        world.codec.decoder[-1].weight.zero_()  # the decoder then outputs 0.5 everywhere
+        world.codec.decoder[-1].get_parameter("weight").zero_()  # the decoder then outputs 0.5 everywhere
     obs, actions, is_first, noise = sequence()
     obs[:] = 255
     seen = world.observe(obs, actions, is_first, noise)
@@ -221,7 +222,7 @@ def test_rewards_and_values_start_at_exactly_0_and_action_logits_nearly_equal() 
 
 def test_initial_weights_have_a_deviation_of_one_over_the_root_of_their_inputs() -> None:
     torch.manual_seed(0)
-    layers = {
+    layers: dict[int, torch.nn.Linear | torch.nn.Conv2d | torch.nn.ConvTranspose2d] = {
         400: torch.nn.Linear(400, 300),
         9 * 16: torch.nn.Conv2d(16, 300, 3),
         16 * 16 // 4: torch.nn.ConvTranspose2d(16, 300, 4, stride=2),
@@ -230,4 +231,5 @@ def test_initial_weights_have_a_deviation_of_one_over_the_root_of_their_inputs()
         init_truncated(layer)
         assert layer.weight.std().item() == pytest.approx(inputs**-0.5, rel=0.03)
         assert layer.weight.abs().max().item() <= 2.0 / 0.8796 * inputs**-0.5
+        assert layer.bias is not None
         assert torch.count_nonzero(layer.bias) == 0

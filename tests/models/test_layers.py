@@ -129,8 +129,8 @@ def test_the_noise_of_a_network_is_one_vector_in_the_order_of_its_layers() -> No
         "2.0.noise": [5.0, 6.0, 7.0, 8.0],
     }
     layers.set(torch.stack((noise, -noise)))
-    assert network[0].noise.tolist() == [[0, 1, 2, 3, 4], [-0, -1, -2, -3, -4]]
-    assert network[2][0].noise.tolist() == [[5, 6, 7, 8], [-5, -6, -7, -8]]
+    assert network[0].get_buffer("noise").tolist() == [[0, 1, 2, 3, 4], [-0, -1, -2, -3, -4]]
+    assert network[2].get_submodule("0").get_buffer("noise").tolist() == [[5, 6, 7, 8], [-5, -6, -7, -8]]
     assert NoisyLayers(nn.Linear(2, 2)).size == 0
     assert not any("noise" in name for name in network.state_dict())  # sampled again, never saved
 
@@ -177,7 +177,7 @@ def test_a_constant_on_all_advantages_changes_nothing() -> None:
     layer = Dueling(value, advantages, 2)
     before = layer(x).detach()
     with torch.no_grad():
-        advantages.bias += torch.tensor([7.0, -2.0, 0.5] * 2)  # another constant for each of the three numbers
+        advantages.bias.add_(torch.tensor([7.0, -2.0, 0.5] * 2))  # another constant for each of the three numbers
     torch.testing.assert_close(layer(x).detach(), before, rtol=0, atol=2e-6)
     torch.testing.assert_close(layer(x).unflatten(-1, (2, 3)).mean(1), value(x))  # V is what remains of the mean
 
@@ -188,9 +188,11 @@ def test_the_gradient_into_the_trunk_is_scaled_by_one_over_sqrt_2_and_that_into_
     x = randn(2, 4).requires_grad_()
     Dueling(value, advantages, 3)(x).square().sum().backward()
     gradients = [x.grad, value.weight.grad, advantages.weight.grad]
-    x.grad = value.weight.grad = advantages.weight.grad = None
+    for tensor in (x, value.weight, advantages.weight):
+        tensor.grad = None
     given = advantages(x)
     (value(x) + given - given.mean(1, keepdim=True)).square().sum().backward()
+    assert x.grad is not None
     torch.testing.assert_close(gradients[0], x.grad * math.sqrt(0.5))
     torch.testing.assert_close(gradients[1], value.weight.grad)
     torch.testing.assert_close(gradients[2], advantages.weight.grad)
@@ -347,13 +349,13 @@ def test_residual_networks_are_made_as_in_the_paper() -> None:
     # Linear; per block norm, four times as many units, ReLU, back, added; a last norm; linear.
     layers = mlp(3, (8, 8), 2, residual=True)
     assert [type(layer) for layer in layers] == [nn.Linear, Residual, Residual, nn.LayerNorm, nn.Linear]
-    assert [type(part) for part in layers[1]] == [nn.LayerNorm, nn.Linear, nn.ReLU, nn.Linear]  # type: ignore[arg-type]
+    assert [type(part) for part in layers[1].children()] == [nn.LayerNorm, nn.Linear, nn.ReLU, nn.Linear]
     assert [tuple(p.shape) for p in layers[1].parameters() if p.ndim == 2] == [(32, 8), (8, 32)]
     x = randn(5, 3)
     first, block, other, norm, last = layers
     h = first(x)
     for part in (block, other):
-        before, inner, _, back = part  # type: ignore[misc]
+        before, inner, _, back = part.children()
         h = h + back(torch.relu(inner(before(h))))
     torch.testing.assert_close(nn.Sequential(*layers)(x), last(norm(h)))
     assert nn.Sequential(*mlp(3, (8, 8), None, residual=True))(x).shape == (5, 8)

@@ -15,6 +15,7 @@ from rl_training.envs.factory import make_env_factory, make_envs
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import EnvError, SpaceError
 from rl_training.runtime.collector import Collector
+from stand_ins import ActsOnly
 
 
 class Scripted(gym.Env[np.ndarray, np.int64]):
@@ -61,7 +62,7 @@ class Scripted(gym.Env[np.ndarray, np.int64]):
         return np.array([self.episode, self.time], self.observation_space.dtype)
 
 
-class Cycling:
+class Cycling(ActsOnly):
     """Acts 0, 1, 2, 0, ... by the step's number; keeps what it saw."""
 
     def __init__(self) -> None:
@@ -239,8 +240,8 @@ def test_what_is_not_finite_is_named_with_env_episode_and_step(fault: str, step:
 
 class Large(Scripted):
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        obs, _, *rest = super().step(action)
-        return np.full_like(obs, 3e38), 1.0, *rest
+        obs, _, terminated, truncated, info = super().step(action)
+        return np.full_like(obs, 3e38), 1.0, terminated, truncated, info
 
 
 @pytest.mark.filterwarnings("ignore:overflow")  # of the quick look, which the exact one then clears
@@ -443,7 +444,7 @@ def test_an_env_that_cannot_be_replayed_begins_with_the_mask_of_its_new_episode(
 # --- What a recurrent algorithm carries ------------------------------------------------------------------------------
 
 
-class Counting:
+class Counting(ActsOnly):
     """Carries the number of steps that each env's episode has taken, and acts by it."""
 
     def act(self, obs: np.ndarray, *, carry: Carry | None = None, **kwargs: Any) -> ActResult:

@@ -67,7 +67,7 @@ def test_the_policy_sees_the_mask_of_each_observation() -> None:
 def test_a_mask_without_valid_actions_is_named_with_its_place(step: int, place: str) -> None:
     def act(obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         assert mask is not None
-        return mask.argmax(1)
+        return np.asarray(mask.argmax(1))
 
     masked = RegisteredEnv("rl_training/Masked-v0", {"all_false_at": step})
     with pytest.raises(EnvError, match=rf"all-false action mask .* at {place} of test episode 7 \(seed 9\)$"):

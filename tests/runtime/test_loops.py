@@ -120,7 +120,7 @@ def loop(
         config=config,
         streams=Streams(0),
         folder=None,  # type: ignore[arg-type]  # the loop writes no file
-        env_factory=None,  # type: ignore[arg-type]
+        env_factory=None,
         algorithm=parts,  # type: ignore[arg-type]
         memory=parts,  # type: ignore[arg-type]
         collector=parts,  # type: ignore[arg-type]
@@ -184,7 +184,7 @@ def run_groups(
 def test_updates_are_exact_after_every_step_for_any_number_of_envs(
     num_envs: int, total_timesteps: int, train_frequency: int, gradient_steps: int, learning_starts: int
 ) -> None:
-    hparams = {
+    hparams: dict[str, Any] = {
         "train_frequency": train_frequency,
         "gradient_steps": gradient_steps,
         "learning_starts": learning_starts,
@@ -203,7 +203,11 @@ def test_updates_are_exact_after_every_step_for_any_number_of_envs(
 def test_one_env_updates_at_every_multiple_of_the_frequency_after_the_start(
     frequency: int, gradient_steps: int, starts: int
 ) -> None:
-    hparams = {"train_frequency": frequency, "gradient_steps": gradient_steps, "learning_starts": starts}
+    hparams: dict[str, Any] = {
+        "train_frequency": frequency,
+        "gradient_steps": gradient_steps,
+        "learning_starts": starts,
+    }
     _, recorder = loop(1, 60, **hparams)
     per_round = frequency if gradient_steps == -1 else gradient_steps
     counts = [0, *(updates for _, updates in recorder.rounds)]

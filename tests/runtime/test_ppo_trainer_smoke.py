@@ -248,7 +248,7 @@ def refused(tmp_path: Path, factory: Callable[[], gym.Env[Any, Any]], **changes:
         (Tuple([Discrete(2), Discrete(2)]), "the action space must be one array of numbers, but it is Tuple("),
         (Dict(a=Discrete(2)), "the action space must be one array of numbers, but it is Dict("),
         (
-            MultiDiscrete([[2, 3], [2, 2]]),
+            MultiDiscrete(np.array([[2, 3], [2, 2]])),
             "ppo needs a box or discrete or multibinary or multidiscrete action space, but Odd has MultiDiscrete(",
         ),
         (Box(0, 5, (2,), np.int64), "ppo needs a box or discrete or multibinary or multidiscrete action space"),

@@ -181,7 +181,8 @@ class Actor(nn.Module):
         self.layer = nn.Linear(3, outputs)
 
     def forward(self, obs: Tensor) -> Tensor:
-        return self.layer(obs)
+        output: Tensor = self.layer(obs)
+        return output
 
 
 class Critics(nn.Module):

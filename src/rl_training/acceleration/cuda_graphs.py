@@ -20,7 +20,7 @@ def capture_graph(
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.device(device):
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             warm_up()
