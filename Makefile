@@ -4,10 +4,12 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 DEV_EXTRAS := dev,box2d,mujoco,atari,minatar,envpool,offline
 
-.PHONY: help train test lint bench clean
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
+.PHONY: help train test test-fast coverage lint bench clean
 
 help:            ## show these targets
-	@grep -E '^[a-z]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
 .venv/.core: pyproject.toml constraints.txt src/rl_training/core/version.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -24,8 +26,14 @@ help:            ## show these targets
 train: .venv/.core   ## train DQN on CartPole-v1, evaluate it and show the result
 	$(BIN)/rl-training train --config configs/dqn/cartpole.yaml
 
-test: .venv/.dev   ## run the tests
-	$(BIN)/python -m pytest
+test: .venv/.dev   ## run the tests, on all cores
+	$(PYTEST)
+
+test-fast: .venv/.dev   ## run the tests that neither compile, start processes nor train for long
+	$(PYTEST) -m 'not (compile or process or learning or slow)'
+
+coverage: .venv/.dev   ## run the tests and measure which lines and branches they cover
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
 lint: .venv/.dev   ## ruff and mypy --strict
 	$(BIN)/ruff check src tests examples benchmarks docs
@@ -36,4 +44,4 @@ bench: .venv/.dev   ## score and speed runs; `make bench ARGS="speed dqn"`
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:   ## remove what set-up and tests made (runs/ stays)
-	rm -rf .venv .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

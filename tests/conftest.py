@@ -4,16 +4,19 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 import torch
 from hypothesis import settings
 
-from rl_training.acceleration.compiled_packages import compiler_available
+from rl_training.acceleration.compiled_packages import compiler, compiler_available
 
 pytest.register_assert_rewrite("state_comparison")
 
@@ -24,9 +27,48 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, databas
 settings.load_profile("repeatable")
 
 
+# --- Markers ---------------------------------------------------------------------------------------------------------
+
+started: set[str] = set()  # what the running test started: "compile", "process"
+
+
+def note_start(event: str, arguments: tuple[Any, ...]) -> None:
+    """Note when Python starts a process or sends itself a signal; called for every audit event."""
+    if event == "subprocess.Popen":
+        command = arguments[1]
+        program = Path(str(command if isinstance(command, str | bytes | Path) else command[0])).name
+        if program != "git":  # every run asks git for the commit; that takes milliseconds
+            started.add("compile" if program == Path(compiler()[0]).name else "process")
+    elif event in {"os.fork", "os.posix_spawn", "os.system"} or (event == "os.kill" and arguments[0] == os.getpid()):
+        started.add("process")
+
+
+sys.addaudithook(note_start)
+
+
+def noted_start(self: BaseProcess, start: Callable[[BaseProcess], None] = BaseProcess.start) -> None:
+    started.add("process")
+    start(self)
+
+
+BaseProcess.start = noted_start  # type: ignore[method-assign]  # spawned processes raise no audit event
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    started.clear()
     if item.get_closest_marker("compile") and not compiler_available():
         pytest.skip("needs a C++ compiler")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that lacks the marker of what it does, so that `make test-fast` stays fast."""
+    yield
+    marked = {name for name in ("compile", "process") if item.get_closest_marker(name)}
+    if "compile" in started - marked:
+        pytest.fail("this test calls the C++ compiler: mark it with @pytest.mark.compile", pytrace=False)
+    if "process" in started and not marked:
+        pytest.fail("this test starts a process or sends a signal: mark it with @pytest.mark.process", pytrace=False)
 
 
 # --- Fixtures --------------------------------------------------------------------------------------------------------
@@ -54,3 +96,11 @@ def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RL_TRAINING_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_fsync() -> Iterator[None]:
+    """Do not wait until files reach the disk: it takes a third of the time of runs that write checkpoints."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield

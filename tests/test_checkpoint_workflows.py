@@ -41,6 +41,8 @@ from rl_training.runtime.seed_runs import run_in
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
 
+pytestmark = pytest.mark.learning
+
 QUIET = RunOptions(show_progress=False)
 
 
@@ -458,6 +460,7 @@ class FillDisk(Callback):
             fill(self._disk)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("tensorboard", [False, True])
 @pytest.mark.parametrize("step", [35, 40])  # at the next log record, and at the checkpoint itself
 def test_disk_that_is_really_full(
@@ -496,6 +499,7 @@ def test_tensorboard_that_cannot_be_written_does_not_end_the_run(
     assert caplog.text.count("TensorBoard's files cannot be written any more") == 1
 
 
+@pytest.mark.process
 def test_disk_that_is_read_only(small_disk: Path, unbroken: Path) -> None:
     start(small_disk, StopAt(50))
     remount = ["mount", "-o", "remount,size=1m"]
@@ -520,7 +524,7 @@ def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
 # --- Values that must not be trained on or stored ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["local_sync", "local_async"])
+@pytest.mark.parametrize("backend", ["local_sync", pytest.param("local_async", marks=pytest.mark.process)])
 @pytest.mark.parametrize(("fault", "found"), [("nan_reward", "the reward nan"), ("nan_obs", r"the observation \[nan")])
 def test_nan_is_named_with_env_episode_and_step(fault: str, found: str, backend: str, tmp_path: Path) -> None:
     # Each env makes its 10 steps per episode: step 4 of episode 2 is the run's step 2 * 24.
@@ -634,7 +638,7 @@ class SetTrap(Callback):
 
 
 @pytest.mark.parametrize("method", ["step", "reset"])
-@pytest.mark.parametrize("backend", ["local_sync", "local_async"])
+@pytest.mark.parametrize("backend", ["local_sync", pytest.param("local_async", marks=pytest.mark.process)])
 def test_run_whose_env_failed_is_saved_and_continues_exactly(backend: str, method: str, tmp_path: Path) -> None:
     # Random actions: episodes stay short, so that a reset of the training envs is what springs the trap.
     changes = {
@@ -695,6 +699,7 @@ def test_callback_that_fails_at_its_end_lets_the_others_end(tmp_path: Path) -> N
 # --- Two processes at once -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_folder_in_use_is_refused(stopped: Path) -> None:
     before = contents(stopped)
     holder = "import sys; from pathlib import Path; from rl_training.experiment.run_dir import locked\n"
@@ -875,6 +880,7 @@ def test_tensorboard_shows_each_record_once_after_a_death(tmp_path: Path) -> Non
     assert steps == [record["step"] for record in read_json_lines(run_dir / "metrics.jsonl")] == list(range(5, 61, 5))
 
 
+@pytest.mark.process
 def test_killed_runs_lose_nothing(tmp_path: Path) -> None:
     whole = run_unbroken(CASE, tmp_path)
     run_dir, places, found = run_killed(CASE, tmp_path / "kills", kills=4, share_during_save=1.0, seed=3)

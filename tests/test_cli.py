@@ -460,6 +460,7 @@ def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[str]") 
         time.sleep(0.02)
 
 
+@pytest.mark.process
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_the_run_and_ends_with_75_and_resume_goes_on(number: signal.Signals, tmp_path: Path) -> None:
@@ -489,6 +490,7 @@ main()
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -532,6 +534,7 @@ def test_the_shipped_config_is_found_from_any_folder(tmp_path: Path, monkeypatch
     assert yaml.safe_load(call("config", "show", SHIPPED).stdout)["env_id"] == "CartPole-v1"
 
 
+@pytest.mark.process
 def test_the_installed_script_gives_the_version() -> None:
     script = Path(sys.executable).with_name("rl-training")
     ended = subprocess.run([script, "--version"], capture_output=True, text=True, env=os.environ)

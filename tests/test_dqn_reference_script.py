@@ -8,9 +8,12 @@ import pytest
 
 from reference_scripts import check_reference_script
 
+pytestmark = pytest.mark.learning
+
 SCRIPT = Path(__file__).parent.parent / "examples" / "dqn_cartpole_reference.py"
 
 
+@pytest.mark.process
 def test_the_reference_script_trains_evaluates_and_exits_with_0(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--total-timesteps", "128", "--eval-episodes", "1"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path)

@@ -24,6 +24,8 @@ from rl_training.runtime.run import Run
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions
 
+pytestmark = pytest.mark.learning
+
 QUIET = RunOptions(show_progress=False)
 
 

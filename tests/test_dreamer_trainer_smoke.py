@@ -20,6 +20,8 @@ from rl_training.runtime.trainer import RunOptions, resume
 from stand_ins import StopAt
 from state_comparison import assert_identical
 
+pytestmark = pytest.mark.learning
+
 QUIET = RunOptions(show_progress=False)
 
 

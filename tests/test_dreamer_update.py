@@ -292,6 +292,7 @@ def test_the_same_seed_and_batches_give_the_same_learner() -> None:
     assert_identical(one.state, other.state)
 
 
+@pytest.mark.learning
 def test_rewards_and_terminations_of_a_known_world_are_learnt() -> None:
     """Episodes of four shades, from dark to bright: the second one brings reward 1, the brightest is final."""
     sizes = {"batch_size": 16, "sequence_length": 4, "hidden_size": 16, "num_bins": 21, "symlog_limit": 1.0}

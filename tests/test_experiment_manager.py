@@ -91,6 +91,7 @@ class StopAt(Callback):
             run.stop_reason, run.interrupted = "signal", True
 
 
+@pytest.mark.learning
 def test_after_an_interruption_finished_seeds_are_recalled_and_the_open_one_continues(tmp_path: Path) -> None:
     config = make_config(tmp_path / "stopped")
     stop = StopAt(seed=1, step=30)
@@ -115,6 +116,7 @@ def test_another_setting_is_another_experiment_and_another_seed_is_not(tmp_path:
     assert other.folder != same.folder
 
 
+@pytest.mark.process
 def test_several_jobs_reach_what_one_reaches(tmp_path: Path) -> None:
     alone = run_seeds(make_config(tmp_path / "alone"), [0, 1], options=QUIET)
     together = run_seeds(make_config(tmp_path / "together"), [0, 1], jobs=2)
@@ -122,6 +124,7 @@ def test_several_jobs_reach_what_one_reaches(tmp_path: Path) -> None:
     assert (together.folder / "seed1" / "log.txt").read_text() != ""
 
 
+@pytest.mark.process
 def test_a_seed_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
     config = make_config(tmp_path, env_id="rl_training/Misbehaving-v0", env_kwargs={"fault": "raise", "episode": 1})
     with pytest.raises(TrainingError, match=r"seed 0 ended with exit code 2; see .*seed0/log\.txt"):

@@ -6,6 +6,8 @@ import pytest
 
 from reference_scripts import check_reference_script
 
+pytestmark = pytest.mark.learning
+
 
 def test_the_reference_script_trains_evaluates_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -34,6 +34,8 @@ from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
 from stand_ins import StopAt
 from state_comparison import assert_identical, assert_same_run, parts_of
 
+pytestmark = pytest.mark.learning
+
 QUIET = RunOptions(show_progress=False)
 TRAIN: dict[str, Callable[..., TrainResult]] = {"iql": train_iql, "bc": train_bc}
 METRICS = {

@@ -173,6 +173,7 @@ def test_a_penalty_that_is_no_number_ends_a_rollout() -> None:
 # --- Where rollouts end ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.learning
 def test_rollouts_end_where_the_dataset_terminates() -> None:
     fit: dict[str, Any] = {"model_max_epochs": 40, "model_patience": 40, "model_learning_rate": 1e-2}
     setup = make_setup(rows=600, rollout_batch_size=200, **fit)

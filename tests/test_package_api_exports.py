@@ -104,6 +104,7 @@ def test_an_unknown_name_is_an_attribute_error_that_suggests_the_closest() -> No
         from rl_training import Nothing  # type: ignore[attr-defined]  # noqa: F401
 
 
+@pytest.mark.process
 def test_importing_and_reading_a_config_imports_neither_torch_nor_gymnasium() -> None:
     code = """
 import sys, rl_training

@@ -54,6 +54,7 @@ def test_for_an_env_id(tmp_path: Path) -> None:
     assert (result.step, result.gradient_step) == (40, 30)
 
 
+@pytest.mark.learning
 def test_for_an_env_of_ones_own(tmp_path: Path) -> None:
     agent = DQN.for_env(lambda: Chain(num_states=3), total_timesteps=40, env_id="my chain", **settings(tmp_path))
     result = agent.learn()

@@ -326,6 +326,7 @@ def test_the_cache_is_in_the_users_cache_folder(tmp_path: Path, monkeypatch: pyt
     assert compiled_packages.cache_dir() == tmp_path / "rl_training" / "aoti"
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("answer", ["exit 1", "echo c++ 1.0; exit 0"])  # to --version
 def test_a_compiler_that_fails_is_a_clear_error(answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = tmp_path / "c++"

@@ -16,6 +16,8 @@ from rl_training.models.distributions import SquashedGaussian
 from rl_training.runtime.sac_trainer import train_sac
 from rl_training.runtime.trainer import RunOptions, TrainResult
 
+pytestmark = pytest.mark.learning
+
 FAMILY = ["sac", "td3", "redq"]
 # Updates like those of SAC for all, so that a run takes a second or two.
 QUICK: dict[str, Any] = {

@@ -43,7 +43,15 @@ ACTIONS = [(name, kind) for name in ALGORITHMS for kind in sorted(registry()[nam
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NUM_ENVS = 2
 # The loops differ in what a step does; each of these settings makes it learn within a few.
-QUICK = {"buffer_capacity": 50, "learning_starts": 0, "target_update_interval": 3, "num_steps": 4, "minibatch_size": 4}
+QUICK = {
+    "buffer_capacity": 50,
+    "learning_starts": 0,
+    "gradient_updates_per_step": 2,
+    "train_ratio": 16.0,
+    "target_update_interval": 3,
+    "num_steps": 4,
+    "minibatch_size": 4,
+}
 
 
 def some_actions(spec: AlgorithmSpec) -> str:
@@ -190,6 +198,7 @@ def check_resume(make: Callable[[], Run], folder: Path, steps: int = 10) -> Run:
     return resumed
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize(("name", "actions"), ACTIONS)
 def test_ten_steps_saved_and_loaded_and_ten_more_equal_twenty(name: str, actions: str, tmp_path: Path) -> None:
     check_resume(lambda: make_run(name, actions=actions), tmp_path)
@@ -204,6 +213,7 @@ def test_the_policy_alone_acts_like_the_whole(name: str) -> None:
     assert np.array_equal(other.algorithm.act(obs).actions, run.algorithm.act(obs).actions)
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_its_class_learns_predicts_saves_and_loads(name: str, tmp_path: Path) -> None:
     spec = registry()[name]
@@ -293,6 +303,7 @@ def test_the_cases_cover_every_pair_of_choices() -> None:
         assert seen == set(itertools.product(set(columns[one]), set(columns[other]))), (one, other)
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize("case", covering_cases(), ids=lambda case: "-".join(str(value) for value in case))
 def test_any_head_composes_with_any_options_and_observations(case: tuple[Any, ...], tmp_path: Path) -> None:
     choices = dict(zip(NAMES, case, strict=True))

@@ -13,6 +13,8 @@ from rl_training.models.dreamer_two_hot import two_hot_mean
 from rl_training.runtime.dreamer_trainer import train_dreamer
 from rl_training.runtime.trainer import RunOptions
 
+pytestmark = pytest.mark.learning
+
 NUM_STATES, GAMMA = 4, 0.8
 
 

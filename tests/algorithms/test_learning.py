@@ -13,6 +13,8 @@ from rl_training.envs.tiny import Chain
 from rl_training.learners.q_learning import QLearner
 from rl_training.runtime.trainer import RunOptions, TrainResult, train
 
+pytestmark = pytest.mark.learning
+
 # Exploring at random throughout, so that every action is tried everywhere: Q-learning is off-policy.
 RANDOM = {"epsilon_start": 1.0, "epsilon_end": 1.0}
 

@@ -12,6 +12,8 @@ from rl_training.algorithms.iql import IQL
 from rl_training.learners.offline import OfflineLearner
 from rl_training.runtime.trainer import RunOptions, TrainResult, train
 
+pytestmark = pytest.mark.learning
+
 QUICK = {"batch_size": 256, "learning_rate": 5e-3, "hidden_sizes": [32], "tau": 0.05, "held_out": 0.01}
 
 

@@ -14,6 +14,8 @@ from rl_training.envs.tiny import Chain
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.runtime.trainer import RunOptions, TrainResult, train
 
+pytestmark = pytest.mark.learning
+
 SEED = 0  # these scores are reached from seeds 0 to 5 alike: rounding differs between processors, and must not decide
 
 

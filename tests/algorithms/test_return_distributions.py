@@ -20,6 +20,8 @@ from rl_training.models.mlp_fqf_network import MLPFQFNetwork
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
 from rl_training.runtime.trainer import RunOptions, train
 
+pytestmark = pytest.mark.learning
+
 GAMMA = 0.5
 DRAWS = torch.eye(2)  # the observations of the first and of the second draw
 # Each quantile's own tolerance: neighbours of the eight lie at least 0.1 apart, on average 0.2; means are much closer.

@@ -224,6 +224,7 @@ def test_profiled_methods_exist(algo: str) -> None:
         assert callable(getattr(getattr(import_module(module), owner), method.removesuffix("()"))), path
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize(
     ("algo", "env_id"),
     [
@@ -261,6 +262,7 @@ def test_ours_trains_and_plays_as_the_harness_asks(algo: str, env_id: str) -> No
     assert np.isfinite(result["returns"]).all()
 
 
+@pytest.mark.learning
 def test_episodes_that_go_on_keep_what_ours_remembers_of_them() -> None:
     """Played side by side, episodes of a recurrent policy that end at different times are as if played alone."""
     from harness import Setting, TrainingEnvs, play

@@ -97,6 +97,7 @@ def _not_here(*_: object) -> Any:
     raise ImportError("No module named 'broken'")
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize(
     ("family", "wanted"),
     [

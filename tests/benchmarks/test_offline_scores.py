@@ -110,6 +110,7 @@ def test_mixed_policies_are_spread_evenly_up_to_the_last(available: int, steps: 
     assert [policy.step for policy in spread_out([Policy(step + 1, 0.0, "") for step in range(available)])] == steps
 
 
+@pytest.mark.learning
 def test_each_kind_is_recorded_by_its_policies(folder: DatasetFolder) -> None:
     facts = folder.facts()
     training = facts["training"]
@@ -240,6 +241,7 @@ def runs_of(name: str, out: Path, *, steps: int = 1, contenders: Sequence[str] =
     return RowRuns(name=name, row=row, contenders=contenders, seeds=[0], steps=steps, out=out)
 
 
+@pytest.mark.learning
 def test_rows_share_a_command_and_each_has_its_results(settings: list[dict[str, Any]], tmp_path: Path) -> None:
     names = [f"{algo}-pendulum-{kind}" for algo in ("iql", "bc") for kind in ("medium", "medium-replay")]
     wanted = [runs_of(name, tmp_path, steps=20) for name in names]

@@ -422,6 +422,7 @@ def test_an_open_episode_is_restored_in_a_fresh_env() -> None:
         assert not restore_env(fresh, 0, EpisodeRecipe(8, actions), result.obs[0])
 
 
+@pytest.mark.process
 def test_workers_give_what_one_process_gives() -> None:
     factory = RegisteredEnv("ALE/Breakout-v5", {"life_loss_terminates": True})
     sync, workers = make_envs(factory, 2), make_envs(factory, 2, backend="local_async")

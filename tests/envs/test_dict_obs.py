@@ -186,6 +186,7 @@ def test_rows_belong_to_the_caller_and_copies_of_an_env_are_independent() -> Non
 # --- Groups of environments ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("make", [TinyDict, lambda: Masked(mask_in_obs=True), lambda: Masked(multi=True)])
 def test_worker_processes_give_the_same_as_this_process(make: Callable[[], Any]) -> None:
     def play(envs: EnvGroup) -> list[Any]:
@@ -561,6 +562,7 @@ def test_a_compiled_step_on_stored_rows_equals_the_plain_one() -> None:
     assert not torch.equal(states[0]["params"], network.params)
 
 
+@pytest.mark.learning
 def test_dqn_learns_what_needs_both_parts() -> None:
     setup = make_setup(
         observation=check_env(TinyDict()).observation_space,

@@ -461,6 +461,7 @@ def resume_note(run_dir: Path) -> str:
     return note
 
 
+@pytest.mark.learning
 def test_dqn_trains_and_its_counter_is_the_number_of_transitions(tmp_path: Path) -> None:
     config = make_config(tmp_path, env_id="CartPole-v1", execution_backend="envpool", num_envs=4, total_timesteps=400)
     result = train(config, QUIET)
@@ -475,6 +476,7 @@ def test_dqn_trains_and_its_counter_is_the_number_of_transitions(tmp_path: Path)
     assert resume_note(result.run_dir).startswith("at an episode boundary")
 
 
+@pytest.mark.learning
 def test_a_stopped_run_goes_on_with_new_episodes_and_other_start_states(tmp_path: Path) -> None:
     starts: list[np.ndarray] = []
 

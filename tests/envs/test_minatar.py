@@ -186,6 +186,7 @@ def test_an_open_episode_is_restored_in_a_fresh_env(game: str) -> None:
         assert fresh.step(np.array([LEFT])).obs.tobytes() == envs.step(np.array([LEFT])).obs.tobytes()
 
 
+@pytest.mark.process
 def test_workers_give_what_one_process_gives() -> None:
     factory = RegisteredEnv("MinAtar/SpaceInvaders-v1")
     sync, workers = make_envs(factory, 2), make_envs(factory, 2, backend="local_async")
@@ -201,6 +202,7 @@ def test_workers_give_what_one_process_gives() -> None:
         workers.close()
 
 
+@pytest.mark.learning
 def test_a_resumed_run_equals_the_unbroken_one(tmp_path: Path) -> None:
     case = replace(MINATAR, settings={**MINATAR.settings, "total_timesteps": 300})
     assert differences(run_broken(case, tmp_path, [74, 231]), run_unbroken(case, tmp_path)) == []

@@ -101,7 +101,7 @@ def test_the_space_declares_the_number_of_stacked_frames_and_their_size() -> Non
     assert (grey.observation_space.low.max(), grey.observation_space.high.min()) == (0, 255)
 
 
-@pytest.mark.parametrize("backend", ["local_sync", "local_async"])
+@pytest.mark.parametrize("backend", ["local_sync", pytest.param("local_async", marks=pytest.mark.process)])
 def test_a_group_has_the_space_of_its_envs(backend: Any) -> None:
     envs = make_envs(CARTPOLE, 2, backend=backend)
     envs.close()
@@ -131,6 +131,7 @@ class Brighter(gym.ObservationWrapper[np.ndarray, Any, Any]):
         return np.asarray(observation + 1)
 
 
+@pytest.mark.process
 def test_a_stack_of_gymnasiums_own_wrapper_is_recognised() -> None:
     def make_stack() -> Any:
         return TimeLimit(
@@ -205,6 +206,7 @@ def test_an_open_episode_is_restored_in_a_fresh_env() -> None:
         assert not restore_env(fresh, 0, EpisodeRecipe(7, actions[::-1]), result.obs[0])
 
 
+@pytest.mark.process
 def test_workers_give_what_one_process_gives() -> None:
     sync, workers = make_envs(CARTPOLE, 2), make_envs(CARTPOLE, 2, backend="local_async")
     try:

@@ -14,7 +14,7 @@ from rl_training.envs.slot import NUM_STEPS_KEY, ReplayDivergedError
 from rl_training.envs.tiny import Misbehaving
 from rl_training.errors import EnvError
 
-BACKENDS = ["local_sync", "local_async"]
+BACKENDS = ["local_sync", pytest.param("local_async", marks=pytest.mark.process)]
 
 
 class Drifting(gym.Env[np.ndarray, np.int64]):

@@ -22,6 +22,8 @@ from rl_training.envs.vector import SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.errors import EnvError
 
+pytestmark = pytest.mark.process
+
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
 

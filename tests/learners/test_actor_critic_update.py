@@ -160,6 +160,7 @@ class Count(Callback):
         self.seen.append((run.step, run.gradient_step))
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize("num_envs", [1, 3, 4])
 @pytest.mark.parametrize(("ratio", "steps"), [(0.1, 48), (0.5, 48), (1.0, 48), (20.0, 12)])
 def test_the_ratio_of_updates_to_env_steps_is_exact_in_the_loop(
@@ -219,6 +220,7 @@ def test_the_errors_of_the_rows_are_means_over_the_critics() -> None:
     assert metrics["loss"] == pytest.approx((5.0 + 4.0 + 2.0) / 3)
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize("algo", FAMILY)
 def test_priorities_and_three_step_returns_run_in_the_loop(algo: str, tmp_path: Path) -> None:
     config = make_config(

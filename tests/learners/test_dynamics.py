@@ -202,6 +202,7 @@ def test_members_learn_as_if_alone() -> None:
 # --- The fit ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.learning
 def test_a_fit_recovers_mean_and_noise_of_a_linear_system() -> None:
     ensemble = make_ensemble(
         model_hidden_sizes=(32, 32), model_max_epochs=50, model_batch_size=128, model_learning_rate=3e-3
@@ -219,6 +220,7 @@ def test_a_fit_recovers_mean_and_noise_of_a_linear_system() -> None:
     assert result.metrics["holdout_mse"] == pytest.approx(np.square(STD).mean(), rel=0.1)
 
 
+@pytest.mark.learning
 def test_termination_is_learnt_as_a_probability() -> None:
     ensemble = make_ensemble(learned_termination=True, model_max_epochs=30)
     rows = transitions(1_000)

@@ -511,6 +511,7 @@ def test_evaluation_draws_from_a_stream_of_its_own() -> None:
     assert {name: after[name] for name in ("action", "noise")} == {name: before[name] for name in ("action", "noise")}
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize(
     ("algo", "hparams"), [("dqn", {"evaluation_epsilon": 0.5}), ("noisy_dqn", {}), ("iqn", {"evaluation_epsilon": 0.5})]
 )

@@ -365,6 +365,7 @@ def test_residual_networks_are_made_as_in_the_paper() -> None:
 RESIDUAL_ALGORITHMS = ["dqn", "rainbow_dqn", "qr_dqn", "iqn", "fqf", "ppo", "sac", "td3", "redq"]
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize("algo", RESIDUAL_ALGORITHMS)
 def test_every_algorithm_trains_residual_networks(algo: str, tmp_path: Path) -> None:
     box = algo in ("sac", "td3", "redq", "ppo")

@@ -43,6 +43,8 @@ from rl_training.runtime.callbacks import Callback, Checkpointing
 from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import resume, train
 
+pytestmark = pytest.mark.process
+
 
 def shortened(case: Case, **settings: Any) -> Case:
     return replace(case, settings={**case.settings, "total_timesteps": 600, **settings})

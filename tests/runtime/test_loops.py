@@ -378,6 +378,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_remedy(tmp_path: Path) ->
         train(config, RunOptions(show_progress=False))
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize(
     ("algo", "hparams"),
     [("dqn", {}), ("ppo", {"normalize": "both"}), ("ppo", {"normalize": "both", "sampled_evaluation": True})],

@@ -25,6 +25,7 @@ print(page_faults_of_rounds())
 """
 
 
+@pytest.mark.process
 def test_freed_memory_is_used_again_without_page_faults() -> None:
     done = subprocess.run([sys.executable, "-c", ROUNDS], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 100  # given back, it is up to 78,000

@@ -28,6 +28,8 @@ from rl_training.runtime.trainer import RunOptions, TrainResult, resume
 from stand_ins import Images, StopAt
 from state_comparison import assert_identical, assert_same_run
 
+pytestmark = pytest.mark.learning
+
 QUIET = RunOptions(show_progress=False)
 
 

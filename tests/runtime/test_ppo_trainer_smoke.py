@@ -24,6 +24,8 @@ from rl_training.runtime.ppo_trainer import train_ppo
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult
 
+pytestmark = pytest.mark.learning
+
 QUIET = RunOptions(show_progress=False)
 TAXI = max(name for name in gym.registry if name.startswith("Taxi-v"))
 

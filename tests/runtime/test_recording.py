@@ -234,7 +234,7 @@ DRAWING: dict[str, tuple[dict[str, Any], list[str]]] = {
     "samples": ({"algo": "ppo"}, ["--explore"]),
     "sampled evaluation": ({"algo": "ppo", "algo_kwargs": {"sampled_evaluation": True}}, []),
     "a squashed actor": ({"algo": "sac", **BOX_ANSWERS}, ["--explore"]),
-    "a recurrent policy": ({"algo": "dreamer"}, ["--explore"]),
+    "a recurrent policy": ({"algo": "dreamer", "algo_kwargs": {"train_ratio": 4.0}}, ["--explore"]),
     "the policy of IQL": ({"algo": "iql", **BOX_ANSWERS}, ["--explore"]),
     "additional noise": ({"algo": "iql", **BOX_ANSWERS}, ["--explore", "--noise", "0.3"]),
 }
@@ -269,6 +269,7 @@ def test_a_mix_that_dies_in_its_second_part_goes_on_to_the_same_file(
     assert not list(tmp_path.glob("*.partial"))
 
 
+@pytest.mark.process
 def test_a_killed_recording_goes_on_to_the_same_file(tmp_path: Path) -> None:
     command = ["record", "--random", "--env", "Pendulum-v1", "--steps", 20_000, "--out"]
     code = "import rl_training.runtime.recording as r; r._PIECE_SECONDS = 0.0; import rl_training.cli as c; c.main()"
@@ -299,6 +300,7 @@ def test_random_actions_are_recorded_and_repeat_themselves(tmp_path: Path) -> No
     assert not np.array_equal(first.actions[:50], first.actions[200:])
 
 
+@pytest.mark.process
 def test_a_signal_keeps_what_was_recorded_and_the_same_command_goes_on(tmp_path: Path) -> None:
     options = ["--random", "--env", "Pendulum-v1", "--steps", "10000000", "--out", str(tmp_path / "data.npz")]
     command = [sys.executable, "-m", "rl_training", "record", *options]

@@ -23,6 +23,8 @@ from rl_training.runtime.sac_trainer import train_sac
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult
 
+pytestmark = pytest.mark.learning
+
 QUIET = RunOptions(show_progress=False)
 FAMILY = ["sac", "td3", "redq"]
 SHARED_METRICS = {"critic_loss", "actor_loss", "q_value_mean", "target_mean", "td_error_mean"}
