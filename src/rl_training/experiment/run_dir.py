@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import platform
@@ -127,6 +128,7 @@ def read_result(path: Path) -> dict[str, Any] | None:
     return result
 
 
+@functools.cache
 def _package_versions() -> dict[str, str]:
     versions = {}
     for name in _PACKAGES:
