@@ -76,10 +76,10 @@ def record(
         factory = make_env_factory(env_id, env_kwargs)
         players = [_random_player(factory)]
     else:
-        loaded = [_load(path, best=best, explore=explore) for path in runs]
+        loaded = [_load_player(path, best=best, explore=explore) for path in runs]
         env_id, env_kwargs = _common_env([config for config, _ in loaded])
         factory = make_env_factory(env_id, env_kwargs)
-        players = _with_noise([player for _, player in loaded], noise, share or [1.0] * len(runs), factory)
+        players = _with_noise_and_shares([player for _, player in loaded], noise, share or [1.0] * len(runs), factory)
     details = {"env_kwargs": env_kwargs, "noise": noise, "explore": explore}
     plan = Plan(players=players, seed=seed, steps=steps, episodes=episodes, env_id=env_id, details=details)
     _record(Recorder(plan, factory, out))
@@ -92,7 +92,7 @@ def _random_player(factory: "EnvFactory") -> "Player":
     return Player("random", random_policy(_action_space(factory)))
 
 
-def _with_noise(
+def _with_noise_and_shares(
     players: "Sequence[Player]", noise: float, shares: Sequence[float], factory: "EnvFactory"
 ) -> "list[Player]":
     from rl_training.runtime.policies import noisy_policy
@@ -111,7 +111,7 @@ def _action_space(factory: "EnvFactory") -> "Space[Any]":
         return envs.action_space
 
 
-def _load(path: Path, *, best: bool, explore: bool) -> "tuple[TrainConfig, Player]":
+def _load_player(path: Path, *, best: bool, explore: bool) -> "tuple[TrainConfig, Player]":
     """Load the config and the policy of a run."""
     from rl_training.core.seeding import RepeatableStreams
     from rl_training.runtime.policies import trained_policy
