@@ -20,6 +20,7 @@ COMMANDS = {
     "dynamics": "time to fit MBPO's models, and how a run spends its time",
     "exactness": "stopped and resumed runs equal uninterrupted ones",
     "kills": "runs killed at random moments lose nothing",
+    "versions": "speed of two versions of the library, in turn",
     "fingerprints": "hashes of short runs, equal before and after a change that must change no result",
     "datasets": "record the datasets of the offline and imitation rows",
     "peers": "create the peers' virtual environments",

@@ -12,6 +12,7 @@ from benchmarks.rows import ROWS, SUITES
 from benchmarks.rows.atari import ATARI_ROWS
 from benchmarks.speed_tasks import TASKS
 from benchmarks.summaries import summarize_atari, summarize_scores, summarize_suite
+from benchmarks.versions import summarize_versions
 
 DIGITS = 6  # significant ones; more would differ between machines
 SINGLE_FILES = {
@@ -19,6 +20,7 @@ SINGLE_FILES = {
     "dynamics": measurements.summarize_dynamics,
     "exactness": measurements.summarize_exactness,
     "kills": measurements.summarize_kills,
+    "versions": summarize_versions,
 }
 
 

@@ -78,7 +78,7 @@ class AlgorithmSpec:
     min_updates_to_compile: int = 20_000
     intervals: tuple[str, ...] = ()  # settings: gradient steps between what an offline algorithm does beside updates
     begin: str | None = None  # "module:function", (PreparedRun, RunOptions): prepares a new run before its first step
-    callbacks: str | None = None  # "module:function", Run -> callbacks: what its runs do besides the loop
+    callbacks: str | None = None  # "module:function", Run -> callbacks that its runs need in addition to the loop
     reference_config: str
 
     @property
@@ -136,7 +136,7 @@ _ALL_OBSERVATIONS: frozenset[ObservationKind] = frozenset({"vector", "image", "d
 def _q_learning(
     name: str, class_name: str, summary: str, paper: str, hparams: type[HParams], build: str
 ) -> AlgorithmSpec:
-    """Give a row of the DQN family."""
+    """Build a row of the DQN family."""
     return AlgorithmSpec(
         name=name,
         class_name=class_name,
@@ -156,7 +156,7 @@ def _q_learning(
 
 
 def _actor_critic(name: str, summary: str, paper: str, hparams: type[HParams]) -> AlgorithmSpec:
-    """Give a row of the off-policy actor-critics."""
+    """Build a row of the off-policy actor-critics."""
     return AlgorithmSpec(
         name=name,
         class_name=name.upper(),
@@ -179,7 +179,7 @@ def _actor_critic(name: str, summary: str, paper: str, hparams: type[HParams]) -
 def _offline(
     name: str, summary: str, paper: str, hparams: type[HParams], actions: frozenset[ActionKind]
 ) -> AlgorithmSpec:
-    """Give a row of the algorithms that learn from a dataset."""
+    """Build a row of the algorithms that learn from a dataset."""
     return AlgorithmSpec(
         name=name,
         class_name=name.upper(),
@@ -420,12 +420,12 @@ ROWS = (  # of the library itself
 
 @cache
 def registry() -> dict[str, AlgorithmSpec]:
-    """Give every row by name: ours, then those of installed packages (entry points `rl_training.algorithms`)."""
+    """Return every row by name: the library's, then those of packages with the entry point `rl_training.algorithms`."""
     rows = {spec.name: spec for spec in ROWS}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             spec = entry_point.load()
-        except Exception as error:  # a package of someone else's: whatever it raises
+        except Exception as error:  # code of another package: it may raise anything
             raise ConfigError(f"entry point {entry_point.value!r} cannot be loaded: {error}") from error
         if not isinstance(spec, AlgorithmSpec):
             raise ConfigError(
