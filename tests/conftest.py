@@ -37,7 +37,7 @@ def note_start(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "subprocess.Popen":
         command = arguments[1]
         program = Path(str(command if isinstance(command, str | bytes | Path) else command[0])).name
-        if program != "git":  # every run asks git for the commit; that takes milliseconds
+        if program not in {"git", "uname"}:  # a run's metadata ask for commit and platform; that takes milliseconds
             started.add("compile" if program == Path(compiler()[0]).name else "process")
     elif event in {"os.fork", "os.posix_spawn", "os.system"} or (event == "os.kill" and arguments[0] == os.getpid()):
         started.add("process")
