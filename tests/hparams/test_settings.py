@@ -51,7 +51,8 @@ def test_every_field_and_its_default_stand_in_the_class(name: str) -> None:
 @pytest.mark.parametrize("name", registry())
 def test_fields_stand_in_the_order_data_network_optimizer_algorithm(name: str) -> None:
     fields = list(registry()[name].hparams.model_fields)
-    places = [next(fields.index(field) for field in group if field in fields) for group in GROUPS.values()]
+    known = [[field for field in group if field in fields] for group in GROUPS.values()]
+    places = [fields.index(group[0]) for group in known if group]  # an algorithm may lack a group
     assert places == sorted(places)
 
 
