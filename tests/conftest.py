@@ -32,9 +32,17 @@ settings.load_profile("repeatable")
 started: set[str] = set()  # what the running test started: "compile", "process"
 
 
+def is_importing() -> bool:
+    """Return whether a module is being imported, which happens in the first test of a process that needs it."""
+    frame = sys._getframe()
+    while frame.f_back is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame.f_back is not None
+
+
 def note_start(event: str, arguments: tuple[Any, ...]) -> None:
     """Note when Python starts a process or sends itself a signal; called for every audit event."""
-    if event == "subprocess.Popen":
+    if event == "subprocess.Popen" and not is_importing():  # glfw starts one when it is imported
         command = arguments[1]
         program = Path(str(command if isinstance(command, str | bytes | Path) else command[0])).name
         if program not in {"git", "uname"}:  # a run's metadata ask for commit and platform; that takes milliseconds

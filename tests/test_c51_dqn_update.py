@@ -14,7 +14,7 @@ from builders import make_batch, make_setup
 from rl_training.algorithms.c51_dqn import build_c51_dqn, c51_loss, support
 from rl_training.core.types import Batch
 from rl_training.hparams.dqn import C51HParams
-from rl_training.learners.targets import project
+from rl_training.learners.distributional import project
 from rl_training.models.layers import Dueling, NoisyLayers
 
 ATOMS = torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0])

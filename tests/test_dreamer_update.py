@@ -29,7 +29,7 @@ from rl_training.data.recurrent_replay_buffer import build_recurrent_replay_buff
 from rl_training.errors import ConfigError
 from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.hparams.schedules import dreamer_updates
-from rl_training.learners.targets import lambda_return
+from rl_training.learners.returns import lambda_return
 from rl_training.models.dreamer import Observed
 from state_comparison import assert_identical, clone, moved_by
 

@@ -16,8 +16,9 @@ from rl_training.algorithms.fqf import FQFOptimizer, build_fqf, fqf_loss
 from rl_training.core.types import Batch, Metrics
 from rl_training.errors import ConfigError
 from rl_training.hparams.dqn import FQFHParams
-from rl_training.learners.optim import ClippedAdam, FlatModule, rmsprop
-from rl_training.learners.targets import quantile_huber
+from rl_training.learners.distributional import quantile_huber
+from rl_training.learners.flat_module import FlatModule
+from rl_training.learners.optim import ClippedAdam, rmsprop
 from rl_training.models.layers import HeadStyle
 from rl_training.models.mlp_fqf_network import EVEN_SHARE, FQFOutput, MLPFQFNetwork
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from rl_training.acceleration.steps import _trace
+from rl_training.acceleration.compiled_steps import trace
+from rl_training.acceleration.steps import _write_in_place
 from rl_training.algorithms.ppo import PPO, _fit, build_ppo, ppo_loss
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
@@ -637,7 +638,7 @@ def test_the_step_can_be_traced_for_the_compiler(kind: str, action_mask: bool) -
     rollout |= algorithm._advantages(rollout, old_log_probs=None)
     names = ("obs", "actions", "action_mask", "log_probs", "values", "advantages", "returns")
     batch = {name: rollout[name] for name in names if name in rollout} | {"indices": torch.tensor([3, 1, 4, 8])}
-    graph, inputs, metric_names = _trace(algorithm.pure_step, algorithm._state, batch)
+    graph, inputs, metric_names = trace(_write_in_place(algorithm.pure_step), algorithm._state, batch)
     state = {name: algorithm._state[name].clone() for name in sorted(algorithm._state)}
     traced = dict(zip(metric_names, graph(*state.values(), *inputs[len(state) :]), strict=True))
     expected = algorithm._step_in_place(algorithm._state, batch)

@@ -14,7 +14,7 @@ from quantile_reference import best_valid_action, quantile_loss, random_quantile
 from rl_training.algorithms.dqn import dqn_loss
 from rl_training.algorithms.qr_dqn import build_qr_dqn, qr_dqn_loss
 from rl_training.hparams.dqn import DQNHParams, QRDQNHParams
-from rl_training.learners.targets import quantile_huber
+from rl_training.learners.distributional import quantile_huber
 
 # --- The quantile Huber loss -----------------------------------------------------------------------------------------
 

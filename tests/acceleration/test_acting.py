@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.acceleration.acting import act_function, fast_forward
-from rl_training.learners.optim import FlatModule
+from rl_training.learners.flat_module import FlatModule
 from rl_training.models.layers import (
     Dueling,
     Expectation,

@@ -16,12 +16,13 @@ from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor, nn
 
 from builders import make_setup
-from rl_training.acceleration import compiled_packages, steps
+from rl_training.acceleration import compiled_packages, compiled_steps, steps
 from rl_training.acceleration.steps import accelerate, accelerate_rounds, resolve_acceleration
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
-from rl_training.learners.optim import FlatModule, adam
+from rl_training.learners.flat_module import FlatModule
+from rl_training.learners.optim import adam
 
 
 class TinyQLearning:
@@ -408,7 +409,7 @@ def known_step(compiled_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_step_that_was_compiled_before_is_not_traced_again(known_step: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, fast = TinyQLearning(), TinyQLearning()
     expected = accelerate(plain.step, "eager")(plain.state, make_batch(1))
-    monkeypatch.setattr(steps, "_trace", never_trace)
+    monkeypatch.setattr(compiled_steps, "trace", never_trace)
     metrics = accelerate(a_step_of_the_package(fast), "compile", identity="tiny")(fast.state, make_batch(1))
     assert list(metrics) == list(expected)
     for name, value in expected.items():
@@ -419,7 +420,7 @@ def test_a_step_that_was_compiled_before_is_not_traced_again(known_step: Path, m
 @pytest.mark.compile
 @pytest.mark.parametrize("change", ["identity", "source", "module", "shape", "step", "precision"])
 def test_a_step_that_may_differ_is_traced(known_step: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    monkeypatch.setattr(steps, "_trace", never_trace)
+    monkeypatch.setattr(compiled_steps, "trace", never_trace)
     tiny = TinyQLearning()
     step = a_step_of_the_package(tiny)
     if change == "source":

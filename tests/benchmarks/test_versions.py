@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.command_line import UsageError
+from benchmarks.peers import ROOT
 
 from benchmarks import fingerprints, versions
 
@@ -29,7 +30,7 @@ def test_a_folder_without_the_library_is_refused(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_one_run_gives_one_speed(tmp_path: Path) -> None:
     short = versions.CASES["dqn-cpu-eager"]._replace(steps=60, algo_kwargs={"learning_starts": 10})
-    assert versions.steps_per_second(short, versions.ROOT / "src", tmp_path / "cache") > 0.0
+    assert versions.steps_per_second(short, ROOT / "src", tmp_path / "cache") > 0.0
 
 
 def test_a_fingerprint_repeats_itself_and_another_setting_changes_it(tmp_path: Path) -> None:

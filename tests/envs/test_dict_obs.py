@@ -40,7 +40,7 @@ from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.errors import EnvError, SpaceError
 from rl_training.experiment.registry import registry
-from rl_training.learners.optim import FlatModule
+from rl_training.learners.flat_module import FlatModule
 from rl_training.models.encoders import DictInput, build_encoder
 from rl_training.runtime.collector import Collector
 from stand_ins import ActsOnly

@@ -21,7 +21,7 @@ from rl_training.learners.dynamics import (
     ensemble_loss,
     weight_decays,
 )
-from rl_training.learners.optim import FlatModule
+from rl_training.learners.flat_module import FlatModule
 from rl_training.models.mlp_mopo import MLPMOPOEnsembleModel, is_member_parameter, pick_members
 from state_comparison import assert_identical, clone
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.ppo import PPO, build_ppo
 from rl_training.data.rollout_buffer import build_rollout_buffer
-from rl_training.learners.targets import discounted_sum, gae
+from rl_training.learners.returns import discounted_sum, gae
 from rollouts import make_ppo_setup
 
 # --- The sum ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.errors import CheckpointError
-from rl_training.learners.optim import FlatModule, adam, clip_by_global_norm, polyak
+from rl_training.learners.flat_module import FlatModule
+from rl_training.learners.optim import adam, clip_by_global_norm, polyak
 
 
 def make_network() -> nn.Sequential:

@@ -6,8 +6,46 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+from torch import Tensor
+
+from rl_training.core.types import Batch, Metrics, State
+
+WARM_UP_CALLS = 3  # before a capture
 
 T = TypeVar("T")
+
+
+def capture_step(run: Callable[[State], Metrics], state: State, inputs: Batch) -> Callable[[State, Batch], Metrics]:
+    """Capture `run`, which reads `inputs` and changes a state in place, in a graph that works on this `state`.
+
+    Each call of the result copies its batch into `inputs` and replays the graph.
+    """
+    device = next(iter(state.values())).device
+
+    def warm_up() -> None:
+        scratch = {key: tensor.clone() for key, tensor in state.items()}
+        for _ in range(WARM_UP_CALLS):
+            run(scratch)
+
+    def run_and_pack() -> tuple[Metrics, Metrics, Tensor]:
+        metrics = run(state)
+        # The next replay overwrites these, so each call returns a copy: one copy for all of them.
+        floats = {key: value for key, value in metrics.items() if value.dtype == torch.float32}
+        packed = torch.cat([value.reshape(-1) for value in floats.values()]) if floats else torch.empty(0)
+        return floats, {key: value for key, value in metrics.items() if key not in floats}, packed
+
+    graph, (floats, others, packed) = capture_graph(device, warm_up, run_and_pack)
+    keys, places = list(inputs), list(inputs.values())
+    sizes, shapes = [value.numel() for value in floats.values()], [value.shape for value in floats.values()]
+
+    def captured_step(state: State, batch: Batch) -> Metrics:
+        torch._foreach_copy_(places, [batch[key] for key in keys])
+        graph.replay()
+        parts = torch.split(packed.clone(), sizes)
+        result = {key: part.view(shape) for key, part, shape in zip(floats, parts, shapes, strict=True)}
+        return result | {key: value.clone() for key, value in others.items()}
+
+    return captured_step
 
 
 def capture_graph(

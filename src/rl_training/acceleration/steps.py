@@ -5,32 +5,23 @@ an `InPlaceStep`, which writes the new state into the tensors of `state`. Module
 the new weights. `_write_in_place` is where they are written; the modes differ in how it runs:
 
     eager        `_run_eagerly`   operation by operation
-    compile      `_compile`       traced to one graph and compiled
+    compile      `_compile`       traced to one graph and compiled (compiled_steps.py)
     cuda_graph   `_capture`       the compiled step (or the eager one) recorded in a CUDA graph
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import is_
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from rl_training.acceleration.compiled_packages import (
-    compiler,
-    compiler_available,
-    constants,
-    load_compiled,
-    load_known_step,
-    save_known_step,
-)
-from rl_training.acceleration.cuda_graphs import capture_graph
-from rl_training.acceleration.matmul_rewrites import decompositions
+from rl_training.acceleration.compiled_packages import compiler, compiler_available
+from rl_training.acceleration.compiled_steps import compile_step, tensor_signature
+from rl_training.acceleration.cuda_graphs import capture_step
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
 
@@ -39,7 +30,6 @@ InPlaceStep: TypeAlias = Callable[[State, Batch], Metrics]  # writes the new sta
 InPlaceRounds: TypeAlias = Callable[[State, Batch, int], Metrics]  # the same, for several steps in one call
 
 MODES = ("eager", "compile", "cuda_graph")
-WARM_UP_CALLS = 3  # before a capture
 log = logging.getLogger("rl_training.acceleration")
 
 
@@ -140,16 +130,12 @@ class _BuildPerSignature:
         return self._current(state, batch)
 
     def _find_or_build(self, state: State, batch: Batch) -> InPlaceStep:
-        signature: tuple[object, ...] = (_signature(state), _signature(batch))
+        signature: tuple[object, ...] = (tensor_signature(state), tensor_signature(batch))
         if self._uses_state_memory:
             signature = (*signature, *(tensor.data_ptr() for tensor in state.values()))
         if signature not in self._built:
             self._built[signature] = self._build(state, batch)
         return self._built[signature]
-
-
-def _signature(tensors: dict[str, Tensor]) -> tuple[object, ...]:
-    return tuple([(name, x.shape, x.dtype, x.stride(), x.device) for name, x in tensors.items()])
 
 
 # --- Eager -----------------------------------------------------------------------------------------------------------
@@ -179,68 +165,7 @@ def _write_in_place(step: Step) -> InPlaceStep:
 
 
 def _compile(step: Step, state: State, batch: Batch, name: str, identity: str | None = None) -> InPlaceStep:
-    device = next(iter(state.values())).device
-    run: Callable[[list[Tensor]], Sequence[Tensor]]
-    if device.type == "cpu":
-        run, metric_names = _compile_for_cpu(step, state, batch, name, identity)
-    else:
-        graph, _, metric_names = _trace(step, state, batch)
-        compiled = torch.compile(graph, fullgraph=True, dynamic=False)
-        run = torch.no_grad()(lambda tensors: compiled(*tensors))
-    state_names, batch_names = sorted(state), sorted(batch)
-
-    def in_place_step(state: State, batch: Batch) -> Metrics:
-        outputs = run([state[key] for key in state_names] + [batch[key] for key in batch_names])
-        return dict(zip(metric_names, outputs, strict=True))
-
-    return in_place_step
-
-
-def _compile_for_cpu(
-    step: Step, state: State, batch: Batch, name: str, identity: str | None
-) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[str]]:
-    """Return the compiled step over a flat list of tensors in the order of `_trace`, and the names of the metrics."""
-    numbers = f"{_signature(state)} {_signature(batch)} {torch.get_float32_matmul_precision()}"
-    whole = f"{step.__qualname__} {identity} {numbers}" if identity else None
-    if whole and (known := load_known_step(whole)):
-        return known
-    graph, inputs, metric_names = _trace(step, state, batch)
-    run, package = load_compiled(graph, inputs, name)
-    if whole:
-        save_known_step(whole, package, metric_names)
-    return run, metric_names
-
-
-def _trace(step: Step, state: State, batch: Batch) -> tuple[GraphModule, list[Tensor], list[str]]:
-    """Return the in-place step as a graph over a flat list of tensors, example inputs for it, and the metrics' names.
-
-    The inputs are the tensors of the state, which the graph changes, then those of the batch, each sorted by name.
-    """
-    metric_names: list[str] = []
-
-    def flat(*tensors: Tensor) -> list[Tensor]:
-        metrics = _write_in_place(step)(
-            dict(zip(sorted(state), tensors, strict=False)),
-            dict(zip(sorted(batch), tensors[len(state) :], strict=True)),
-        )
-        metric_names[:] = metrics
-        return list(metrics.values())
-
-    # Tracing runs the step, so it gets a copy of the state; not by `clone`, which may choose other strides.
-    copies = [_copy(state[name]) for name in sorted(state)]
-    inputs = copies + [batch[name] for name in sorted(batch)]
-    on_cpu = all(x.device.type == "cpu" for x in inputs)
-    replaced = decompositions() if on_cpu else {}
-    with torch.no_grad():
-        graph = make_fx(flat, replaced, tracing_mode="real")(*inputs)  # gradients become plain operations
-    state_memory = {tensor.untyped_storage().data_ptr() for tensor in state.values()}
-    if any(constant.untyped_storage().data_ptr() in state_memory for constant in constants(graph).values()):
-        raise RuntimeError("the step reads its state from outside of `state`, which compiled would never change again")
-    return graph, inputs, metric_names
-
-
-def _copy(x: Tensor) -> Tensor:
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+    return compile_step(_write_in_place(step), step.__qualname__, state, batch, name, identity)
 
 
 # --- Captured --------------------------------------------------------------------------------------------------------
@@ -253,36 +178,8 @@ def _capture_per_signature(step: Step, name: str, *, rounds: int, plain: bool) -
 
 
 def _capture(step: Step, state: State, batch: Batch, name: str, rounds: int, *, plain: bool) -> InPlaceStep:
-    """Capture the step, compiled unless `plain`, in a CUDA graph that reads and writes the memory of this `state`.
-
-    The graph reads copies of the batch, which each call fills.
-    """
     device = next(iter(state.values())).device
     inputs = {key: tensor.to(device, copy=True) for key, tensor in batch.items()}
     first = inputs if rounds == 1 else {key: tensor.chunk(rounds)[0] for key, tensor in inputs.items()}
     run = _run_eagerly(step) if plain else _compile(step, state, first, name)
-
-    def warm_up() -> None:
-        scratch = {key: tensor.clone() for key, tensor in state.items()}
-        for _ in range(WARM_UP_CALLS):
-            _run_rounds(run, scratch, inputs, rounds)
-
-    def run_and_pack() -> tuple[Metrics, Metrics, Tensor]:
-        metrics = _run_rounds(run, state, inputs, rounds)
-        # The next replay overwrites these, so each call returns a copy: one copy for all of them.
-        floats = {key: value for key, value in metrics.items() if value.dtype == torch.float32}
-        packed = torch.cat([value.reshape(-1) for value in floats.values()]) if floats else torch.empty(0)
-        return floats, {key: value for key, value in metrics.items() if key not in floats}, packed
-
-    graph, (floats, others, packed) = capture_graph(device, warm_up, run_and_pack)
-    keys, places = list(inputs), list(inputs.values())
-    sizes, shapes = [value.numel() for value in floats.values()], [value.shape for value in floats.values()]
-
-    def in_place_step(state: State, batch: Batch) -> Metrics:
-        torch._foreach_copy_(places, [batch[key] for key in keys])
-        graph.replay()
-        parts = torch.split(packed.clone(), sizes)
-        result = {key: part.view(shape) for key, part, shape in zip(floats, parts, shapes, strict=True)}
-        return result | {key: value.clone() for key, value in others.items()}
-
-    return in_place_step
+    return capture_step(lambda state: _run_rounds(run, state, inputs, rounds), state, inputs)

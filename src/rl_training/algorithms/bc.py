@@ -15,9 +15,10 @@ from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
 from rl_training.hparams.offline import BCHParams
 from rl_training.learners.checks import BOX_ACTIONS, CHOICES, check_tensors
+from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output
 from rl_training.learners.offline import OfflineLearner, trial_obs
-from rl_training.learners.optim import FlatModule, clipped_adam, descend_part, named_part
+from rl_training.learners.optim import clipped_adam, descend_part, named_part
 from rl_training.models.distributions import Distribution, Gaussian
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_policy import MLPPolicy, policy_distribution

@@ -19,6 +19,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.dqn import C51HParams
 from rl_training.learners.checks import CHOICES, check_tensors
+from rl_training.learners.distributional import project
 from rl_training.learners.q_learning import (
     Apply,
     QLearner,
@@ -28,7 +29,7 @@ from rl_training.learners.q_learning import (
     pick,
     weighted_mean,
 )
-from rl_training.learners.targets import project, td_target
+from rl_training.learners.targets import td_target
 from rl_training.models.layers import Expectation
 from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
 

@@ -25,11 +25,12 @@ from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, Stat
 from rl_training.errors import ConfigError
 from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, INDICES, Expected, check_tensors
+from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_seeded
-from rl_training.learners.optim import ClippedAdam, FlatModule, descend_part, named_part, polyak
+from rl_training.learners.optim import ClippedAdam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
+from rl_training.learners.returns import lambda_return
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
-from rl_training.learners.targets import lambda_return
 from rl_training.models.dreamer import Observed, Sizes, WorldModel, build_actor, build_critic
 from rl_training.models.dreamer_latents import draw_index, mixed_log_probs, unit_vectors
 from rl_training.models.dreamer_two_hot import make_bins, two_hot_loss, two_hot_mean

@@ -32,9 +32,10 @@ from rl_training.core.spaces import observation_field, observation_kind
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.gail import GAILHParams
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
+from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_seeded
 from rl_training.learners.normalization import ObsNormalizer, fitted_normalizer, normalized
-from rl_training.learners.optim import ClippedAdam, FlatModule, descend_part, named_part
+from rl_training.learners.optim import ClippedAdam, descend_part, named_part
 from rl_training.learners.saved_state import load_tensors
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_gail_discriminator import MLPGAILDiscriminator

@@ -3,7 +3,7 @@
     r = pi(a|s) / pi_old(a|s)
     maximise  min(r * A, clip(r, 1 - eps, 1 + eps) * A) + ent_coef * H(pi) - vf_coef * (V(s) - R)^2
 
-A are generalised advantage estimates (targets.gae), R = A + V_old(s). Values and log-probabilities of a rollout are
+A are generalised advantage estimates (returns.gae), R = A + V_old(s). Values and log-probabilities of a rollout are
 computed in one pass at its end, by the code that the loss uses: acting needs the policy alone.
 
 Schulman et al. 2017, Proximal policy optimization algorithms; the details are those of Huang et al. 2022, The 37
@@ -26,11 +26,12 @@ from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, 
 from rl_training.errors import CheckpointError, SpaceError
 from rl_training.hparams.ppo import OnPolicyHParams
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
+from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, zero_obs
 from rl_training.learners.normalization import ObsNormalizer, RewardScaler
-from rl_training.learners.optim import FlatModule, clipped_adam, descend
+from rl_training.learners.optim import clipped_adam, descend
+from rl_training.learners.returns import gae
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
-from rl_training.learners.targets import gae
 from rl_training.models.distributions import Distribution, Gaussian, build_distribution
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_actor_critic import MLPActorCritic

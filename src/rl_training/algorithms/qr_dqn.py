@@ -16,6 +16,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.dqn import QRDQNHParams
 from rl_training.learners.checks import CHOICES, check_tensors
+from rl_training.learners.distributional import quantile_huber
 from rl_training.learners.q_learning import (
     Apply,
     QLearner,
@@ -25,7 +26,7 @@ from rl_training.learners.q_learning import (
     pick,
     weighted_mean,
 )
-from rl_training.learners.targets import quantile_huber, td_target
+from rl_training.learners.targets import td_target
 from rl_training.models.layers import MeanOfLast
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
 

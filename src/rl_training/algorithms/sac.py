@@ -21,7 +21,8 @@ from rl_training.hparams.actor_critic import SoftHParams
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
-from rl_training.learners.optim import FlatModule, clipped_adam, descend_part, named_part, polyak
+from rl_training.learners.flat_module import FlatModule
+from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
 from rl_training.learners.targets import td_target
 from rl_training.models.distributions import SquashedGaussian

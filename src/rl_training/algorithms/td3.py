@@ -20,7 +20,8 @@ from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.actor_critic import TD3HParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, check_tensors
-from rl_training.learners.optim import FlatModule, clipped_adam, descend_part, named_part, polyak
+from rl_training.learners.flat_module import FlatModule
+from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
 from rl_training.learners.targets import td_target
 from rl_training.models.mlp_td3 import MLPTD3Model

@@ -21,8 +21,8 @@ from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, 
 from rl_training.hparams.actor_critic import ActorCriticHParams
 from rl_training.hparams.schedules import is_warm_up
 from rl_training.learners.checks import FLOATS, Expected, check_tensors
+from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, zero_obs
-from rl_training.learners.optim import FlatModule
 from rl_training.learners.random_inputs import RandomInput, RandomInputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.continuous import ContinuousActorCritic

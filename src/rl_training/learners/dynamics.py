@@ -24,8 +24,9 @@ from rl_training.core.spaces import action_field, observation_field
 from rl_training.core.types import Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.learners.checks import FLOATS, Expected, check_tensors
+from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_seeded
-from rl_training.learners.optim import ClippedAdam, FlatModule, descend
+from rl_training.learners.optim import ClippedAdam, descend
 from rl_training.learners.saved_state import load_tensors
 from rl_training.models.mlp_mopo import MLPMOPOEnsembleModel, Prediction, is_member_parameter, pick_members
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_training.core.types import StateDict
-from rl_training.learners.targets import discounted_sum
+from rl_training.learners.returns import discounted_sum
 
 _EPS = 1e-8  # added to variances, so that constant entries become 0
 _LIMIT = 10.0  # normalised values are clipped to ± this

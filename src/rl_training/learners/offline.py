@@ -21,9 +21,9 @@ from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, 
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import CheckpointError, ConfigError, SpaceError
 from rl_training.hparams.offline import LearnerHParams
+from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import zero_obs
 from rl_training.learners.normalization import ObsNormalizer, fitted_normalizer, normalized
-from rl_training.learners.optim import FlatModule
 from rl_training.learners.saved_state import load_tensors, tensors_to_save
 from rl_training.models.distributions import Gaussian
 from rl_training.models.mlp_policy import policy_distribution

@@ -19,8 +19,9 @@ from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, 
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams import schedules
 from rl_training.hparams.dqn import QLearningHParams
+from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network
-from rl_training.learners.optim import FlatModule, Optimizer, clipped_adam, descend
+from rl_training.learners.optim import Optimizer, clipped_adam, descend
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.encoders import build_encoder

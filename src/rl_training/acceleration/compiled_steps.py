@@ -1,0 +1,89 @@
+"""Trace an in-place step to one graph and compile it, for the modes `compile` and `cuda_graph` of `accelerate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from rl_training.acceleration.compiled_packages import constants, load_compiled, load_known_step, save_known_step
+from rl_training.acceleration.matmul_rewrites import decompositions
+from rl_training.core.types import Batch, Metrics, State
+
+InPlace: TypeAlias = Callable[[State, Batch], Metrics]  # writes the new state into the tensors of `state`
+
+
+def tensor_signature(tensors: dict[str, Tensor]) -> tuple[object, ...]:
+    return tuple([(name, x.shape, x.dtype, x.stride(), x.device) for name, x in tensors.items()])
+
+
+def compile_step(
+    in_place: InPlace, qualname: str, state: State, batch: Batch, name: str, identity: str | None = None
+) -> InPlace:
+    """Return the in-place step compiled for tensors like these. `qualname`, `identity`: by which it is found again."""
+    device = next(iter(state.values())).device
+    run: Callable[[list[Tensor]], Sequence[Tensor]]
+    if device.type == "cpu":
+        run, metric_names = _compile_for_cpu(in_place, qualname, state, batch, name, identity)
+    else:
+        graph, _, metric_names = trace(in_place, state, batch)
+        compiled = torch.compile(graph, fullgraph=True, dynamic=False)
+        run = torch.no_grad()(lambda tensors: compiled(*tensors))
+    state_names, batch_names = sorted(state), sorted(batch)
+
+    def compiled_step(state: State, batch: Batch) -> Metrics:
+        outputs = run([state[key] for key in state_names] + [batch[key] for key in batch_names])
+        return dict(zip(metric_names, outputs, strict=True))
+
+    return compiled_step
+
+
+def _compile_for_cpu(
+    in_place: InPlace, qualname: str, state: State, batch: Batch, name: str, identity: str | None
+) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[str]]:
+    """Return the compiled step over a flat list of tensors in the order of `trace`, and the names of the metrics."""
+    numbers = f"{tensor_signature(state)} {tensor_signature(batch)} {torch.get_float32_matmul_precision()}"
+    whole = f"{qualname} {identity} {numbers}" if identity else None
+    if whole and (known := load_known_step(whole)):
+        return known
+    graph, inputs, metric_names = trace(in_place, state, batch)
+    run, package = load_compiled(graph, inputs, name)
+    if whole:
+        save_known_step(whole, package, metric_names)
+    return run, metric_names
+
+
+def trace(in_place: InPlace, state: State, batch: Batch) -> tuple[GraphModule, list[Tensor], list[str]]:
+    """Return the in-place step as a graph over a flat list of tensors, example inputs for it, and the metrics' names.
+
+    The inputs are the tensors of the state, which the graph changes, then those of the batch, each sorted by name.
+    """
+    metric_names: list[str] = []
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        metrics = in_place(
+            dict(zip(sorted(state), tensors, strict=False)),
+            dict(zip(sorted(batch), tensors[len(state) :], strict=True)),
+        )
+        metric_names[:] = metrics
+        return list(metrics.values())
+
+    # Tracing runs the step, so it gets a copy of the state; not by `clone`, which may choose other strides.
+    copies = [_copy(state[name]) for name in sorted(state)]
+    inputs = copies + [batch[name] for name in sorted(batch)]
+    on_cpu = all(x.device.type == "cpu" for x in inputs)
+    replaced = decompositions() if on_cpu else {}
+    with torch.no_grad():
+        graph = make_fx(flat, replaced, tracing_mode="real")(*inputs)  # gradients become plain operations
+    state_memory = {tensor.untyped_storage().data_ptr() for tensor in state.values()}
+    if any(constant.untyped_storage().data_ptr() in state_memory for constant in constants(graph).values()):
+        raise RuntimeError("the step reads its state from outside of `state`, which compiled would never change again")
+    return graph, inputs, metric_names
+
+
+def _copy(x: Tensor) -> Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)

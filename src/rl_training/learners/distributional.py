@@ -1,0 +1,38 @@
+"""Losses and projections of return distributions, as pure functions."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def quantile_huber(values: Tensor, targets: Tensor, taus: Tensor, kappa: float) -> Tensor:
+    """Return the quantile regression loss of each row: (batch, n), (batch, m), taus (batch, n) or (n,) -> (batch,).
+
+    |tau_i - 1{u < 0}| * Huber_kappa(u) / kappa with u = target_j - value_i; kappa = 0: |tau_i - 1{u < 0}| * |u|. Mean
+    over targets, sum over values: each value's gradient then depends on neither count. Dabney et al. 2018, equation 10.
+    """
+    errors = targets[:, None, :] - values[:, :, None]  # (batch, values, targets)
+    weights = (taus[..., None] - (errors.detach() < 0.0).to(errors.dtype)).abs()
+    if kappa == 0.0:
+        losses = errors.abs()
+    else:
+        losses = F.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=kappa) / kappa
+    return (weights * losses).mean(2).sum(1)
+
+
+def project(probabilities: Tensor, positions: Tensor, atoms: Tensor) -> Tensor:
+    """Project probability mass from any positions to evenly spaced atoms: (batch, n), (batch, n), (m,) -> (batch, m).
+
+    Mass between two atoms is split so that its mean stays; mass beyond an end goes to that end.
+    Bellemare et al. 2017, equation 7.
+    """
+    last = len(atoms) - 1
+    places = (positions.clamp(atoms[0], atoms[-1]) - atoms[0]) * (last / (atoms[-1] - atoms[0]))  # in [0, last]
+    # The upper end belongs to the last gap: a mass exactly on an atom is then counted once, there too.
+    lower = places.floor().clamp(max=last - 1)
+    upper_share = places - lower
+    index = lower.long()
+    shape = (len(probabilities), len(atoms))
+    projected = torch.zeros(shape, dtype=probabilities.dtype, device=probabilities.device)
+    projected = projected.scatter_add(1, index, probabilities * (1.0 - upper_share))
+    return projected.scatter_add(1, index + 1, probabilities * upper_share)
