@@ -21,6 +21,7 @@ SINGLE_FILES = {
     "exactness": measurements.summarize_exactness,
     "kills": measurements.summarize_kills,
     "versions": summarize_versions,
+    "versions_cuda": summarize_versions,
 }
 
 

@@ -119,7 +119,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--before must be a folder that holds rl_training, got {args.before}")
     names = check_names(args.cases, list(CASES), "case")
     cases = [CASES[name] for name in names if args.cases or CASES[name].device == "cpu"]
-    session = Session(result_folder(args) / "versions.jsonl", describe_run())
+    is_cuda = any(case.device == "cuda" for case in cases)
+    session = Session(result_folder(args) / f"versions{'_cuda' if is_cuda else ''}.jsonl", describe_run())
     with tempfile.TemporaryDirectory() as caches:
         for case in cases:
             for number in range(args.rounds):
