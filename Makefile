@@ -30,7 +30,7 @@ test: .venv/.dev   ## run the tests, on all cores
 	$(PYTEST)
 
 test-fast: .venv/.dev   ## run the tests that neither compile, start processes nor train for long
-	$(PYTEST) -m 'not (compile or process or learning or slow)'
+	HYPOTHESIS_PROFILE=fast $(PYTEST) -m 'not (compile or process or learning or slow)'
 
 coverage: .venv/.dev   ## run the tests and measure which lines and branches they cover
 	$(PYTEST) --cov --cov-report=term:skip-covered

@@ -24,7 +24,8 @@ from recorded_graphs import RecordedGraph  # noqa: E402 (after the rewrite is re
 
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=50)
-settings.load_profile("repeatable")
+settings.register_profile("fast", settings.get_profile("repeatable"), max_examples=15)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))  # `make test-fast` asks for `fast`
 
 
 # --- Markers ---------------------------------------------------------------------------------------------------------
