@@ -94,6 +94,7 @@ def test_for_env_passes_every_setting_on() -> None:
         "acceleration": "eager",
         "matmul_precision": "high",
         "threads": 2,
+        "deterministic": False,
     }
     assert changes.keys() == TrainConfig.model_fields.keys() - {"algo", "env_id", "total_timesteps"}
     expected = TrainConfig(algo="dqn", env_id="CartPole-v1", total_timesteps=100, **changes)

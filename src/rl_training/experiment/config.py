@@ -51,6 +51,11 @@ class TrainConfig(Settings):
     acceleration: Literal["auto", "eager", "compile", "cuda_graph"] = Field(
         "auto", description="how the update step runs; auto chooses by the run's length, the device and the compiler"
     )
+    deterministic: Switch | Literal["auto"] = Field(
+        "auto",
+        description="kernels that repeat bit for bit on a GPU, which exact resume needs there; auto: for observations "
+        "without images; a CPU always repeats",
+    )
     output_dir: Path = Field(Path("runs"), description="folder in which the run folder is created")
     log_interval: Count = Field(1_000, description="env steps (offline: gradient steps) between records of metrics")
     eval_interval: CountOrZero = Field(

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from rl_training.acceleration.determinism import deterministic_kernels, resolve_deterministic
 from rl_training.acceleration.steps import resolve_acceleration
 from rl_training.core.action_masks import MaskReader
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
-from rl_training.core.spaces import Spaces
+from rl_training.core.spaces import Spaces, observation_kind
 from rl_training.core.types import Algorithm, Memory
 from rl_training.datasets.metadata import metadata_from_text
 from rl_training.datasets.transition_dataset import TransitionDataset
@@ -100,6 +101,9 @@ def prepare_run(config: TrainConfig, options: RunOptions, factory: EnvFactory | 
         if factory is None:
             setup = make_setup(config, None, options.network, spaces=dataset.spaces)
         setup = replace(setup, dataset=dataset, held_out=held_out)
+    is_vector = observation_kind(setup.spaces.observation) in ("vector", "discrete")
+    deterministic = resolve_deterministic(config.deterministic, device=setup.device, is_vector=is_vector)
+    config = config.updated(deterministic=deterministic)
     algorithm, memory = config.spec.build_algorithm(setup), config.spec.build_memory(setup)
     return PreparedRun(config=config, env_factory=factory, setup=setup, algorithm=algorithm, memory=memory)
 
@@ -195,12 +199,14 @@ def saved_spaces(checkpoint: Checkpoint) -> Spaces:
 
 @contextlib.contextmanager
 def torch_settings(config: TrainConfig) -> Iterator[None]:
-    """Apply the global PyTorch settings of the run while the block runs: CPU threads, precision of matmuls."""
+    """Apply the global PyTorch settings of the run while the block runs: threads, precision, deterministic kernels."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(config.threads)
     torch.set_float32_matmul_precision(config.matmul_precision)
+    on_gpu = config.device.startswith("cuda")
     try:
-        yield
+        with deterministic_kernels() if on_gpu and config.deterministic is True else contextlib.nullcontext():
+            yield
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from rl_training.acceleration.determinism import describe_device, resume_claim
 from rl_training.core.seeding import Streams
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.resumable import check_replay
@@ -59,7 +60,7 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
     replayable = _is_replayable(config, factory)
     prepared = prepare_run(config, options, factory)  # before the folder is created: an error leaves none
     config.spec.begin_run(prepared, options)
-    path = create_run_dir(config, run_dir)
+    path = create_run_dir(prepared.config, run_dir)
     with locked(path):
         remove_checkpoints(path, checkpoint_names(path / "checkpoints"))
         with contextlib.closing(make_collector(prepared, replayable=replayable, crash_dir=path / "crash")) as collector:
@@ -135,11 +136,14 @@ def _run(
             run.load(checkpoint.manifest["counters"], parts)
         if collector.inexact_restores:
             log.warning("%s", collector.exactness)
+        device = prepared.setup.device
         facts = {
             "seed_streams": run.streams.seeds(),
-            "device": str(prepared.setup.device),
+            "device": describe_device(device),
             "step": run.step,
-            "resume": collector.exactness,
+            "resume": resume_claim(
+                collector.exactness, device=device, deterministic=prepared.config.deterministic is True
+            ),
         }
         write_metadata(path, facts)
         with signals_stop(run):
