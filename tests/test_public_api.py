@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers import TimeLimit
 from torch import Tensor, nn
 
 import rl_training.api.algorithms as api
@@ -19,6 +20,7 @@ from builders import make_config
 from rl_training import DQN, Callback, TrainConfig, load_config
 from rl_training.envs.tiny import Chain
 from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.run_dir import read_run_config
 from rl_training.runtime.run import Run
 
 ALGO_KWARGS = {
@@ -105,6 +107,34 @@ def test_env_id_names_what_a_function_makes() -> None:
     assert DQN.for_env(Chain, 40, env_id="mine").config.env_id == "mine"
     with pytest.raises(TypeError, match="env_id names what a function makes, but env is an id already: 'CartPole-v1'"):
         DQN.for_env("CartPole-v1", 40, env_id="mine")
+
+
+def chain_of(num_states: int) -> gym.Env[Any, Any]:
+    return TimeLimit(Chain(num_states), max_episode_steps=20)
+
+
+def test_env_kwargs_reach_a_function(tmp_path: Path) -> None:
+    agent = DQN.for_env(chain_of, 40, env_kwargs={"num_states": 3}, **settings(tmp_path))
+    result = agent.learn()
+    assert read_run_config(result.run_dir).env_kwargs == {"num_states": 3}
+    assert agent.predict(STATES[:3, :3]).shape == (3,)
+    assert DQN.load(result.run_dir, env_factory=chain_of).predict(STATES[:3, :3]).shape == (3,)
+    agent = DQN(make_config(tmp_path, env_kwargs={"num_states": 4}), env_factory=chain_of, show_progress=False)
+    agent.learn()
+    assert agent.predict(STATES[:4, :4]).shape == (4,)
+
+
+def test_env_kwargs_that_a_function_does_not_take_are_refused() -> None:
+    message = (
+        r"env_kwargs: Chain cannot be called with \{'states': 3\} \(got an unexpected keyword argument 'states'\); "
+        r"give only arguments that it takes"
+    )
+    with pytest.raises(ConfigError, match=message):
+        DQN.for_env(Chain, 40, env_kwargs={"states": 3})
+    with pytest.raises(ConfigError, match=message):
+        DQN(make_config(Path("runs"), env_kwargs={"states": 3}), env_factory=Chain)
+    with pytest.raises(ConfigError, match=r"<lambda> cannot be called with \{'states': 3\} \(got an unexpected"):
+        DQN.for_env(lambda: Chain(), 40, env_kwargs={"states": 3})
 
 
 def test_from_a_config_file(tmp_path: Path) -> None:

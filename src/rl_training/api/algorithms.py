@@ -28,7 +28,7 @@ from rl_training.api.observations import read_observations
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces, to_env_actions
 from rl_training.core.types import Algorithm
-from rl_training.envs.factory import EnvFactory
+from rl_training.envs.factory import EnvFactory, with_env_kwargs
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config
@@ -67,7 +67,7 @@ class ManagedAlgorithm:
 
         Args:
             config: a `TrainConfig`, or the path of a YAML file; `configs/...` also finds those of the package.
-            env_factory: makes an environment, in place of the config's `env_id`.
+            env_factory: makes an environment from the config's `env_kwargs`, in place of its `env_id`.
             network: is trained in place of the algorithm's default network.
             callbacks: are called during training.
             show_progress: whether to print the progress of training.
@@ -77,6 +77,8 @@ class ManagedAlgorithm:
             raise ConfigError(
                 f"{type(self).__name__} trains {self.algo_name!r}, but the config's algo is {self.config.algo!r}"
             )
+        if env_factory is not None:
+            with_env_kwargs(env_factory, self.config.env_kwargs)  # arguments that it does not take are refused here
         self._options = RunOptions(
             env_factory=env_factory, network=network, callbacks=tuple(callbacks), show_progress=show_progress
         )
@@ -123,7 +125,7 @@ class ManagedAlgorithm:
             env: a Gymnasium id, or a function that makes the environment.
             total_timesteps: environment steps to train for; gradient steps for offline algorithms.
             algo_kwargs: settings of the algorithm, such as `{"gamma": 0.98}`; `rl-training config show` lists them.
-            env_kwargs: keyword arguments of the environment.
+            env_kwargs: keyword arguments of the environment; those of the function, if `env` is one.
             env_id: name of the environment that a function makes, for the run folder.
             network: is trained in place of the algorithm's default network.
             callbacks: are called during training.
@@ -163,7 +165,7 @@ class ManagedAlgorithm:
 
         Args:
             path: a run folder, or a checkpoint in it or from `save`.
-            env_factory: makes an environment, in place of the saved `env_id`.
+            env_factory: makes an environment from the saved `env_kwargs`, in place of the saved `env_id`.
             network: a module of the architecture that was trained, if it was not the default one.
             callbacks: are called when training continues.
             show_progress: whether to print the progress of training.

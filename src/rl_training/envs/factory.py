@@ -29,7 +29,7 @@ from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.errors import ConfigError, EnvError, SpaceError, UserError
 
-EnvFactory = Callable[[], Env]
+EnvFactory = Callable[..., Env]  # called without arguments; the user's own, with `env_kwargs`
 Backend = Literal["local_sync", "local_async", "envpool"]
 
 TINY_ENVS = {
@@ -87,6 +87,36 @@ class RegisteredEnv:
         if pixels is not None:
             return make_pixels(env_id, kwargs, pixels)
         return gym.make(env_id, **kwargs)
+
+
+@dataclass(frozen=True)
+class OwnEnv:
+    """Build one environment by the user's function, called with `env_kwargs`."""
+
+    function: EnvFactory
+    env_kwargs: Mapping[str, Any]
+
+    def __call__(self) -> Env:
+        return self.function(**copy.deepcopy(dict(self.env_kwargs)))
+
+
+def with_env_kwargs(function: EnvFactory, env_kwargs: Mapping[str, Any]) -> EnvFactory:
+    """Return the user's function with its arguments; raise `ConfigError` for arguments that it does not take."""
+    if not env_kwargs:
+        return function
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some functions written in C have none
+        return OwnEnv(function, env_kwargs)
+    try:
+        signature.bind(**env_kwargs)
+    except TypeError as problem:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise ConfigError(
+            f"env_kwargs: {name} cannot be called with {dict(env_kwargs)} ({problem}); "
+            "give only arguments that it takes"
+        ) from None
+    return OwnEnv(function, env_kwargs)
 
 
 def make_env_factory(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvFactory:

@@ -19,7 +19,14 @@ from rl_training.core.spaces import Spaces, observation_kind
 from rl_training.core.types import Algorithm, Memory
 from rl_training.datasets.metadata import metadata_from_text
 from rl_training.datasets.transition_dataset import TransitionDataset
-from rl_training.envs.factory import EnvFactory, RegisteredEnv, check_backend, make_env_factory, make_envs
+from rl_training.envs.factory import (
+    EnvFactory,
+    RegisteredEnv,
+    check_backend,
+    make_env_factory,
+    make_envs,
+    with_env_kwargs,
+)
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import CheckpointError, ConfigError, EnvError
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
@@ -38,7 +45,7 @@ log = logging.getLogger("rl_training")
 class RunOptions:
     """What Python users may pass that a config file cannot hold."""
 
-    env_factory: EnvFactory | None = None  # in place of gym.make(env_id)
+    env_factory: EnvFactory | None = None  # in place of gym.make(env_id); called with the config's env_kwargs
     network: nn.Module | None = None  # in place of the algorithm's own
     callbacks: Sequence[Callback] = ()
     show_progress: bool = True
@@ -46,9 +53,9 @@ class RunOptions:
 
     def factory_for(self, config: TrainConfig) -> EnvFactory | None:
         """Return the function that builds the environments of the run; None if it has none (offline only)."""
-        if self.env_factory is None and not config.env_id:
-            return None
-        return self.env_factory or make_env_factory(config.env_id, config.env_kwargs)
+        if self.env_factory is not None:
+            return with_env_kwargs(self.env_factory, config.env_kwargs)
+        return make_env_factory(config.env_id, config.env_kwargs) if config.env_id else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
