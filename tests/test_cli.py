@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 import rl_training.runtime.trainer
 from builders import make_config
 from rl_training.cli import app
+from rl_training.commands.config import config_app
+from rl_training.commands.datasets import dataset_app
 from rl_training.commands.doctor import Finding
 from rl_training.commands.evaluate import describe_returns
 from rl_training.experiment.checkpointing import write_pointer
@@ -104,6 +106,48 @@ def test_options_of_train_go_before_set_and_set_before_the_file(tmp_path: Path) 
     saved = load_config(only_folder(tmp_path / "else: where") / "config.yaml")
     assert result.stderr == ""
     assert (saved.seed, saved.total_timesteps, saved.algo_kwargs["gamma"]) == (3, 30, 0.5)
+
+
+def test_train_takes_the_file_as_its_argument(tmp_path: Path) -> None:
+    assert call("train", write_config(tmp_path), "--quiet").exit_code == 0
+    assert load_config(only_folder(tmp_path / "runs") / "config.yaml").total_timesteps == 60
+
+
+def test_train_needs_no_file_if_algorithm_environment_and_length_are_given(tmp_path: Path) -> None:
+    what = ["--algo", "dqn", "--env", "rl_training/Chain-v0", "--total-timesteps", "6e1"]
+    result = call("train", *what, "--output-dir", tmp_path, "--set", "algo_kwargs.learning_starts=1e1", "--quiet")
+    saved = load_config(only_folder(tmp_path) / "config.yaml")
+    assert result.exit_code == 0, result.stderr
+    assert (saved.algo, saved.env_id, saved.total_timesteps) == ("dqn", "rl_training/Chain-v0", 60)
+    assert saved.algo_kwargs["learning_starts"] == 10
+
+
+def test_algorithm_and_environment_on_the_command_line_go_before_the_file(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    assert call("train", config, "--algo", "double_dqn", "--env", "rl_training/Identity-v0", "--quiet").exit_code == 0
+    saved = load_config(only_folder(tmp_path / "runs") / "config.yaml")
+    assert (saved.algo, saved.env_id) == ("double_dqn", "rl_training/Identity-v0")
+
+
+def integer_options() -> dict[str, Any]:
+    """Return the options of all commands that are whole numbers, by name."""
+    commands = [*app.registered_commands, *dataset_app.registered_commands, *config_app.registered_commands]
+    hints = [hint for c in commands for hint in get_type_hints(c.callback, include_extras=True).items()]
+    return {name: hint.__metadata__[0] for name, hint in hints if get_args(hint)[:1] in ((int,), (int | None,))}
+
+
+def test_every_integer_option_takes_an_exponent() -> None:
+    options = integer_options()
+    assert options.keys() == {"total_timesteps", "seed", "jobs", "episodes", "steps"}
+    for text, number in (("1e4", 10_000), ("1_000", 1_000), ("2.0", 2), ("9007199254740993", 2**53 + 1)):
+        assert {option.parser(text) for option in options.values()} == {number}
+
+
+@pytest.mark.parametrize("text", ["0", "1.5", "1e-1", "nan", "inf", "1e400", "many", ""])
+def test_an_integer_option_refuses_what_is_no_whole_number(text: str) -> None:
+    result = call("train", SHIPPED, "--total-timesteps", text)
+    assert result.exit_code == 2
+    assert f"must be a whole number >= 1, got '{text}'" in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_train_seeds_gives_one_summary_and_does_not_run_a_finished_seed_again(tmp_path: Path) -> None:
@@ -244,6 +288,8 @@ def test_settings_that_do_not_go_together_are_named_with_what_would_be_right(tmp
     ("setting", "message"),
     [
         ("algo_kwargs.gama=0.9", "error: dqn.algo_kwargs: unknown setting 'gama'; did you mean 'gamma'?"),
+        ("learning_rate=1e-3", "error: unknown setting 'learning_rate'; did you mean 'algo_kwargs.learning_rate'?"),
+        ("lerning_rate=1e-3", "error: unknown setting 'lerning_rate'; did you mean 'algo_kwargs.learning_rate'?"),
         ("total_timestep=5", "error: unknown setting 'total_timestep'; did you mean 'total_timesteps'?"),
         ("algo_kwargs.batch_size=many", "error: dqn.algo_kwargs.batch_size must be a whole number, got 'many'"),
         ("num_envs=true", "error: num_envs must be a whole number, got True"),
@@ -320,11 +366,19 @@ def test_an_output_folder_that_cannot_be_written_is_named(tmp_path: Path) -> Non
         (["--seed", "1", "--seeds", "0-2"], "give --seed or --seeds, not both"),
         (["--jobs", "2"], "give --seeds too"),
         (["--seeds", "4-0"], "seeds must be like"),
-        (["--seed", "-1"], "seed must be >= 0, got -1"),
+        (["other.yaml"], "give FILE or --config FILE, not both"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: list[str], message: str) -> None:
     assert message in fails("train", "--config", SHIPPED, *options)
+
+
+def test_train_without_a_file_says_what_to_give() -> None:
+    assert "give a config FILE, or --algo, --env and --total-timesteps; `rl-training list` shows" in fails("train")
+    assert "error: total_timesteps is missing: env steps to train for" in fails("train", "--algo", "dqn", "--env", "X")
+    assert "error: env_id is missing: dqn learns in an environment" in fails(
+        "train", "--algo", "dqn", "--total-timesteps", 5
+    )
 
 
 @pytest.mark.parametrize(

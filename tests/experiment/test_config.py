@@ -197,7 +197,7 @@ def test_an_unknown_key_is_refused_with_the_one_probably_meant(tmp_path: Path, l
 def test_missing_settings_are_named() -> None:
     with pytest.raises(ConfigError) as caught:
         TrainConfig(algo="dqn")
-    assert str(caught.value) == "total_timesteps is missing"
+    assert str(caught.value).startswith("total_timesteps is missing: env steps to train for")
     with pytest.raises(ConfigError) as caught:
         TrainConfig(algo="dqn", total_timesteps=1)  # only offline algorithms do without
     assert str(caught.value) == "env_id is missing: dqn learns in an environment"

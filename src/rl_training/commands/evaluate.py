@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rl_training.commands.messages import reports_errors, show
-from rl_training.commands.options import AllowEntryPoints, AsJson, Best, Debug, Quiet, RunPath
+from rl_training.commands.options import AllowEntryPoints, AsJson, Best, Debug, Quiet, RunPath, whole_number
 from rl_training.errors import ConfigError
 from rl_training.runtime.report_timer import ReportTimer
 
@@ -29,10 +29,18 @@ log = logging.getLogger("rl_training")
 def evaluate(
     path: RunPath,
     episodes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Episodes to play; eval_episodes of the config if not given.")
+        int | None,
+        typer.Option(
+            parser=whole_number(least=1),
+            metavar="N",
+            help="Episodes to play; eval_episodes of the config if not given.",
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, metavar="S", help="Play other episodes than the evaluations of the run.")
+        int | None,
+        typer.Option(
+            parser=whole_number(least=0), metavar="S", help="Play other episodes than the evaluations of the run."
+        ),
     ] = None,
     best: Best = False,
     allow_entry_points: AllowEntryPoints = False,

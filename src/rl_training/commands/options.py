@@ -1,9 +1,26 @@
 """Options and arguments that several commands share."""
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def whole_number(*, least: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from `least` on, written as 10000, 10_000 or 1e4."""
+
+    def parse(text: str) -> int:
+        for read in (int, float):
+            with contextlib.suppress(ValueError, OverflowError):  # also raised by `int` of NaN and infinity
+                number = read(text)
+                if number == int(number) and number >= least:
+                    return int(number)
+        raise typer.BadParameter(f"must be a whole number >= {least}, got {text!r}")
+
+    return parse
+
 
 Overrides = Annotated[
     list[str] | None,
@@ -13,7 +30,12 @@ Overrides = Annotated[
         help="Change a setting, such as algo_kwargs.gamma=0.98; repeatable.",
     ),
 ]
-TotalTimesteps = Annotated[int | None, typer.Option(metavar="N", help="Total env steps (gradient steps if offline).")]
+TotalTimesteps = Annotated[
+    int | None,
+    typer.Option(
+        parser=whole_number(least=1), metavar="N", help="Total env steps (gradient steps if offline), such as 1e5."
+    ),
+]
 RunPath = Annotated[Path, typer.Argument(metavar="PATH", help="A run folder, or a checkpoint folder in it.")]
 Best = Annotated[bool, typer.Option("--best", help="Use the checkpoint with the best evaluation, not the newest.")]
 AllowEntryPoints = Annotated[

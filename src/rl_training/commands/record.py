@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rl_training.commands.messages import command_line, reports_errors, show
-from rl_training.commands.options import Debug, Quiet
+from rl_training.commands.options import Debug, Quiet, whole_number
 from rl_training.errors import ConfigError
 from rl_training.runtime.report_timer import ReportTimer
 
@@ -42,9 +42,15 @@ def record(
     ] = None,
     random: Annotated[bool, typer.Option("--random", help="Act at random, in --env.")] = False,
     env: Annotated[str | None, typer.Option(metavar="ID", help="With --random: the environment.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, metavar="N", help="Steps to record.")] = None,
-    episodes: Annotated[int | None, typer.Option(min=1, metavar="N", help="Whole episodes to record.")] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="S", help="Seed that determines the episodes.")] = 0,
+    steps: Annotated[
+        int | None, typer.Option(parser=whole_number(least=1), metavar="N", help="Steps to record.")
+    ] = None,
+    episodes: Annotated[
+        int | None, typer.Option(parser=whole_number(least=1), metavar="N", help="Whole episodes to record.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(parser=whole_number(least=0), metavar="S", help="Seed that determines the episodes.")
+    ] = 0,
     noise: Annotated[
         float,
         typer.Option(

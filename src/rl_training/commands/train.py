@@ -9,34 +9,46 @@ import typer
 
 from rl_training.commands.evaluate import describe_held_out, describe_returns
 from rl_training.commands.messages import command_line, reports_errors, show
-from rl_training.commands.options import AllowEntryPoints, Debug, Overrides, Quiet, RunPath, TotalTimesteps
+from rl_training.commands.options import (
+    AllowEntryPoints,
+    Debug,
+    Overrides,
+    Quiet,
+    RunPath,
+    TotalTimesteps,
+    whole_number,
+)
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.config import TrainConfig, build_config, load_config
 
 if TYPE_CHECKING:
     from rl_training.runtime.seed_runs import SeedsResult
     from rl_training.runtime.trainer import RunOptions, TrainResult
 
-ConfigFile = Annotated[
-    str,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="FILE",
-        help="YAML file; the files that `list` shows work from any folder.",
-    ),
-]
-
 
 @reports_errors
 def train(
-    config: ConfigFile,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="YAML file; the files that `list` shows work from any folder."),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", "-c", metavar="FILE", help="The same as the argument FILE.")
+    ] = None,
+    algo: Annotated[str | None, typer.Option(metavar="NAME", help="Algorithm; `list` shows them.")] = None,
+    env: Annotated[
+        str | None, typer.Option(metavar="ID", help="Environment; module:ID imports a module of yours first.")
+    ] = None,
     settings: Overrides = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the run; overrides the file.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(parser=whole_number(least=0), metavar="N", help="Seed of the run.")
+    ] = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="LIST", help='Several runs, such as "0-4" or "0,2,5", with one summary.')
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="With --seeds: number of parallel runs.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(parser=whole_number(least=1), metavar="N", help="With --seeds: number of parallel runs.")
+    ] = 1,
     total_timesteps: TotalTimesteps = None,
     output_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder in which the run folder is created.")
@@ -46,10 +58,31 @@ def train(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Train from a config file, evaluate and save. Ctrl-C saves first; `resume` then continues exactly."""
-    flags = {"seed": seed, "total_timesteps": total_timesteps, "output_dir": output_dir, "device": device}
+    """Train, evaluate and save: from a config FILE, or with --algo, --env and --total-timesteps.
+
+    Options go before --set, and --set before the file. Ctrl-C saves first; `resume` then continues exactly.
+    """
+    flags = {
+        "algo": algo,
+        "env_id": env,
+        "seed": seed,
+        "total_timesteps": total_timesteps,
+        "output_dir": output_dir,
+        "device": device,
+    }
     as_settings = [f"{name}={json.dumps(value, default=str)}" for name, value in flags.items() if value is not None]
-    loaded = load_config(config, [*(settings or []), *as_settings])
+    overrides = [*(settings or []), *as_settings]
+    if file is not None and config is not None:
+        raise ConfigError(f"give FILE or --config FILE, not both: found {file!r} and {config!r}")
+    path = file if file is not None else config
+    if path is not None:
+        loaded = load_config(path, overrides)
+    elif algo is not None:
+        loaded = build_config({}, overrides)
+    else:
+        raise ConfigError(
+            "give a config FILE, or --algo, --env and --total-timesteps; `rl-training list` shows algorithms and files"
+        )
     if seeds is None and jobs > 1:
         raise ConfigError("--jobs runs several seeds in parallel: give --seeds too")
     if seeds is not None and seed is not None:

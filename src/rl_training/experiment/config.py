@@ -16,7 +16,7 @@ import yaml
 from pydantic import Field, ValidationError, field_serializer, model_validator
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.registry import AlgorithmSpec, find_spec
+from rl_training.experiment.registry import AlgorithmSpec, find_spec, registry
 from rl_training.hparams.base import HParams, Settings, explain
 from rl_training.hparams.fields import Count, CountOrZero, Positive, Real, Switch
 
@@ -75,7 +75,7 @@ class TrainConfig(Settings):
         try:
             super().__init__(**settings)
         except ValidationError as error:
-            raise explain(error, TrainConfig, "") from None
+            raise explain(error, TrainConfig, "", elsewhere=_settings_of(settings.get("algo"))) from None
 
     @model_validator(mode="after")
     def _check_parts(self) -> "TrainConfig":
@@ -129,6 +129,12 @@ class TrainConfig(Settings):
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def _settings_of(algo: Any) -> list[str]:
+    """Return the settings of an algorithm as `--set` names them; none if it is unknown."""
+    spec = registry().get(algo) if isinstance(algo, str) else None
+    return [f"algo_kwargs.{name}" for name in spec.hparams.model_fields] if spec else []
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -196,10 +202,15 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
     values = parse_yaml(text, str(path))
     if not isinstance(values, Mapping):
         raise ConfigError(f"{path} must hold settings as `key: value` lines, found {type(values).__name__}")
-    values = dict(values)
+    return build_config(values, overrides)
+
+
+def build_config(values: Mapping[Any, Any], overrides: Iterable[str] = ()) -> TrainConfig:
+    """Build a config from settings; `overrides` as in `load_config`."""
+    settings = {str(key): value for key, value in values.items()}
     for override in overrides:
-        _apply_override(values, override)
-    return TrainConfig(**{str(key): value for key, value in values.items()})
+        _apply_override(settings, override)
+    return TrainConfig(**settings)
 
 
 def _apply_override(values: dict[str, Any], override: str) -> None:

@@ -59,10 +59,15 @@ def variant(name: str, of: type[HParamsT], doc: str, **defaults: Any) -> type[HP
     return cast(type[HParamsT], made)
 
 
-def explain(error: ValidationError, model: type[Settings], prefix: str) -> ConfigError:
-    """Turn pydantic's report into lines such as `dqn.algo_kwargs.gamma must be in [0, 1], got 1.3`."""
+def explain(
+    error: ValidationError, model: type[Settings], prefix: str, *, elsewhere: Iterable[str] = ()
+) -> ConfigError:
+    """Turn pydantic's report into lines such as `dqn.algo_kwargs.gamma must be in [0, 1], got 1.3`.
+
+    `elsewhere`: settings of another group, such as `algo_kwargs.gamma`, that an unknown one may mean.
+    """
     details = _one_per_setting([dict(detail) for detail in error.errors()], model)
-    return ConfigError("\n".join(_explain_one(detail, model, prefix) for detail in details))
+    return ConfigError("\n".join(_explain_one(detail, model, prefix, elsewhere) for detail in details))
 
 
 def _one_per_setting(details: list[dict[str, Any]], model: type[Settings]) -> list[dict[str, Any]]:
@@ -82,13 +87,13 @@ def _one_per_setting(details: list[dict[str, Any]], model: type[Settings]) -> li
     return list(merged.values())
 
 
-def _explain_one(detail: Mapping[str, Any], model: type[Settings], prefix: str) -> str:
+def _explain_one(detail: Mapping[str, Any], model: type[Settings], prefix: str, elsewhere: Iterable[str]) -> str:
     location = [str(part) for part in detail["loc"]]
     if detail["type"] == "extra_forbidden":
-        return unknown_setting(prefix, location[-1], model.model_fields)
+        return unknown_setting(prefix, location[-1], model.model_fields, elsewhere)
     name = ".".join([prefix, *location]).lstrip(".")
     if detail["type"] == "missing":
-        return f"{name} is missing"
+        return f"{name} is missing: {model.model_fields[location[0]].description}"
     message = detail["msg"].removeprefix("Value error, ")
     if not location:  # a check over several settings names them itself
         return f"{prefix}: {message}".lstrip(": ")
@@ -125,9 +130,10 @@ def _interval(metadata: Iterable[Any]) -> str | None:
     return f"{one[1]} {one[2]:g}" if one else None
 
 
-def unknown_setting(where: str, found: str, known: Iterable[str]) -> str:
+def unknown_setting(where: str, found: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
     """Return a message that a key is unknown, with the known one that was probably meant."""
     known = list(known)
-    close = difflib.get_close_matches(found, known, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+    by_last_name = {name.rpartition(".")[2]: name for name in (*elsewhere, *known)}
+    close = difflib.get_close_matches(found, by_last_name, n=1, cutoff=0.6)
+    hint = f"did you mean {by_last_name[close[0]]!r}?" if close else f"known: {', '.join(sorted(known))}"
     return f"{where}: unknown setting {found!r}; {hint}".removeprefix(": ")
