@@ -159,6 +159,22 @@ def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path: P
     assert len({create_run_dir(config) for _ in range(5)}) == 5
 
 
+@pytest.mark.parametrize(
+    ("env", "part"),
+    [
+        ("ALE/Breakout-v5", "ALE-Breakout-v5"),
+        ("my.envs:Own-v0", "my.envs-Own-v0"),
+        ("<lambda>", "lambda"),
+        ("make_env.<locals>.inner", "make_env.-locals-.inner"),
+        ("a b\n\u00e9;$(x)", "a-b-x"),
+        ("???", "env"),
+    ],
+)
+def test_folder_names_hold_letters_digits_and_three_marks(env: str, part: str, tmp_path: Path) -> None:
+    config = make_config(tmp_path).model_copy(update={"env_id": env})
+    assert create_run_dir(config).name.startswith(f"dqn__{part}__seed0__2")
+
+
 def test_prediction_does_not_read_the_memory(stopped: Path) -> None:
     (newest(stopped) / "memory.safetensors").unlink()
     (newest(stopped) / "training.safetensors").write_bytes(b"")

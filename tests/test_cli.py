@@ -129,6 +129,40 @@ def test_algorithm_and_environment_on_the_command_line_go_before_the_file(tmp_pa
     assert (saved.algo, saved.env_id) == ("double_dqn", "rl_training/Identity-v0")
 
 
+def write_own_env(folder: Path, module: str) -> str:
+    """Write a module that registers an environment; return its id as users write it."""
+    env_id = f"{module.title()}-v0"
+    text = f"import gymnasium\ngymnasium.register({env_id!r}, entry_point='rl_training.envs.tiny:Chain')\n"
+    (folder / f"{module}.py").write_text(text)
+    return f"{module}:{env_id}"
+
+
+OWN_ENV_COMMANDS = [
+    ["train", "--algo", "dqn", "--total-timesteps", "20", "--quiet"],
+    ["record", "--random", "--steps", "5", "--out", "data.npz", "--quiet"],
+]
+
+
+@pytest.mark.parametrize("command", OWN_ENV_COMMANDS)
+def test_a_module_in_the_current_folder_is_imported(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # as in the installed script
+    result = call(*command, "--env", write_own_env(tmp_path, f"own_{command[0]}"))
+    assert result.exit_code == 0, result.stderr
+    assert sys.path[-1] == str(tmp_path)  # the last place: a file here hides no installed package
+
+
+def test_the_current_folder_is_searched_only_for_an_environment_of_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    assert call("train", write_config(tmp_path), "--quiet").exit_code == 0
+    assert str(tmp_path) not in sys.path
+
+
 def integer_options() -> dict[str, Any]:
     """Return the options of all commands that are whole numbers, by name."""
     commands = [*app.registered_commands, *dataset_app.registered_commands, *config_app.registered_commands]

@@ -237,7 +237,12 @@ def test_made_envs_carry_no_checker_and_know_the_time_limit() -> None:
         ("MountainCar-v9", {}, ConfigError, "did you mean 'MountainCar-v0'?"),
         ("zzz/Nothing-v0", {}, ConfigError, "env_id: unknown environment 'zzz/Nothing-v0'"),
         ("a b", {}, ConfigError, "env_id: unknown environment 'a b'"),
+        ("zzz/Own-v0", {}, ConfigError, "'module:zzz/Own-v0' first imports the module that registers it"),
+        ("CartPol-v1", {}, ConfigError, "'module:CartPol-v1' first imports the module that registers it"),
+        ("json:Mine-v0", {}, ConfigError, "env_id: the module 'json' was imported, but registers no 'Mine-v0'"),
+        ("json:CartPol-v1", {}, ConfigError, "registers no 'CartPol-v1'; did you mean 'CartPole-v1'?"),
         ("no_such_module:X-v0", {}, EnvError, "No module named 'no_such_module'"),
+        ("no_such_module:X-v0", {}, EnvError, f"(current folder: {Path.cwd()})"),
         (
             "rl_training/Chain-v0",
             {"num_state": 3},

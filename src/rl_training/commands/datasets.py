@@ -9,6 +9,7 @@ import typer
 
 from rl_training.commands.messages import reports_errors, show
 from rl_training.commands.options import AllowEntryPoints, AsJson, Debug
+from rl_training.core.import_path import search_current_folder
 from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def _read(path: Path, env: str | None, *, allow_entry_points: bool) -> "tuple[Tr
     from rl_training.envs.factory import make_env_factory
     from rl_training.runtime.setup import spaces_of
 
+    search_current_folder(env or "")
     spaces = None if env is None else spaces_of(make_env_factory(env, {}))
     found = read_transitions(path, allow_entry_points=allow_entry_points)
     return found, TransitionDataset.from_transitions(found, spaces)

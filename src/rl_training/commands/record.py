@@ -12,6 +12,7 @@ import typer
 
 from rl_training.commands.messages import command_line, reports_errors, show
 from rl_training.commands.options import Debug, Quiet, whole_number
+from rl_training.core.import_path import search_current_folder
 from rl_training.errors import ConfigError
 from rl_training.runtime.report_timer import ReportTimer
 
@@ -79,6 +80,7 @@ def record(
 
     if env is not None:
         env_id, env_kwargs = env, dict[str, Any]()
+        search_current_folder(env_id)
         factory = make_env_factory(env_id, env_kwargs)
         players = [_random_player(factory)]
     else:

@@ -18,6 +18,7 @@ from rl_training.commands.options import (
     TotalTimesteps,
     whole_number,
 )
+from rl_training.core.import_path import search_current_folder
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, build_config, load_config
 
@@ -87,6 +88,7 @@ def train(
         raise ConfigError("--jobs runs several seeds in parallel: give --seeds too")
     if seeds is not None and seed is not None:
         raise ConfigError("give --seed or --seeds, not both")
+    search_current_folder(loaded.env_id)
     from rl_training.runtime.trainer import RunOptions
     from rl_training.runtime.trainer import train as run_training
 

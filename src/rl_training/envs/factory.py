@@ -209,14 +209,11 @@ def _explain_failure(env_id: str, env_kwargs: Mapping[str, Any], cause: Exceptio
             f"env_id {env_id!r} needs packages that are not installed: pip install 'rl-training[{extra}]'"
         ) from cause
     if spec is None and isinstance(cause, gym.error.Error):
-        known = {registered.rpartition("/")[2]: registered for registered in gym.registry} | {
-            x: x for x in gym.registry
-        }
-        close = difflib.get_close_matches(name, known, n=1)
-        suggestion = f"; did you mean {known[close[0]]!r}?" if close else ""
-        raise ConfigError(f"env_id: unknown environment {name!r}{suggestion}") from cause
+        raise ConfigError(_unknown_env(env_id)) from cause
     if isinstance(cause, ModuleNotFoundError):
-        raise EnvError(f"env_id {env_id!r} needs a Python module that is not installed: {cause}") from cause
+        raise EnvError(
+            f"env_id {env_id!r} needs a Python module that was not found: {cause} (current folder: {Path.cwd()})"
+        ) from cause
     unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(cause))
     if unexpected and unexpected[1] in env_kwargs:
         raise ConfigError(
@@ -224,6 +221,19 @@ def _explain_failure(env_id: str, env_kwargs: Mapping[str, Any], cause: Exceptio
         ) from cause
     given = f" with env_kwargs {dict(env_kwargs)}" if env_kwargs else ""
     raise EnvError(f"env_id {env_id!r}{given} could not be built: {type(cause).__name__}: {cause}") from cause
+
+
+def _unknown_env(env_id: str) -> str:
+    """Return a message that no such environment is registered, with what was probably meant."""
+    module, _, name = env_id.rpartition(":")
+    known = {registered.rpartition("/")[2]: registered for registered in gym.registry} | {x: x for x in gym.registry}
+    close = difflib.get_close_matches(name, known, n=1)
+    suggestion = f"; did you mean {known[close[0]]!r}?" if close else ";"
+    if module:
+        return f"env_id: the module {module!r} was imported, but registers no {name!r}{suggestion}".rstrip(";")
+    return (
+        f"env_id: unknown environment {name!r}{suggestion} 'module:{name}' first imports the module that registers it"
+    )
 
 
 def _missing_extra(name: str, spec: EnvSpec | None, cause: Exception) -> str | None:

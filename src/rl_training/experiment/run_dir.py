@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -81,10 +82,14 @@ def create_run_dir(config: TrainConfig, path: Path | None = None) -> Path:
     return path
 
 
+def env_name(config: TrainConfig) -> str:
+    """Return the environment's part of a folder name: letters, digits, `-`, `_` and `.` only."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", config.env_id or "dataset").strip("-") or "env"
+
+
 def _make_new_folder(config: TrainConfig) -> Path:
-    env = (config.env_id or "dataset").replace("/", "-").replace(":", "-")
     time = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
-    name = f"{config.algo}__{env}__seed{config.seed}__{time}"
+    name = f"{config.algo}__{env_name(config)}__seed{config.seed}__{time}"
     for number in range(1000):  # other runs may start in the same second
         path = config.output_dir / (f"{name}_{number}" if number else name)
         with contextlib.suppress(FileExistsError):

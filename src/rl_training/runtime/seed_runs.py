@@ -18,7 +18,7 @@ from rl_training.core.durable_files import write_atomic
 from rl_training.datasets.metadata import ALLOW
 from rl_training.errors import ConfigError, TrainingError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.run_dir import create_run_dir, read_result
+from rl_training.experiment.run_dir import create_run_dir, env_name, read_result
 from rl_training.runtime.signals import signals_handled
 from rl_training.runtime.trainer import RunOptions, resume, train
 
@@ -122,8 +122,7 @@ def run_seeds(
     """
     if not config.env_id:
         raise ConfigError("env_id is empty: seeds are compared by the returns of their evaluations in an environment")
-    env = config.env_id.replace("/", "-").replace(":", "-")
-    folder = config.output_dir / f"{config.algo}__{env}__{config.digest()}"
+    folder = config.output_dir / f"{config.algo}__{env_name(config)}__{config.digest()}"
     folders = {seed: folder / f"seed{seed}" for seed in seeds}
     if jobs == 1:
         results, interrupted = _run_in_turn(config, folders, options)
