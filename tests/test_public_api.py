@@ -60,7 +60,7 @@ def test_for_an_env_id(tmp_path: Path) -> None:
 def test_for_an_env_of_ones_own(tmp_path: Path) -> None:
     agent = DQN.for_env(lambda: Chain(num_states=3), total_timesteps=40, env_id="my chain", **settings(tmp_path))
     result = agent.learn()
-    assert "my chain" in result.run_dir.name
+    assert "my-chain" in result.run_dir.name
     assert agent.predict(np.eye(3, dtype=np.float32)).shape == (3,)
     assert DQN.for_env(Chain, 40, **settings(tmp_path)).config.env_id == "Chain"
 

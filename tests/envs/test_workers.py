@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
+from rl_training.core.stop_signals import STOP_SIGNALS
 from rl_training.envs import worker_process
 from rl_training.envs.factory import RegisteredEnv, make_envs
 from rl_training.envs.tiny import Chain, Misbehaving
@@ -338,16 +339,16 @@ def test_a_worker_that_will_not_close_is_killed() -> None:
 
 @linux_only
 def test_signals_for_the_whole_run_are_left_to_the_parent() -> None:
-    previous = signal.signal(signal.SIGUSR2, lambda *_: None)
+    previous = signal.signal(signal.SIGALRM, lambda *_: None)
     try:
         with AsyncEnvs(Misbehaving, 2) as envs:
             envs.reset([0, 1], [0, 0])
             for pid in envs.pids:
-                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+                for number in (*STOP_SIGNALS, signal.SIGALRM):
                     os.kill(pid, number)
             assert envs.step(zeros(2)).rewards.tolist() == [1.0, 1.0]
     finally:
-        signal.signal(signal.SIGUSR2, previous)
+        signal.signal(signal.SIGALRM, previous)
 
 
 @linux_only

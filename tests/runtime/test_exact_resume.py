@@ -36,6 +36,7 @@ from benchmarks.kills import EXIT_INTERRUPTED, prepare_run, start_child, wait_un
 from gymnasium.spaces import Discrete
 
 from rl_training.acceleration.compiled_packages import _signals_held_back
+from rl_training.core.stop_signals import STOP_SIGNALS
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.json_lines import read_json_lines
@@ -114,7 +115,7 @@ def test_comparison_sees_one_round_of_updates_more(unbroken: dict[int, Path], tm
     assert any(text.startswith("metrics.jsonl") for text in found)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_saves_the_very_step(number: int, unbroken: dict[int, Path], tmp_path: Path) -> None:
     assert differences(run_broken(ONE, tmp_path, [203], number), unbroken[1]) == []
 
@@ -203,7 +204,7 @@ def test_ctrl_c_does_not_reach_the_compiler() -> None:
     with _signals_held_back():
         status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
     blocked = int(re.findall(r"SigBlk:\s*(\w+)", status)[0], 16)
-    assert all(blocked >> (number - 1) & 1 for number in (signal.SIGINT, signal.SIGTERM))
+    assert all(blocked >> (number - 1) & 1 for number in STOP_SIGNALS)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 

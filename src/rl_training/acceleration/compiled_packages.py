@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from rl_training.core.stop_signals import STOP_SIGNALS
 from rl_training.errors import ConfigError
 
 Program: TypeAlias = Callable[[list[Tensor]], list[Tensor]]
@@ -133,12 +134,12 @@ def _source_digest() -> str:
 
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Block SIGINT and SIGTERM until the compiler is done.
+    """Block the signals that end a run until the compiler is done.
 
     Ctrl-C in a terminal would reach the compiler process too. The env step that waits for this update could then not
     be saved.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ the first, readers of the paper the second.
 
 from __future__ import annotations  # `help` then shows `EnvFactory | None`, not what it stands for
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -38,10 +39,13 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.episodes import follow_episode
 from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes
 from rl_training.runtime.setup import RunOptions, env_factory_of, load_policy, saved_spaces, spaces_of
+from rl_training.runtime.signals import end_script
 from rl_training.runtime.trainer import TrainResult, resume, train
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self
+
+log = logging.getLogger("rl_training")
 
 _DEFAULT = TrainConfig.model_construct(algo="", total_timesteps=0)  # whose other fields hold the defaults
 
@@ -182,12 +186,18 @@ class ManagedAlgorithm:
         agent._load_policy()
         return agent
 
-    def learn(self, total_timesteps: int | None = None) -> TrainResult:
+    def learn(
+        self, total_timesteps: int | None = None, *, on_signal: Literal["raise", "return"] = "raise"
+    ) -> TrainResult:
         """Train, or continue after a stop or `load` exactly where training stopped.
 
         Args:
             total_timesteps: the new length of the whole run, if it is to be another than the config's.
+            on_signal: after a signal the run is saved. `"raise"` then ends the script, by `KeyboardInterrupt` (Ctrl-C)
+                or `SystemExit(75)` (SIGTERM and others); `"return"` returns a result with `interrupted` set.
         """
+        if on_signal not in ("raise", "return"):
+            raise ConfigError(f'on_signal must be "raise" or "return", got {on_signal!r}')
         config = self.config if total_timesteps is None else self.config.updated(total_timesteps=total_timesteps)
         if self._checkpoint is None:
             result = train(config, self._options)
@@ -195,6 +205,12 @@ class ManagedAlgorithm:
             result = resume(self._checkpoint, self._options, total_timesteps=total_timesteps)
         self.config, self._checkpoint = config, result.checkpoint
         self._take(result.algorithm)
+        if result.signal is not None and on_signal == "raise":
+            state = "saved" if result.interrupted else "finished"
+            advice = "; agent.learn() continues it" if result.interrupted else ""
+            place = f"at step {result.step} in {result.run_dir}"
+            log.warning("signal %s: the run is %s %s%s", result.signal.name, state, place, advice)
+            end_script(result.signal)
         return result
 
     def evaluate(self, episodes: int | None = None, *, seeds: Sequence[int] | None = None) -> list[EvalEpisode]:

@@ -146,8 +146,7 @@ def _common_env(configs: "Sequence[TrainConfig]") -> tuple[str, dict[str, Any]]:
 
 
 def _record(recorder: "Recorder") -> None:
-    from rl_training.runtime.seed_runs import EXIT_INTERRUPTED
-    from rl_training.runtime.signals import first_signal_handled
+    from rl_training.runtime.signals import EXIT_INTERRUPTED, first_signal_handled
 
     received: list[int] = []
     started = time.monotonic()

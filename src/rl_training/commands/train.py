@@ -100,7 +100,8 @@ def train(
 
 
 def _train_seeds(config: TrainConfig, seeds: str, jobs: int, options: "RunOptions") -> None:
-    from rl_training.runtime.seed_runs import EXIT_INTERRUPTED, parse_seeds, run_seeds
+    from rl_training.runtime.seed_runs import parse_seeds, run_seeds
+    from rl_training.runtime.signals import EXIT_INTERRUPTED
 
     result: SeedsResult = run_seeds(config, parse_seeds(seeds), jobs=jobs, options=options)
     rows = [(f"seed {seed}", f"{score:.1f}") for seed, score in sorted(result.results.items())]
@@ -136,7 +137,7 @@ def resume(
 def _show_result(result: "TrainResult") -> None:
     """Show how training ended and which commands come next."""
     from rl_training.experiment.run_dir import read_run_config
-    from rl_training.runtime.seed_runs import EXIT_INTERRUPTED
+    from rl_training.runtime.signals import EXIT_INTERRUPTED
 
     wall = f"{result.wall_s:.1f} s" if result.wall_s < 60 else str(timedelta(seconds=round(result.wall_s)))
     is_offline = read_run_config(result.run_dir).spec.loop == "offline"

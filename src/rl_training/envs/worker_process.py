@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from rl_training.core.stop_signals import STOP_SIGNALS
 from rl_training.envs.episode_tracker import describe, format_traceback
 from rl_training.envs.slot import ArraySpace, Env, EnvSlot, ReplayDivergedError, check_env
 from rl_training.errors import EnvError
@@ -96,14 +97,14 @@ def run_worker(
 
 
 def _leave_signals_to_parent() -> None:
-    """Ignore the signals that the parent handles: Ctrl-C and SIGTERM of a batch system reach all processes of a run.
+    """Ignore the signals that the parent handles: terminals and batch systems send them to all processes of a run.
 
     The parent may take one more step and save; workers end when it closes them.
     """
     if threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
-        if number in (signal.SIGINT, signal.SIGTERM) or callable(signal.getsignal(number)):
+        if number in STOP_SIGNALS or callable(signal.getsignal(number)):
             with contextlib.suppress(OSError, ValueError):
                 signal.signal(number, signal.SIG_IGN)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rl_training.runtime.seed_runs import (
-        EXIT_INTERRUPTED,
         SeedsResult,
         Summary,
         interquartile_mean,
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
         run_seeds,
         summarize,
     )
+    from rl_training.runtime.signals import EXIT_INTERRUPTED
 
 __all__ = [
     "EXIT_INTERRUPTED",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from rl_training.core.types import Algorithm
@@ -24,6 +25,7 @@ class TrainResult:
     wall_s: float
     stop_reason: str
     interrupted: bool  # by a signal, before its end; `resume` continues
+    signal: Signals | None  # that asked the run to end, also in its last step
     metrics: dict[str, float]
     eval_episodes: list[EvalEpisode]
     algorithm: Algorithm
@@ -62,6 +64,7 @@ def end_run(run: Run) -> TrainResult:
         wall_s=run.wall_s,
         stop_reason=stop_reason or "all steps taken",
         interrupted=interrupted,
+        signal=run.signal,
         metrics={name: float(value) for name, value in run.last_metrics.items()},
         eval_episodes=eval_episodes,
         algorithm=run.algorithm,

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from signal import Signals
 from typing import Any
 
 from torch import Tensor
@@ -39,6 +40,7 @@ class Run:
     mid_step: bool = False  # True during the updates of a step, when the state belongs to no step
     stop_reason: str = ""
     interrupted: bool = False  # by a signal, before the end of the run
+    signal: Signals | None = None  # the signal that asked the run to end
     best_return: float | None = None
     best_step: int | None = None  # of the evaluation with this return
     last_metrics: dict[str, Tensor] = field(default_factory=dict)

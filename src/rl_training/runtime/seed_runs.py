@@ -19,10 +19,9 @@ from rl_training.datasets.metadata import ALLOW
 from rl_training.errors import ConfigError, TrainingError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import create_run_dir, env_name, read_result
-from rl_training.runtime.signals import signals_handled
+from rl_training.runtime.signals import EXIT_INTERRUPTED, signals_handled
 from rl_training.runtime.trainer import RunOptions, resume, train
 
-EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: saved, can be continued
 BOOTSTRAP_RESAMPLES = 10_000
 
 

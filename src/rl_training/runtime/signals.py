@@ -1,23 +1,30 @@
-"""Handle SIGINT (Ctrl-C) and SIGTERM, so that a long task saves what it has before it ends."""
+"""Handle Ctrl-C and the other stop signals, so that a long task saves what it has before it ends."""
 
 import contextlib
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
+from rl_training.core.stop_signals import STOP_SIGNALS
 from rl_training.runtime.run import Run
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: saved, can be continued
+_ALWAYS_HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
 def signals_handled(handle: Callable[[int, object], None]) -> Iterator[None]:
-    """Call `handle(number, frame)` at both signals while the block runs; outside the main thread nothing changes."""
+    """Call `handle(number, frame)` at every stop signal while the block runs; outside the main thread nothing changes.
+
+    Other signals than SIGINT and SIGTERM are left alone if they are ignored (`nohup`) or have a handler already.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    numbers = [n for n in STOP_SIGNALS if n in _ALWAYS_HANDLED or signal.getsignal(n) == signal.SIG_DFL]
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:
@@ -48,7 +55,15 @@ def signals_stop(run: Run) -> Iterator[None]:
         with contextlib.suppress(OSError):  # not `print`, which the signal may have interrupted
             os.write(2, b"\nsaving the run; press Ctrl-C again to stop at once\n")
         if not run.stop_reason:
-            run.stop_reason, run.interrupted = f"signal {signal.Signals(number).name}", True
+            run.signal, run.interrupted = signal.Signals(number), True
+            run.stop_reason = f"signal {run.signal.name}"
 
     with first_signal_handled(stop):
         yield
+
+
+def end_script(received: signal.Signals) -> NoReturn:
+    """Raise what ends a script after a signal: `KeyboardInterrupt` for Ctrl-C, else `SystemExit` with code 75."""
+    if received == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(EXIT_INTERRUPTED)
