@@ -20,6 +20,7 @@ from benchmarks.kills import CASE, damage, run_killed
 
 import rl_training.experiment.checkpointing as checkpointing
 import rl_training.experiment.registry as registry_module
+import rl_training.runtime.callbacks as callbacks
 from builders import make_config
 from rl_training import DQN
 from rl_training.errors import CheckpointError, ConfigError, EnvError, TrainingError
@@ -221,6 +222,73 @@ def test_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     assert checkpoint_names(run_dir / "checkpoints") == ["step_000000020", "step_000000080", "step_000000090"]
     assert read_pointer(run_dir / "checkpoints", "best") == "step_000000020"
     assert load_policy(run_dir, QUIET, pointer="best")[0].step == 20
+
+
+class Clock:
+    """Stands for `time.monotonic`: every look at it takes a second, so that a step does, and a save."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        self.seconds += 1.0
+        return self.seconds
+
+
+class Checkpoints(Callback):
+    """Notes which checkpoints exist, seen before each step's own is written."""
+
+    def __init__(self) -> None:
+        self.names: list[list[int]] = []
+
+    def on_step(self, run: Run) -> None:
+        found = [int(name.removeprefix("step_")) for name in checkpoint_names(run.folder.checkpoints)]
+        if not self.names or self.names[-1] != found:
+            self.names.append(found)
+
+
+def test_run_is_saved_by_time_with_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"checkpoint_interval": 0, "eval_interval": 0}
+    whole = start(tmp_path / "whole", checkpoint_minutes=0, **settings).run_dir
+    monkeypatch.setattr(callbacks, "monotonic", Clock())
+    seen = Checkpoints()
+    timed = start(tmp_path, seen, checkpoint_minutes=0.4, **settings).run_dir
+    assert seen.names == [[], [24], [48]]
+    assert checkpoint_names(timed / "checkpoints") == ["step_000000060"]
+    assert differences(timed, whole) == []
+
+
+def test_saves_by_time_do_not_push_out_those_by_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callbacks, "monotonic", Clock())
+    seen = Checkpoints()
+    start(tmp_path, seen, checkpoint_minutes=0.4, checkpoint_interval=35, keep_checkpoints=1, eval_interval=0)
+    assert seen.names == [[], [24], [35], [35, 59]]
+
+
+def test_large_checkpoints_are_saved_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callbacks, "monotonic", Clock())
+    seen = Checkpoints()
+    start(tmp_path, seen, checkpoint_minutes=0.1, checkpoint_interval=0, eval_interval=0)
+    # Each save takes a second, which is a twentieth of 20 s, although 6 s are asked for.
+    assert seen.names == [[], [6], [26], [46]]
+
+
+def test_save_by_time_on_a_full_disk_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(callbacks, "monotonic", Clock())
+    attempts = iter(range(9))
+
+    def fail_first(*args: Any, **kwargs: Any) -> Path:
+        if next(attempts) == 0:
+            raise CheckpointError("no space left")
+        return save_checkpoint(*args, **kwargs)
+
+    monkeypatch.setattr(callbacks, "save_checkpoint", fail_first)
+    seen = Checkpoints()
+    start(tmp_path, seen, checkpoint_minutes=0.4, checkpoint_interval=0, eval_interval=0)
+    assert "no space left" in caplog.text
+    assert seen.names[:2] == [[], [48]]
 
 
 def test_policies_alone_do_not_push_out_what_can_be_resumed(tmp_path: Path) -> None:
@@ -859,6 +927,55 @@ def test_death_between_the_last_checkpoint_and_the_result_only_needs_the_result(
     assert (result.step, result.stop_reason, result.eval_return) == (15, whole.stop_reason, whole.eval_return)
     assert differences(run_dir, whole.run_dir) == []
     assert resume(run_dir, QUIET, total_timesteps=80).step == 30  # and goes on when asked to, to the next evaluation
+
+
+class DiesAtEvaluation(gym.Wrapper[Any, Any, Any, Any]):
+    """Raises `error` at the reset that starts an evaluation."""
+
+    def __init__(self, eval_seed: int, error: BaseException) -> None:
+        super().__init__(gym.make("rl_training/Chain-v0"))
+        self._eval_seed, self._error = eval_seed, error
+
+    def reset(self, **kwargs: Any) -> Any:
+        if kwargs.get("seed") == self._eval_seed:
+            raise self._error
+        return super().reset(**kwargs)
+
+
+@pytest.mark.parametrize(
+    ("error", "step", "changes"),
+    [
+        (Death(), 60, {"checkpoint_interval": 0, "eval_interval": 0}),  # the final evaluation is hit
+        (Death(), 15, {"checkpoint_interval": 15}),  # an evaluation at the step of a checkpoint
+        (RuntimeError("no screen"), 15, {}),  # an error saves the run at the step of the evaluation
+    ],
+)
+def test_run_that_ended_in_an_evaluation_continues_with_it(
+    error: BaseException, step: int, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = start(tmp_path / "whole", **changes).run_dir
+    seed = read_json_lines(whole / "eval.jsonl")[0]["seed"]
+    config = read_run_config(whole)
+    options = RunOptions(show_progress=False, env_factory=lambda: DiesAtEvaluation(seed, error))
+    with pytest.raises((Death, EnvError)):
+        train(config, options, run_dir=tmp_path / "run")
+    assert newest(tmp_path / "run").name == f"step_{step:09d}"
+    resume(tmp_path / "run", QUIET)
+    assert differences(tmp_path / "run", whole) == []
+
+
+def test_failed_evaluation_is_named(tmp_path: Path) -> None:
+    whole = start(tmp_path / "whole").run_dir
+    seed = read_json_lines(whole / "eval.jsonl")[0]["seed"]
+    options = RunOptions(show_progress=False, env_factory=lambda: DiesAtEvaluation(seed, RuntimeError("no screen")))
+    with pytest.raises(EnvError, match=r"^the evaluation at env step 15 failed: env 0 raised RuntimeError: no screen"):
+        train(read_run_config(whole), options, run_dir=tmp_path / "run")
+
+
+def test_run_that_stop_return_ended_at_a_checkpoint_goes_on_when_asked_to(tmp_path: Path) -> None:
+    run_dir = start(tmp_path, stop_return=0.0, checkpoint_interval=15).run_dir
+    assert [record["step"] for record in read_json_lines(run_dir / "eval.jsonl")][-1] == 15
+    assert resume(run_dir, QUIET, total_timesteps=80).step == 30
 
 
 def test_run_that_held_only_a_best_policy_begins_again(tmp_path: Path, unbroken: Path) -> None:

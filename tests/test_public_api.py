@@ -88,6 +88,7 @@ def test_for_env_passes_every_setting_on() -> None:
         "stop_return": 100.0,
         "log_interval": 11,
         "checkpoint_interval": 12,
+        "checkpoint_minutes": 2.0,
         "keep_checkpoints": 4,
         "tensorboard": False,
         "clip_rewards": True,

@@ -148,8 +148,12 @@ def test_signal_is_answered_at_once(tmp_path: Path, capfd: pytest.CaptureFixture
     assert answers == ["\nsaving the run; press Ctrl-C again to stop at once\n"]
 
 
-def test_signal_in_the_last_step_finds_a_finished_run(unbroken: dict[int, Path], tmp_path: Path) -> None:
-    result = train(ONE.config(tmp_path), ONE.options(StopAt(600, signal.SIGTERM)), run_dir=tmp_path / "run")
+def test_signal_in_the_last_step_leaves_the_evaluation_to_the_resumed_run(
+    unbroken: dict[int, Path], tmp_path: Path
+) -> None:
+    stopped = train(ONE.config(tmp_path), ONE.options(StopAt(600, signal.SIGTERM)), run_dir=tmp_path / "run")
+    assert (stopped.step, stopped.interrupted, stopped.eval_episodes) == (600, True, [])
+    result = resume(stopped.run_dir, ONE.options())
     assert (result.interrupted, result.stop_reason) == (False, "all steps taken")
     assert differences(result.run_dir, unbroken[1]) == []
     with pytest.raises(ConfigError, match=r"is finished: 600 of 600 steps"):
@@ -186,7 +190,7 @@ class SignalWhileEvaluating(gym.Wrapper[Any, Any, Any, Any]):
         return super().reset(**kwargs)
 
 
-def test_signal_during_an_evaluation_lets_it_end(
+def test_signal_during_an_evaluation_leaves_it_to_the_resumed_run(
     unbroken: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds = [record["seed"] for record in read_json_lines(unbroken[1] / "eval.jsonl")]
@@ -195,6 +199,7 @@ def test_signal_during_an_evaluation_lets_it_end(
     case = replace(ONE, env_factory=lambda: SignalWhileEvaluating(gym.make("CartPole-v1")))
     result = train(case.config(tmp_path), case.options(), run_dir=tmp_path / "run")
     assert (result.step, result.interrupted) == (230, True)
+    assert read_json_lines(tmp_path / "run" / "eval.jsonl") == []
     resume(tmp_path / "run", case.options())
     assert differences(tmp_path / "run", unbroken[1]) == []
 

@@ -109,6 +109,7 @@ class ManagedAlgorithm:
         stop_return: float | None = _DEFAULT.stop_return,
         log_interval: int = _DEFAULT.log_interval,
         checkpoint_interval: int = _DEFAULT.checkpoint_interval,
+        checkpoint_minutes: float = _DEFAULT.checkpoint_minutes,
         keep_checkpoints: int = _DEFAULT.keep_checkpoints,
         tensorboard: bool = _DEFAULT.tensorboard,
         clip_rewards: bool = _DEFAULT.clip_rewards,

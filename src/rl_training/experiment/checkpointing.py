@@ -168,11 +168,17 @@ def _refuse_non_finite(tensors: Mapping[str, Tensor]) -> None:
             )
 
 
+def amend_checkpoint(path: Path, *, counters: Mapping[str, Any], training: Mapping[str, Any]) -> None:
+    """Replace some counters and some values of the part "training", none of them tensors, in one atomic step."""
+    manifest = read_manifest(path)
+    manifest["counters"] |= counters
+    manifest["values"][TRAINING] |= flatten(training)[1]
+    write_atomic(path / MANIFEST, json.dumps(manifest, indent=1))
+
+
 def clear_stop_reason(path: Path) -> None:
     """Remove the stop reason from the last checkpoint of a finished run: the run continues."""
-    manifest = read_manifest(path)
-    manifest["counters"]["stop_reason"] = ""
-    write_atomic(path / MANIFEST, json.dumps(manifest, indent=1))
+    amend_checkpoint(path, counters={"stop_reason": ""}, training={})
 
 
 def write_pointer(folder: Path, pointer: str, name: str) -> None:

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, field_serializer, model_validator
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import AlgorithmSpec, find_spec, registry
 from rl_training.hparams.base import HParams, Settings, explain
-from rl_training.hparams.fields import Count, CountOrZero, Positive, Real, Switch
+from rl_training.hparams.fields import Count, CountOrZero, NonNegative, Positive, Real, Switch
 
 PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
 _MAX_CLOSE_CONFIGS = 6  # a message with more suggestions does not help
@@ -64,7 +64,11 @@ class TrainConfig(Settings):
     eval_episodes: Count = Field(5, description="episodes per evaluation")
     stop_return: Real | None = Field(None, description="stop once an evaluation's mean return reaches this")
     checkpoint_interval: CountOrZero = Field(
-        0, description="env steps (offline: gradient steps) between checkpoints; 0 = only at the end and on a signal"
+        0,
+        description="env steps (offline: gradient steps) between checkpoints; 0 = by time, at the end and on a signal",
+    )
+    checkpoint_minutes: NonNegative = Field(
+        5.0, description="minutes between checkpoints, in addition to those of checkpoint_interval; 0 = none by time"
     )
     keep_checkpoints: Count = Field(3, description="newest checkpoints to keep; the best one is kept too")
     tensorboard: Switch = Field(True, description="also write TensorBoard event files")

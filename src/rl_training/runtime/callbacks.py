@@ -1,24 +1,36 @@
 """Callbacks of the training loops: logs of episodes and metrics, evaluations, checkpoints.
 
-Their order matters and is set in trainer.py: the checkpoint comes last, so that it holds what the others did at its
-step.
+Their order matters and is set in trainer.py: the checkpoint comes after the logs, so that it holds what they wrote at
+its step, and before the evaluation, so that an evaluation that never returns loses nothing.
 """
 
+import contextlib
 import logging
 import math
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rl_training.errors import TrainingError
-from rl_training.experiment.checkpointing import prune_checkpoints, save_checkpoint, write_pointer
+from rl_training.errors import CheckpointError, EnvError, TrainingError
+from rl_training.experiment.checkpointing import (
+    amend_checkpoint,
+    checkpoint_name,
+    prune_checkpoints,
+    remove_checkpoint,
+    save_checkpoint,
+    write_pointer,
+)
+from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import POLICY
 from rl_training.runtime.collector import NoCollector
-from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes, mean_return
+from rl_training.runtime.evaluation import EvalEpisode, EvaluationInterrupted, evaluate_episodes, mean_return
 from rl_training.runtime.run import Run
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
+
+MAX_SHARE_OF_SAVES = 0.05  # of the time: a run whose checkpoints are large saves them less often
 
 log = logging.getLogger("rl_training")
 
@@ -124,66 +136,120 @@ def episode_metrics(run: Run) -> dict[str, float]:
 def evaluate_policy(run: Run) -> list[EvalEpisode]:
     """Play the evaluation episodes of the run with its current policy, which changes nothing in the run.
 
-    Without an environment there are none.
+    Without an environment there are none. A signal raises `EvaluationInterrupted`.
     """
     if run.env_factory is None:
         return []
     # A new env each time: some keep state over their resets, which a resumed run could not restore.
     seeds = run.streams.eval_seeds(run.config.eval_episodes)
-    return evaluate_episodes(run.env_factory, run.algorithm, seeds, step=run.step)
+    try:
+        return evaluate_episodes(
+            run.env_factory, run.algorithm, seeds, step=run.step, interrupted=lambda: run.interrupted
+        )
+    except EnvError as error:
+        raise EnvError(f"the evaluation at {run.unit} {run.step:,} failed: {error}") from error
+
+
+def read_evaluation(run: Run) -> list[EvalEpisode]:
+    """Read the evaluation at the current step from eval.jsonl; an earlier process may have written it."""
+    lines = read_json_lines(run.folder.log("eval").path)
+    records = [record for record in lines if record["step"] == run.step and "episode" in record]
+    return [EvalEpisode(r["episode"], r["seed"], r["return"], r["length"]) for r in records]
+
+
+class Checkpointing(Callback):
+    """Saves the whole run by steps, by time and at the end, and at least the policy at a best evaluation."""
+
+    def __init__(self) -> None:
+        self._saved_step = -1  # the step of the newest checkpoint that holds more than the policy
+        self._saved_by_time: int | None = None  # the same step, if it was saved only because of the time
+        self._due = math.inf  # when the next save by time is due
+
+    def on_start(self, run: Run) -> None:
+        if run.step > 0:  # resumed
+            self._saved_step = run.step
+        self._set_timer(run)
+
+    def on_step(self, run: Run) -> None:
+        ends = run.step >= run.config.total_timesteps or bool(run.stop_reason)
+        if run.crossed(run.config.checkpoint_interval) or ends:
+            self.save(run)
+        elif monotonic() >= self._due:
+            try:
+                self.save(run, by_time=True)
+            except CheckpointError as error:  # such as a full disk, which may have space again at the next attempt
+                log.warning("%s", error)
+                self._set_timer(run)
+
+    def save(self, run: Run, *, by_time: bool = False) -> None:
+        """Save the whole run at its current step, unless that is already done.
+
+        The next checkpoint replaces one that was saved by time.
+        """
+        if self._saved_step != run.step:
+            started = monotonic()
+            self._save_parts(run, run.parts(), replaces=self._saved_by_time, keep_more=int(by_time))
+            self._saved_step, self._saved_by_time = run.step, run.step if by_time else None
+            self._set_timer(run, save_seconds=monotonic() - started)
+
+    def add_evaluation(self, run: Run) -> None:
+        """Add the evaluation of this step to the checkpoint of this step; if it is the best, there must be one."""
+        if self._saved_step == run.step:
+            path = run.folder.checkpoints / checkpoint_name(run.step)
+            amend_checkpoint(path, counters=run.counters(), training=run.evaluation_state())
+            self._point_at_best(run)
+        elif run.best_step == run.step:
+            self._save_parts(
+                run, {POLICY: run.algorithm.policy_state_dict()}, keep_more=self._saved_by_time is not None
+            )
+
+    def _set_timer(self, run: Run, save_seconds: float = 0.0) -> None:
+        minutes = run.config.checkpoint_minutes
+        self._due = monotonic() + max(60 * minutes, save_seconds / MAX_SHARE_OF_SAVES) if minutes else math.inf
+
+    def _save_parts(
+        self, run: Run, parts: dict[str, dict[str, Any]], *, replaces: int | None = None, keep_more: int
+    ) -> None:
+        folder = run.folder.checkpoints
+        save_checkpoint(folder, config=run.config, counters=run.counters(), parts=parts)
+        self._point_at_best(run)
+        if replaces is not None and replaces != run.best_step:
+            remove_checkpoint(folder / checkpoint_name(replaces))
+        prune_checkpoints(folder, run.config.keep_checkpoints + keep_more)
+
+    def _point_at_best(self, run: Run) -> None:
+        if run.best_step == run.step:
+            write_pointer(run.folder.checkpoints, "best", checkpoint_name(run.step))
 
 
 class Evaluation(Callback):
     """Evaluates without exploration at every interval and at the end: eval.jsonl, the best step, `stop_return`."""
 
-    def __init__(self) -> None:
+    def __init__(self, checkpointing: Checkpointing) -> None:
         self.latest: list[EvalEpisode] = []
+        self._checkpointing = checkpointing
 
     def on_step(self, run: Run) -> None:
         if run.crossed(run.config.eval_interval) or run.step >= run.config.total_timesteps:
-            self._evaluate(run)
+            with contextlib.suppress(EvaluationInterrupted):  # `catch_up` repeats it in the resumed run
+                self._evaluate(run)
+
+    def catch_up(self, run: Run) -> None:
+        """Evaluate a resumed run if the process that saved it ended before the evaluation of the same step."""
+        if run.step > 0 and not read_evaluation(run):
+            self.on_step(run)
 
     def _evaluate(self, run: Run) -> None:
         self.latest = evaluate_policy(run)
+        if not self.latest:
+            return
         for episode in self.latest:
             run.folder.log("eval").write({"step": run.step, **episode.record()})
         run.folder.log("eval").flush()
-        if not self.latest:
-            return
         mean = mean_return(self.latest)
         if run.best_return is None or mean > run.best_return:
             run.best_return, run.best_step = mean, run.step
         stop_return = run.config.stop_return
         if stop_return is not None and mean >= stop_return and not run.stop_reason:
             run.stop_reason = f"evaluation reached {mean:.1f} (stop_return {stop_return:g})"
-
-
-class Checkpointing(Callback):
-    """Saves the whole run at every interval and at the end, and at least the policy at a best evaluation."""
-
-    def __init__(self) -> None:
-        self._saved_step = -1  # the step of the newest checkpoint that holds more than the policy
-
-    def on_start(self, run: Run) -> None:
-        if run.step > 0:  # resumed
-            self._saved_step = run.step
-
-    def on_step(self, run: Run) -> None:
-        ends = run.step >= run.config.total_timesteps or bool(run.stop_reason)
-        if run.crossed(run.config.checkpoint_interval) or ends:
-            self.save(run)
-        elif run.best_step == run.step:
-            self._save_parts(run, {POLICY: run.algorithm.policy_state_dict()})
-
-    def save(self, run: Run) -> None:
-        """Save the whole run at its current step, unless that is already done."""
-        if self._saved_step != run.step:
-            self._save_parts(run, run.parts())
-            self._saved_step = run.step
-
-    def _save_parts(self, run: Run, parts: dict[str, dict[str, Any]]) -> None:
-        folder = run.folder.checkpoints
-        path = save_checkpoint(folder, config=run.config, counters=run.counters(), parts=parts)
-        if run.best_step == run.step:
-            write_pointer(folder, "best", path.name)
-        prune_checkpoints(folder, run.config.keep_checkpoints)
+        self._checkpointing.add_evaluation(run)

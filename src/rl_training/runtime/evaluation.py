@@ -15,6 +15,10 @@ from rl_training.runtime.episodes import follow_episode, play_episode
 log = logging.getLogger("rl_training.evaluation")
 
 
+class EvaluationInterrupted(Exception):  # noqa: N818 (not an error)
+    """A signal asks the run to end: its evaluation is repeated after a resume."""
+
+
 @dataclass(frozen=True, slots=True)
 class EvalEpisode:
     """One evaluation episode."""
@@ -35,20 +39,28 @@ def evaluate_episodes(
     *,
     step: int = 0,
     on_episode: Callable[[EvalEpisode], None] = lambda episode: None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> list[EvalEpisode]:
-    """Play one episode per seed in a new env. `step`: the env step of the run, which the actions may depend on."""
+    """Play one episode per seed in a new env. `step`: the env step of the run, which the actions may depend on.
+
+    Raises `EvaluationInterrupted` after the first env step at which `interrupted` returns True.
+    """
     episodes = []
     with SyncEnvs(factory) as envs:
         for number, seed in enumerate(seeds):
-            episodes.append(_evaluate_episode(envs, algorithm, number, seed, step))
+            episodes.append(_evaluate_episode(envs, algorithm, number, seed, step, interrupted))
             on_episode(episodes[-1])
     return episodes
 
 
-def _evaluate_episode(envs: SyncEnvs, algorithm: Algorithm, number: int, seed: int, step: int) -> EvalEpisode:
+def _evaluate_episode(
+    envs: SyncEnvs, algorithm: Algorithm, number: int, seed: int, step: int, interrupted: Callable[[], bool]
+) -> EvalEpisode:
     ret, length = 0.0, 0
     act = follow_episode(algorithm, step=step)
     for played in play_episode(envs, act, seed=seed, number=number, name="evaluation episode"):
+        if interrupted():
+            raise EvaluationInterrupted
         ret += float(played.result.rewards[0])
         length += 1
         if played.cut:

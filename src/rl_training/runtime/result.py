@@ -7,10 +7,9 @@ from typing import Any
 
 from rl_training.core.types import Algorithm
 from rl_training.experiment.checkpointing import find_checkpoint
-from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.run_dir import write_result
-from rl_training.runtime.callbacks import evaluate_policy
-from rl_training.runtime.evaluation import EvalEpisode, mean_return
+from rl_training.runtime.callbacks import evaluate_policy, read_evaluation
+from rl_training.runtime.evaluation import EvalEpisode, EvaluationInterrupted, mean_return
 from rl_training.runtime.run import Run
 
 
@@ -49,13 +48,17 @@ class TrainResult:
 
 def end_run(run: Run) -> TrainResult:
     """Collect the result of the run; unless it was interrupted, evaluate it and write result.json."""
-    interrupted = run.interrupted and run.step < run.config.total_timesteps
-    stop_reason = run.stop_reason if interrupted or not run.interrupted else ""
     path = run.folder.path
-    eval_episodes = _read_evaluation(run.step, path)
+    eval_episodes = read_evaluation(run)
+    complete = run.step >= run.config.total_timesteps and bool(eval_episodes or run.env_factory is None)
+    interrupted = run.interrupted and not complete
     if not (eval_episodes or interrupted):
         # Stopped between two evaluations. Only the result has this one: the log must be as if the run never stopped.
-        eval_episodes = evaluate_policy(run)
+        try:
+            eval_episodes = evaluate_policy(run)
+        except EvaluationInterrupted:
+            interrupted = True
+    stop_reason = run.stop_reason if interrupted or not run.interrupted else ""
     result = TrainResult(
         run_dir=path,
         checkpoint=find_checkpoint(path),
@@ -72,10 +75,3 @@ def end_run(run: Run) -> TrainResult:
     if not interrupted:
         write_result(path, result.record())
     return result
-
-
-def _read_evaluation(step: int, path: Path) -> list[EvalEpisode]:
-    """Read the episodes of the evaluation at `step` from eval.jsonl; an earlier process may have written them."""
-    lines = read_json_lines(path / "eval.jsonl")
-    records = [record for record in lines if record["step"] == step and "episode" in record]
-    return [EvalEpisode(r["episode"], r["seed"], r["return"], r["length"]) for r in records]

@@ -68,6 +68,7 @@ class Run:
         return {
             **spaces,
             "step": self.step,
+            "previous_step": self.previous_step,
             "gradient_step": self.gradient_step,
             "wall_s": self.wall_s,
             "replayable": self.collector.replayable,
@@ -81,12 +82,15 @@ class Run:
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
             "last_metrics": self.last_metrics,
-            "best_return": self.best_return,
             "num_episodes": self.num_episodes,
             "recent": [[e.step, e.env, e.episode, e.seed, e.ret, e.length] for e in self.recent],
-            "log_positions": self.folder.positions(),
+            **self.evaluation_state(),
         }
         return {POLICY: self.algorithm.policy_state_dict(), TRAINING: training, MEMORY: self.memory.state_dict()}
+
+    def evaluation_state(self) -> StateDict:
+        """Return the values of the part for further training that an evaluation changes; syncs the logs to disk."""
+        return {"best_return": self.best_return, "log_positions": self.folder.positions()}
 
     def load(self, counters: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> None:
         """Load the state of a checkpoint; the log files were truncated when the folder was opened."""
@@ -99,7 +103,8 @@ class Run:
         self.best_return = training["best_return"]
         self.num_episodes = int(training["num_episodes"])
         self.recent.extend(Episode(*values) for values in training["recent"])
-        self.step = self.previous_step = int(counters["step"])
+        self.step = int(counters["step"])
+        self.previous_step = int(counters.get("previous_step", self.step))  # up to 0.2.0 it was not saved
         self.gradient_step = int(counters["gradient_step"])
         self.best_step = counters.get("best_step")
         self._wall_before = float(counters["wall_s"])

@@ -152,16 +152,18 @@ def _run(
 
 
 def _loop(run: Run, options: RunOptions) -> None:
-    evaluation, checkpointing = Evaluation(), Checkpointing()
+    checkpointing = Checkpointing()
+    evaluation = Evaluation(checkpointing)
     progress = [Progress(evaluation)] if options.show_progress else []
     own = run.config.spec.build_callbacks(run)
     users = options.callbacks
-    callbacks: list[Callback] = [EpisodeLog(), *own, *users, MetricsLog(), evaluation, *progress, checkpointing]
+    callbacks: list[Callback] = [EpisodeLog(), *own, *users, MetricsLog(), checkpointing, evaluation, *progress]
     started: list[Callback] = []
     try:
         for callback in callbacks:
             callback.on_start(run)
             started.append(callback)
+        evaluation.catch_up(run)
         LOOPS[run.config.spec.loop](run, run.config.hparams, callbacks)
         checkpointing.save(run)  # a signal may have come after the last callback
     except Exception as error:
