@@ -287,7 +287,7 @@ def test_a_damaged_package_is_compiled_again(
     compiled_once.write_bytes({"cut": whole[:middle], "one byte": flipped, "empty": b""}[damage])
     monkeypatch.setattr(compiled_packages, "_build_package", lambda graph, inputs, path: path.write_bytes(whole))
     tiny = TinyQLearning()
-    with caplog.at_level(logging.INFO, "rl_training.acceleration"):
+    with caplog.at_level(logging.DEBUG, "rl_training.acceleration"):
         accelerate(tiny.step, "compile", name="critic update")(tiny.state, make_batch(0))
     assert tiny.state["count"].item() == 1
     assert compiled_once.read_bytes() == whole

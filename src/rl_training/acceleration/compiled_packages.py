@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from rl_training.acceleration.compile_watch import compiling
 from rl_training.core.stop_signals import STOP_SIGNALS
 from rl_training.errors import ConfigError
 
@@ -80,9 +81,10 @@ def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> tuple[
             pass
         except (OSError, RuntimeError, zipfile.BadZipFile) as error:
             log.warning("%s is damaged (%s)", path, error)
-        log.info("compiling the %s (once; cached in %s)", name, path.parent)
+        log.debug("compiling the %s (once; cached in %s)", name, path.parent)
         start = time.perf_counter()
-        with tempfile.TemporaryDirectory(dir=path.parent) as temporary:  # other processes may be compiling it too
+        # In a folder of its own: other processes may be compiling it too.
+        with compiling(name), tempfile.TemporaryDirectory(dir=path.parent) as temporary:
             package = Path(temporary) / path.name
             with _signals_held_back():
                 _build_package(graph, inputs, package)
@@ -92,7 +94,7 @@ def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> tuple[
             f"acceleration: compile cannot write its result ({error}); "
             "set RL_TRAINING_CACHE to another folder, or use acceleration: eager"
         ) from error
-    log.info("compiled the %s in %.0f s", name, time.perf_counter() - start)
+    log.debug("compiled the %s in %.0f s", name, time.perf_counter() - start)
     return _open_package(path), path
 
 

@@ -19,6 +19,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from rl_training.acceleration.compile_watch import compiling
 from rl_training.acceleration.compiled_packages import compiler, compiler_available
 from rl_training.acceleration.compiled_steps import compile_step, tensor_signature
 from rl_training.acceleration.cuda_graphs import capture_step
@@ -181,5 +182,6 @@ def _capture(step: Step, state: State, batch: Batch, name: str, rounds: int, *, 
     device = next(iter(state.values())).device
     inputs = {key: tensor.to(device, copy=True) for key, tensor in batch.items()}
     first = inputs if rounds == 1 else {key: tensor.chunk(rounds)[0] for key, tensor in inputs.items()}
-    run = _run_eagerly(step) if plain else _compile(step, state, first, name)
-    return capture_step(lambda state: _run_rounds(run, state, inputs, rounds), state, inputs)
+    with compiling(name):
+        run = _run_eagerly(step) if plain else _compile(step, state, first, name)
+        return capture_step(lambda state: _run_rounds(run, state, inputs, rounds), state, inputs)

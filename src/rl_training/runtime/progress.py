@@ -1,13 +1,18 @@
 """Show progress: a live view in a terminal, plain lines elsewhere."""
 
+import contextlib
 import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from rl_training.acceleration.compile_watch import compilations_watched
 from rl_training.core.types import Metrics
 from rl_training.runtime.callbacks import Callback, Evaluation, episode_metrics
 from rl_training.runtime.evaluation import mean_return
@@ -15,61 +20,131 @@ from rl_training.runtime.run import Run
 
 _LIVE_SECONDS = 0.25
 _LINE_SECONDS = 5.0
-_ROUNDS_PER_CHECK = 64  # of the clock; offline a round is several updates, and each one is checked
+_ROUNDS_PER_CHECK = 8  # of the clock; offline a round is several updates, and each one is checked
+_SPEED_SECONDS = 10.0
+_LEFT_SECONDS = 60.0  # longer than for the speed, so that one evaluation changes the estimate little
+_LEAST_SECONDS = 0.2  # for a speed
+_LEAST_LEFT_SECONDS = 2.0  # for an estimate of the time left
+
+
+class SpeedMeter:
+    """Steps per second over the last seconds."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque()  # times and steps, the oldest first
+
+    def restart(self, now: float, step: int) -> None:
+        """Forget what came before: the pace changes here."""
+        self._marks.clear()
+        self.add(now, step)
+
+    def add(self, now: float, step: int) -> None:
+        self._marks.append((now, step))
+        while len(self._marks) > 2 and self._marks[1][0] <= now - _LEFT_SECONDS:
+            self._marks.popleft()
+
+    @property
+    def seconds(self) -> float:
+        """Time since the oldest mark."""
+        return self._marks[-1][0] - self._marks[0][0]
+
+    def speed(self, seconds: float) -> float | None:
+        """Return the steps per second of the last `seconds`, or since the restart; None if that is too short."""
+        now, step = self._marks[-1]
+        old_enough = [mark for mark in self._marks if mark[0] <= now - seconds]
+        start, first = old_enough[-1] if old_enough else self._marks[0]
+        return (step - first) / (now - start) if now - start >= _LEAST_SECONDS else None
 
 
 class Progress(Callback):
-    """Shows step, speed, time left, latest returns, loss and schedules."""
+    """Shows step, speed, time left, latest returns, loss and schedules, and when the update is being compiled."""
 
-    def __init__(self, evaluation: Evaluation, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._evaluation = evaluation
         self._console = console or Console(stderr=True)
+        self._clock = clock
         self._live: Live | None = None
+        self._open = contextlib.ExitStack()
         self._rounds = 0
         self._shown_at = 0.0
-        self._start = (0, 0.0)  # step and time at which this process started
+        self._meter = SpeedMeter()
+        self._learns = False  # whether updates have begun; the steps before are much faster
+        self._activity = ""  # what keeps the run from taking steps
 
     def on_start(self, run: Run) -> None:
-        self._start = (run.step, time.perf_counter())
-        self._shown_at = self._start[1]
-        title = f"{run.config.algo} on {run.config.env_id or 'a dataset'}, seed {run.config.seed}: {run.folder.path}"
-        self._console.print(title, markup=False, highlight=False, soft_wrap=True)
+        self._shown_at = self._clock()
+        self._meter.restart(self._shown_at, run.step)
+        self._learns = run.gradient_step > 0
+        self._print(
+            f"{run.config.algo} on {run.config.env_id or 'a dataset'}, seed {run.config.seed}: {run.folder.path}"
+        )
         if self._console.is_terminal:
             self._live = Live(self._view(run), console=self._console, auto_refresh=False, transient=False)
             self._live.start()
+        self._open.enter_context(compilations_watched(partial(self._compiling, run)))
 
     def on_step(self, run: Run) -> None:
         self._rounds += 1
         rounds_per_check = _ROUNDS_PER_CHECK if run.unit == "env step" else 1
         if self._rounds % rounds_per_check and run.step < run.config.total_timesteps:
             return
-        now = time.perf_counter()
+        now = self._clock()
+        if run.gradient_step and not self._learns:
+            self._learns = True
+            self._meter.restart(now, run.step)
         if now - self._shown_at >= (_LIVE_SECONDS if self._live else _LINE_SECONDS):
             self._shown_at = now
             self._show(run)
 
     def on_end(self, run: Run) -> None:
+        self._open.close()
         self._show(run)
         if self._live:
             self._live.stop()
             self._live = None
 
-    def _show(self, run: Run) -> None:
+    @contextlib.contextmanager
+    def _compiling(self, run: Run, name: str) -> Iterator[None]:
+        """Show that the update is being compiled, and leave this time out of the speed."""
+        started = self._clock()
+        self._activity = f"compiling the {name} (once; later runs load it from the cache)"
         if self._live:
             self._live.update(self._view(run), refresh=True)
         else:
-            facts = "  ".join(f"{name} {value}" for name, value in self._facts(run).items())
-            self._console.print(facts, highlight=False, soft_wrap=True)
+            self._print(self._activity)
+        try:
+            yield
+        finally:
+            self._activity = ""
+            self._shown_at = self._clock()
+            self._meter.restart(self._shown_at, run.step)
+        self._print(f"compiled the {name} in {self._clock() - started:.0f} s")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _show(self, run: Run) -> None:
+        self._meter.add(self._clock(), run.step)
+        if self._live:
+            self._live.update(self._view(run), refresh=True)
+        else:
+            self._print("  ".join(f"{name} {value}" for name, value in self._facts(run).items()))
 
     def _facts(self, run: Run) -> dict[str, str]:
         total = run.config.total_timesteps
-        speed = (run.step - self._start[0]) / max(time.perf_counter() - self._start[1], 1e-9)
-        facts = {
-            run.unit.removeprefix("env "): f"{run.step:,}/{total:,} ({100 * min(run.step / total, 1.0):.0f} %)",
-            "steps/s": f"{speed:,.0f}",
-        }
-        if speed > 0 and run.step < total:
-            facts["left"] = str(timedelta(seconds=round((total - run.step) / speed)))
+        facts = {run.unit.removeprefix("env "): f"{run.step:,}/{total:,} ({100 * min(run.step / total, 1.0):.0f} %)"}
+        if self._activity:
+            return facts | {"now": self._activity}
+        speed, long_speed = self._meter.speed(_SPEED_SECONDS), self._meter.speed(_LEFT_SECONDS)
+        if speed is not None:
+            facts["steps/s"] = f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
+        if long_speed and self._learns and self._meter.seconds >= _LEAST_LEFT_SECONDS and run.step < total:
+            facts["left"] = str(timedelta(seconds=round((total - run.step) / long_speed)))
         episodes = episode_metrics(run)
         if "episodes" in episodes:
             facts["episodes"] = f"{episodes.pop('episodes'):,.0f}"

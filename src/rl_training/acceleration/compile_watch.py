@@ -1,0 +1,28 @@
+"""Tell others when a step is being compiled, such as the display of progress."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+CompileWatcher: TypeAlias = Callable[[str], contextlib.AbstractContextManager[object]]
+
+_watchers: list[CompileWatcher] = []
+
+
+@contextlib.contextmanager
+def compilations_watched(watcher: CompileWatcher) -> Iterator[None]:
+    """Enter `watcher(name)` around each compilation in this block; `name` is that of the step."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
+
+
+@contextlib.contextmanager
+def compiling(name: str) -> Iterator[None]:
+    """Mark the block in which the step called `name` is compiled or captured."""
+    with contextlib.ExitStack() as stack:
+        for watcher in _watchers:
+            stack.enter_context(watcher(name))
+        yield
