@@ -4,12 +4,16 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
+from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
 from typer.testing import CliRunner
 
 import rl_training
@@ -31,7 +35,7 @@ from rl_training.runtime.run import Run
 from rl_training.runtime.seed_runs import run_seeds
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
-from stand_ins import StopAt
+from stand_ins import Images, StopAt
 from state_comparison import assert_identical, assert_same_run, parts_of
 
 pytestmark = pytest.mark.learning
@@ -452,3 +456,17 @@ def test_settings_that_cannot_be_continued_are_refused(tmp_path: Path) -> None:
         online(tmp_path, offline.run_dir, n_step=2)
     with pytest.raises(ConfigError, match="are taken from a dataset: give init_from"):
         online(tmp_path, None, reward_scale="return")
+
+
+def stacked_frames() -> gym.Env[Any, Any]:
+    grey = TransformObservation(TimeLimit(Images(), 12), lambda obs: obs[..., 0], Box(0, 255, (8, 8), np.uint8))
+    return FrameStackObservation(grey, 3)
+
+
+def test_fine_tuning_takes_a_dataset_of_stacked_frames(tmp_path: Path) -> None:
+    options = RunOptions(env_factory=stacked_frames, show_progress=False)
+    offline = train_iql(in_env(tmp_path, env_id="frames", env_kwargs={}), options)
+    beginning = Beginning()
+    config = online(tmp_path, offline.run_dir).updated(env_id="frames", env_kwargs={}, num_envs=2)
+    train(config, replace(options, callbacks=[beginning]))
+    assert beginning.rows == 60 + 2

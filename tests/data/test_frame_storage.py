@@ -535,3 +535,27 @@ def test_spaces_with_stacks_of_different_depths_are_not_equal() -> None:
 def test_a_number_of_layers_that_is_not_a_multiple_of_the_frames_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a stack of 4 frames needs a multiple of 4 layers, got \(6, 5, 5\)"):
         FrameStackSpace(4, (6, 5, 5))
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_a_dataset_is_stored_row_by_row_before_the_steps_of_all_envs(num_envs: int) -> None:
+    space = make_space(4)
+    fields = replay_fields(Spaces(space, Discrete(4)))
+    storage = FrameStorage(200, fields, space, num_envs=num_envs)
+    recorded = StackingEnvs(space, 1, 6)
+    steps = [recorded.step() for _ in range(50)]
+    dataset = {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
+    storage.add_dataset(dataset)
+    envs = StackingEnvs(space, num_envs, 7)
+    later = [envs.step() for _ in range(20)]
+    for step in later:
+        storage.add(step)
+    expected = {name: np.concatenate([dataset[name], *(step[name] for step in later)]) for name in dataset}
+    rows = len(expected["rewards"])
+    assert storage.end - storage.first == rows
+    reader = storage.reader(rows, torch.device("cpu"))
+    reader.fill(np.arange(rows))
+    stored = reader.snapshot()
+    for name in ("obs", "next_obs", "actions", "rewards", "terminated"):
+        assert np.array_equal(stored[name].numpy(), expected[name]), name
+    assert storage._end < 3 * rows  # frames that follow each other are shared

@@ -79,10 +79,20 @@ class FrameStorage:
         return frames + RowStorage.num_bytes(capacity, _row_fields(fields, space))
 
     def add(self, transitions: Mapping[str, Any]) -> None:
+        """Store one step of every env."""
+        self._add_step(transitions, self.num_envs)
+
+    def add_dataset(self, transitions: Mapping[str, Any]) -> None:
+        for row in range(len(transitions["rewards"])):
+            self._add_step({name: values[row : row + 1] for name, values in transitions.items()}, 1)
+
+    def _add_step(self, transitions: Mapping[str, Any], num_envs: int) -> None:
+        """Store one step of the first `num_envs` envs."""
         obs = np.ascontiguousarray(transitions["obs"], np.uint8)
         next_obs = np.ascontiguousarray(transitions["next_obs"], np.uint8)
-        self._store_step(obs, next_obs.reshape(self.num_envs, self.num_frames, self._frame_bytes))
-        self.rows.add({**transitions, "obs_frames": self._numbers.all, "next_obs_frames": self._next_numbers.all})
+        self._store_step(obs, next_obs.reshape(num_envs, self.num_frames, self._frame_bytes))
+        numbers, next_numbers = self._numbers.all[:num_envs], self._next_numbers.all[:num_envs]
+        self.rows.add({**transitions, "obs_frames": numbers, "next_obs_frames": next_numbers})
         self._discard_overwritten()
 
     def _store_step(self, obs: np.ndarray, next_obs: np.ndarray) -> None:
@@ -90,7 +100,7 @@ class FrameStorage:
         now, after = self._next_numbers, self._numbers
         self._numbers, self._next_numbers = now, after
         after.all_but_last[...] = now.all_but_first
-        for env, recent in enumerate(self._recent):
+        for env, recent in enumerate(self._recent[: len(obs)]):
             stack, next_stack = obs[env], next_obs[env]
             if not recent.ends_with(stack):  # an episode starts
                 recent.start_with(stack)

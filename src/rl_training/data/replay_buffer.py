@@ -48,6 +48,10 @@ class ReplayBuffer:
         """
         self.storage.add(transitions)
 
+    def add_dataset(self, transitions: Mapping[str, Any]) -> None:
+        """Store the transitions of a dataset, in their order, before those of any env."""
+        self.storage.add_dataset(transitions)
+
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions uniformly: each field (batch, *shape), on the buffer's device."""
         if self._reader is None or self._reader.batch_size != batch_size:

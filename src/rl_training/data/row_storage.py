@@ -49,6 +49,10 @@ class Storage(Protocol):
         """Store N transitions: for each field an array of N rows. Other entries are ignored."""
         ...
 
+    def add_dataset(self, transitions: Mapping[str, Any]) -> None:
+        """Store the transitions of a dataset, in their order, before those of any env."""
+        ...
+
     def reader(self, batch_size: int, device: torch.device, columns: tuple[str, ...] = ()) -> Reader:
         """Return a reader whose batch has the stored fields and `columns`, (batch,) float32 each."""
         ...
@@ -174,6 +178,8 @@ class RowStorage:
                 array[: rows - head] = transitions[name][head:]
         self.end += rows
         self.first = max(self.first, self.end - self.capacity)
+
+    add_dataset = add
 
     def discard_before(self, first: int) -> None:
         """Discard the rows numbered below `first`."""

@@ -3,6 +3,7 @@
 from typing import cast
 
 from rl_training.core.spaces import transition_fields
+from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
@@ -33,7 +34,9 @@ def begin_from_offline_run(prepared: PreparedRun, options: RunOptions) -> None:
             f"iql_online.algo_kwargs.buffer_capacity must hold the {rows:,} transitions of init_from's dataset, "
             f"got {capacity:,}"
         )
-    prepared.memory.add({name: getattr(dataset, name) for name in transition_fields(dataset.spaces)})
+    cast(ReplayBuffer, prepared.memory).add_dataset(
+        {name: getattr(dataset, name) for name in transition_fields(dataset.spaces)}
+    )
 
 
 def _open(hparams: IQLOnlineHParams) -> Checkpoint:
