@@ -65,7 +65,7 @@ SMALL_MODELS = {
     "rollout_batch_size": 50,
 }
 SMALL_PPO = {"num_steps": 24, "minibatch_size": 12, "update_epochs": 2, "hidden_sizes": [24], "normalize": "both"}
-SMALL_OFFLINE = {"dataset_size": 500, "batch_size": 16, "hidden_sizes": [24], "held_out": 0.2}
+SMALL_OFFLINE = {"dataset_kind": "random", "dataset_size": 500, "batch_size": 16, "hidden_sizes": [24], "held_out": 0.2}
 ALGO_KWARGS: dict[str, dict[str, Any]] = {
     "sac": {**SMALL_ACTOR_CRITIC, "gradient_updates_per_step": 0.7, "learning_rate_schedule": "linear"},
     "td3": {**SMALL_ACTOR_CRITIC, "policy_delay": 3, "n_step": 3},
@@ -97,6 +97,7 @@ ALGO_KWARGS: dict[str, dict[str, Any]] = {
     "ppo": {**SMALL_PPO, "clip_schedule": "linear"},
     "gail": {
         **SMALL_PPO,
+        "expert_dataset_kind": "random",
         "expert_dataset_size": 100,
         "discriminator_updates": 3,
         "discriminator_batch_size": 16,

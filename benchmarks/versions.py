@@ -51,7 +51,7 @@ CASES = {
         Case("dqn", "CartPole-v1", "cuda", "cuda_graph", 15_000, EVERY_STEP),
         Case("sac", "Pendulum-v1", "cuda", "cuda_graph", 8_000, EVERY_STEP),
         Case("ppo", "CartPole-v1", "cuda", "cuda_graph", 60_000, {}),
-        Case("iql", "Pendulum-v1", "cuda", "cuda_graph", 8_000, {"dataset_size": 5_000}),
+        Case("iql", "Pendulum-v1", "cuda", "cuda_graph", 8_000, {"dataset_kind": "random", "dataset_size": 5_000}),
         Case("qr_dqn", "CartPole-v1", "cuda", "cuda_graph", 8_000, EVERY_STEP),
     )
 }

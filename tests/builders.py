@@ -52,8 +52,10 @@ SMALL: dict[str, Any] = {
     "num_bins": 11,
     "symlog_limit": 3.0,
     # Learning from a dataset
+    "dataset_kind": "random",
     "dataset_size": 60,
     # Learning from an expert
+    "expert_dataset_kind": "random",
     "expert_dataset_size": 60,
     "discriminator_updates": 2,
     "discriminator_batch_size": 8,

@@ -333,7 +333,11 @@ def test_the_setting_decides_how_the_weights_of_all_parts_begin(orthogonal: bool
             "iql.algo_kwargs: dataset_path or dataset_id is missing: dataset_kind minari needs it",
         ),
         ("dataset_path", 5, "iql.algo_kwargs.dataset_path must be a path, got 5"),
-        ("dataset_path", "x.npz", "iql.algo_kwargs: dataset_path must be null for dataset_kind random, got 'x.npz'"),
+        (
+            "dataset_kind",
+            "csv",
+            "iql.algo_kwargs.dataset_kind must be 'random', 'npz', 'minari', 'hdf5', 'parquet' or 'arrays', got 'csv'",
+        ),
     ],
 )
 def test_bad_settings_are_refused_by_name(setting: str, value: object, message: str) -> None:

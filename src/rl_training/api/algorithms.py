@@ -35,7 +35,9 @@ from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoin
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
+from rl_training.hparams.datasets import dataset_choice
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.dataset_loading import GivenDataset, with_dataset
 from rl_training.runtime.episodes import follow_episode
 from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes
 from rl_training.runtime.setup import RunOptions, env_factory_of, load_policy, saved_spaces, spaces_of
@@ -64,6 +66,7 @@ class ManagedAlgorithm:
         *,
         env_factory: EnvFactory | None = None,
         network: nn.Module | None = None,
+        dataset: GivenDataset | None = None,
         callbacks: Sequence[Callback] = (),
         show_progress: bool = True,
     ) -> None:
@@ -73,6 +76,8 @@ class ManagedAlgorithm:
             config: a `TrainConfig`, or the path of a YAML file; `configs/...` also finds those of the package.
             env_factory: makes an environment from the config's `env_kwargs`, in place of its `env_id`.
             network: is trained in place of the algorithm's default network.
+            dataset: what an offline algorithm learns from, or GAIL imitates, in place of the config's: the path of a
+                file, a dict of arrays or a `TransitionDataset`. The run folder keeps arrays (docs/datasets.md).
             callbacks: are called during training.
             show_progress: whether to print the progress of training.
         """
@@ -83,8 +88,15 @@ class ManagedAlgorithm:
             )
         if env_factory is not None:
             with_env_kwargs(env_factory, self.config.env_kwargs)  # arguments that it does not take are refused here
+        self.config = with_dataset(self.config, dataset)
+        if choice := dataset_choice(self.config.hparams):
+            choice.check_given(self.algo_name)
         self._options = RunOptions(
-            env_factory=env_factory, network=network, callbacks=tuple(callbacks), show_progress=show_progress
+            env_factory=env_factory,
+            network=network,
+            dataset=dataset,
+            callbacks=tuple(callbacks),
+            show_progress=show_progress,
         )
         self._checkpoint: Path | None = None
         self._algorithm: Algorithm | None = None
@@ -120,6 +132,7 @@ class ManagedAlgorithm:
         deterministic: bool | Literal["auto"] = _DEFAULT.deterministic,
         threads: int = _DEFAULT.threads,
         network: nn.Module | None = None,
+        dataset: GivenDataset | None = None,
         callbacks: Sequence[Callback] = (),
         show_progress: bool = True,
         **unknown: Never,
@@ -133,6 +146,8 @@ class ManagedAlgorithm:
             env_kwargs: keyword arguments of the environment; those of the function, if `env` is one.
             env_id: name of the environment that a function makes, for the run folder.
             network: is trained in place of the algorithm's default network.
+            dataset: what an offline algorithm learns from, or GAIL imitates: the path of a file, a dict of arrays or a
+                `TransitionDataset`. The run folder keeps arrays (docs/datasets.md).
             callbacks: are called during training.
             show_progress: whether to print the progress of training.
 
@@ -152,6 +167,7 @@ class ManagedAlgorithm:
             TrainConfig(algo=cls.algo_name, **settings, **unknown),
             env_factory=env_factory,
             network=network,
+            dataset=dataset,
             callbacks=callbacks,
             show_progress=show_progress,
         )
@@ -163,6 +179,7 @@ class ManagedAlgorithm:
         *,
         env_factory: EnvFactory | None = None,
         network: nn.Module | None = None,
+        dataset: GivenDataset | None = None,
         callbacks: Sequence[Callback] = (),
         show_progress: bool = True,
     ) -> Self:
@@ -172,6 +189,7 @@ class ManagedAlgorithm:
             path: a run folder, or a checkpoint in it or from `save`.
             env_factory: makes an environment from the saved `env_kwargs`, in place of the saved `env_id`.
             network: a module of the architecture that was trained, if it was not the default one.
+            dataset: the dataset that was learned from, if it is not where it was; other data are refused by `learn`.
             callbacks: are called when training continues.
             show_progress: whether to print the progress of training.
         """
@@ -180,6 +198,7 @@ class ManagedAlgorithm:
             checkpoint.config,
             env_factory=env_factory,
             network=network,
+            dataset=dataset,
             callbacks=callbacks,
             show_progress=show_progress,
         )

@@ -21,6 +21,7 @@ from rl_training.commands.options import (
 from rl_training.core.import_path import search_current_folder
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, build_config, load_config
+from rl_training.hparams.datasets import dataset_choice
 
 if TYPE_CHECKING:
     from rl_training.runtime.seed_runs import SeedsResult
@@ -84,6 +85,8 @@ def train(
         raise ConfigError(
             "give a config FILE, or --algo, --env and --total-timesteps; `rl-training list` shows algorithms and files"
         )
+    if choice := dataset_choice(loaded.hparams):
+        choice.check_given(loaded.algo)
     if seeds is None and jobs > 1:
         raise ConfigError("--jobs runs several seeds in parallel: give --seeds too")
     if seeds is not None and seed is not None:

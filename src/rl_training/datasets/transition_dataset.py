@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from gymnasium.spaces import Box
 
-from rl_training.core.spaces import Spaces, observation_field, transition_fields
+from rl_training.core.spaces import Spaces, observation_field, to_env_actions, transition_fields
 from rl_training.datasets.checks import (
     cast_column,
     check_actions,
@@ -88,6 +89,22 @@ class TransitionDataset:
             source=source,
         )
 
+    def to_transitions(self) -> Transitions:
+        """Return the columns as files hold them, with the actions of the environment."""
+        # In float64, so that reading them returns the same float32 actions.
+        actions = self.actions.astype(np.float64) if isinstance(self.spaces.action, Box) else self.actions
+        return Transitions(
+            source=self.source,
+            observations=self.obs,
+            actions=to_env_actions(self.spaces.action)(actions),
+            rewards=self.rewards,
+            next_observations=self.next_obs,
+            terminations=self.terminated,
+            truncations=self.truncated,
+            spaces=self.spaces,
+            env_id=self.env_id,
+        )
+
     def __len__(self) -> int:
         return len(self.rewards)
 
@@ -110,7 +127,10 @@ class TransitionDataset:
         if not 0.0 < held_out < 1.0:
             raise DatasetError(f"held_out must be in (0, 1), got {held_out}")
         if episodes < 2:
-            raise DatasetError(f"{self.source} has a single episode, so none can be held out; set held_out to 0")
+            raise DatasetError(
+                f"{self.source} has a single episode, so none can be held out; set held_out to 0 and evaluate in an "
+                "environment, env_id"
+            )
         count = min(max(1, round(held_out * episodes)), episodes - 1)
         chosen = np.zeros(episodes, np.bool_)
         chosen[np.random.default_rng(seed).permutation(episodes)[:count]] = True

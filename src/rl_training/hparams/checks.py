@@ -45,7 +45,7 @@ def check_dynamics(num_ensembles: int, num_elites: int) -> None:
         raise ValueError(f"num_elites must be at most num_ensembles, {num_ensembles}, got {num_elites}")
 
 
-def check_evaluable(dataset_kind: str, held_out: float, has_env: bool) -> None:
+def check_evaluable(dataset_kind: str | None, held_out: float | None, has_env: bool) -> None:
     """Refuse a run without an environment that needs one to make its dataset or to be evaluated."""
     if has_env:
         return

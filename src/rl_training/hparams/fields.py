@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator, Field, PlainSerializer, StrictBool
 
-from rl_training.hparams.datasets import DatasetKind
+from rl_training.hparams.datasets import HELD_OUT_WITHOUT_ENV, DatasetKind
 
 
 def _whole_number(value: Any) -> Any:
@@ -78,8 +78,11 @@ ImportanceEnd = Annotated[
 # --- Data: datasets --------------------------------------------------------------------------------------------------
 
 DatasetSource = Annotated[
-    DatasetKind,
-    Field(description="kind of dataset; random: uniform actions in the run's env; else a file, or a Minari dataset"),
+    DatasetKind | None,
+    Field(
+        description="kind of dataset; null: by the name of the file; random: uniform actions in the run's env; arrays: "
+        "given in Python, kept in the run folder"
+    ),
 ]
 DatasetPath = Annotated[
     PathOrNull, Field(description="file of an npz, hdf5 or parquet dataset, or folder of a Minari dataset")
@@ -93,11 +96,14 @@ DatasetSeed = Annotated[
     CountOrZero, Field(description="seed of a random dataset, and of the choice of held-out episodes")
 ]
 HeldOut = Annotated[
-    float,
+    float | None,
     Ge(0.0),
     Lt(1.0),
     REAL,
-    Field(description="share of the episodes held out from training, for offline evaluation"),
+    Field(
+        description="share of the episodes held out from training, for offline evaluation; null: "
+        f"{HELD_OUT_WITHOUT_ENV} without an environment, else 0"
+    ),
 ]
 RewardScale = Annotated[
     Positive | Literal["none", "return"],

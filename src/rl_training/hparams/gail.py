@@ -55,10 +55,10 @@ class GAILHParams(HParams):
     checks: ClassVar = (check_network, check_expert_dataset, check_absorbing_state)
     run_checks: ClassVar = (check_rollout,)
 
-    expert_dataset_kind: DatasetKind = Field(
-        "random",
-        description="kind of dataset to imitate; random: uniform actions in the run's env; else a file, or a Minari "
-        "dataset",
+    expert_dataset_kind: DatasetKind | None = Field(
+        None,
+        description="kind of dataset to imitate; null: by the name of the file; random: uniform actions in the run's "
+        "env; arrays: given in Python, kept in the run folder",
     )
     expert_dataset_path: DatasetPath = None
     expert_dataset_id: str | None = Field(None, description="name of a Minari dataset, such as mujoco/hopper/expert-v0")

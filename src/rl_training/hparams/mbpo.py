@@ -141,12 +141,12 @@ class MOPOHParams(HParams):
     checks: ClassVar = (check_dataset, check_network, check_dynamics)
     run_checks: ClassVar = (check_evaluable,)
 
-    dataset_kind: DatasetSource = "random"
+    dataset_kind: DatasetSource = None
     dataset_path: DatasetPath = None
     dataset_id: DatasetId = None
     dataset_size: DatasetSize = None
     dataset_seed: DatasetSeed = 0
-    held_out: HeldOut = 0.0
+    held_out: HeldOut = None
     batch_size: BatchSize = 256
 
     network: NetworkKind = "mlp"

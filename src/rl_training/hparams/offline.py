@@ -60,12 +60,12 @@ class IQLHParams(HParams):
     checks: ClassVar = (check_dataset, check_network)
     run_checks: ClassVar = (check_evaluable,)
 
-    dataset_kind: DatasetSource = "random"
+    dataset_kind: DatasetSource = None
     dataset_path: DatasetPath = None
     dataset_id: DatasetId = None
     dataset_size: DatasetSize = None
     dataset_seed: DatasetSeed = 0
-    held_out: HeldOut = 0.0
+    held_out: HeldOut = None
     reward_scale: RewardScale = "none"
     reward_shift: RewardShift = 0.0
     normalize_observations: NormalizeObservations = False
@@ -137,12 +137,12 @@ class BCHParams(HParams):
     checks: ClassVar = (check_dataset, check_network)
     run_checks: ClassVar = (check_evaluable,)
 
-    dataset_kind: DatasetSource = "random"
+    dataset_kind: DatasetSource = None
     dataset_path: DatasetPath = None
     dataset_id: DatasetId = None
     dataset_size: DatasetSize = None
     dataset_seed: DatasetSeed = 0
-    held_out: HeldOut = 0.0
+    held_out: HeldOut = None
     reward_scale: RewardScale = "none"
     reward_shift: RewardShift = 0.0
     normalize_observations: NormalizeObservations = False

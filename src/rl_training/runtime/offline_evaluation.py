@@ -13,6 +13,7 @@ from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.resuming import run_dir_of
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import RunOptions, config_for_acting, prepare_run
 
@@ -55,7 +56,7 @@ def evaluate_offline(algorithm: OfflineEvaluated, dataset: TransitionDataset) ->
 
 def evaluate_checkpoint_offline(checkpoint: Checkpoint, options: RunOptions) -> dict[str, float]:
     """Evaluate a saved run without an environment on its held-out data; its dataset must be available again."""
-    prepared = prepare_run(config_for_acting(checkpoint.config), options, None)
+    prepared = prepare_run(config_for_acting(checkpoint.config), options, None, folder=run_dir_of(checkpoint))
     prepared.memory.load_state_dict(checkpoint.load(MEMORY))
     prepared.algorithm.load_policy_state_dict(checkpoint.load(POLICY))
     prepared.algorithm.load_state_dict(checkpoint.load(TRAINING)["algorithm"])

@@ -10,7 +10,8 @@ from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, op
 from rl_training.experiment.manifest import POLICY, TRAINING
 from rl_training.hparams.offline import IQLHParams, IQLOnlineHParams
 from rl_training.learners.offline import OfflineLearner
-from rl_training.runtime.dataset_loading import load_transition_dataset
+from rl_training.runtime.dataset_loading import find_arrays, load_transition_dataset
+from rl_training.runtime.resuming import run_dir_of
 from rl_training.runtime.setup import PreparedRun, RunOptions
 
 _SAME_SETTINGS = ("network", "hidden_sizes", "layer_norm", "normalize_observations")  # they shape what is loaded
@@ -60,9 +61,10 @@ def _dataset(checkpoint: Checkpoint, prepared: PreparedRun, options: RunOptions)
     offline_hparams, spaces = cast(IQLHParams, checkpoint.config.hparams), prepared.setup.spaces
     is_random = offline_hparams.dataset_kind == "random"  # generated in the environment of the offline run
     factory = options.factory_for(checkpoint.config) if is_random else prepared.env_factory
-    dataset = load_transition_dataset(
-        offline_hparams, env_factory=factory, allow_entry_points=options.allow_entry_points
-    )
+    allow, arrays = options.allow_entry_points, None
+    if offline_hparams.dataset_kind == "arrays":
+        arrays = find_arrays(None, run_dir_of(checkpoint), allow_entry_points=allow)
+    dataset = load_transition_dataset(offline_hparams, env_factory=factory, allow_entry_points=allow, arrays=arrays)
     if (dataset.spaces.observation, dataset.spaces.action) != (spaces.observation, spaces.action):
         raise CheckpointError(
             f"{checkpoint.path} was trained on {dataset.spaces.observation} and {dataset.spaces.action}, but the "

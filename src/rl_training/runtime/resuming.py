@@ -23,6 +23,7 @@ from rl_training.experiment.checkpointing import (
 )
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import RESULT, create_run_dir, read_result, read_run_config
+from rl_training.runtime.dataset_loading import GivenDataset, with_dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +50,20 @@ def is_unsaved_run(path: Path) -> bool:
     return (path / "config.yaml").is_file() and not resumable_names(path / "checkpoints")
 
 
-def find_resume_point(path: Path, *, changes: Mapping[str, Any]) -> ResumePoint:
-    """Find how to continue from a run folder or checkpoint; with an `output_dir` in `changes`, in a new folder."""
+def find_resume_point(path: Path, *, changes: Mapping[str, Any], dataset: GivenDataset | None = None) -> ResumePoint:
+    """Find how to continue from a run folder or checkpoint; with an `output_dir` in `changes`, in a new folder.
+
+    `dataset`: where the run's dataset is now, or its arrays; other data are refused when the run is loaded.
+    """
     checkpoint = open_checkpoint(find_checkpoint(path))
     if not checkpoint.is_resumable:
         raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation): it cannot be resumed")
-    run_dir = _run_dir_of(checkpoint) if "output_dir" not in changes else None
+    run_dir = run_dir_of(checkpoint) if "output_dir" not in changes else None
     config = checkpoint.config
     if run_dir is not None:  # an earlier resume may have lengthened it
         written = read_run_config(run_dir)
         config = config.updated(total_timesteps=written.total_timesteps, output_dir=written.output_dir)
-    config = config.updated(**changes)
+    config = with_dataset(config.updated(**changes), dataset)
     ended = run_dir is None or read_result(run_dir) is not None
     if checkpoint.step >= config.total_timesteps and ended:
         raise ConfigError(
@@ -69,7 +73,7 @@ def find_resume_point(path: Path, *, changes: Mapping[str, Any]) -> ResumePoint:
     return ResumePoint(checkpoint=checkpoint, config=config, run_dir=run_dir, ended=ended)
 
 
-def _run_dir_of(checkpoint: Checkpoint) -> Path | None:
+def run_dir_of(checkpoint: Checkpoint) -> Path | None:
     """Return the run folder that contains a checkpoint; None if it was saved or copied elsewhere."""
     folder = checkpoint.path.parent
     if folder.name != "checkpoints":  # as for the path "."
@@ -82,7 +86,7 @@ def fork(checkpoint: Checkpoint, config: TrainConfig) -> Path:
     """Create a run folder with the logs, which the run truncates, the best checkpoint so far, and this one."""
     path = create_run_dir(config)
     folder = path / "checkpoints"
-    old = _run_dir_of(checkpoint)
+    old = run_dir_of(checkpoint)
     for log_file in old.glob("*.jsonl") if old else ():
         try:
             shutil.copyfile(log_file, path / log_file.name)

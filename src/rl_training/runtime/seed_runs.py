@@ -121,6 +121,8 @@ def run_seeds(
     """
     if not config.env_id:
         raise ConfigError("env_id is empty: seeds are compared by the returns of their evaluations in an environment")
+    if options is not None and options.dataset is not None:
+        raise ConfigError("the folder of several seeds is named by their config: give the dataset there, dataset_path")
     folder = config.output_dir / f"{config.algo}__{env_name(config)}__{config.digest()}"
     folders = {seed: folder / f"seed{seed}" for seed in seeds}
     if jobs == 1:

@@ -18,7 +18,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces, observation_kind
 from rl_training.core.types import Algorithm, Memory
 from rl_training.datasets.metadata import metadata_from_text
-from rl_training.datasets.transition_dataset import TransitionDataset
+from rl_training.datasets.transitions import Transitions
 from rl_training.envs.factory import (
     EnvFactory,
     RegisteredEnv,
@@ -33,10 +33,10 @@ from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, op
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.space_checks import check_spaces
-from rl_training.hparams.datasets import DatasetChoice, dataset_choice
+from rl_training.hparams.datasets import dataset_choice
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, NoCollector
-from rl_training.runtime.dataset_loading import load_transition_dataset
+from rl_training.runtime.dataset_loading import GivenDataset, find_arrays, load_transition_dataset
 
 log = logging.getLogger("rl_training")
 
@@ -47,6 +47,7 @@ class RunOptions:
 
     env_factory: EnvFactory | None = None  # in place of gym.make(env_id); called with the config's env_kwargs
     network: nn.Module | None = None  # in place of the algorithm's own
+    dataset: GivenDataset | None = None  # in place of the one that the config names
     callbacks: Sequence[Callback] = ()
     show_progress: bool = True
     allow_entry_points: bool = False  # read a dataset although its metadata name code that is not known here
@@ -67,6 +68,7 @@ class PreparedRun:
     setup: Setup[Any]
     algorithm: Algorithm
     memory: Memory
+    arrays: Transitions | None  # the rows of `dataset_kind: arrays`, which the run folder keeps
 
 
 def resolve(config: TrainConfig) -> TrainConfig:
@@ -97,14 +99,28 @@ def env_factory_of(config: TrainConfig, options: RunOptions) -> EnvFactory:
     return factory
 
 
-def prepare_run(config: TrainConfig, options: RunOptions, factory: EnvFactory | None) -> PreparedRun:
-    """Build algorithm and memory; raise for spaces, a dataset, a network or a buffer that cannot be used."""
+def prepare_run(
+    config: TrainConfig, options: RunOptions, factory: EnvFactory | None, *, folder: Path | None = None
+) -> PreparedRun:
+    """Build algorithm and memory; raise for spaces, a dataset, a network or a buffer that cannot be used.
+
+    `folder`: of a run that is continued; it may hold the dataset.
+    """
     if factory is not None:
         check_backend(factory, config.execution_backend)
         setup = make_setup(config, factory, options.network)  # first, so that no dataset is generated or read in vain
-    choice = dataset_choice(config.hparams)
+    choice, arrays = dataset_choice(config.hparams, has_env=bool(config.env_id)), None
     if choice is not None:
-        dataset, held_out = _load_dataset(choice, options, factory)
+        choice.check_given(config.algo)
+        allow = options.allow_entry_points
+        if choice.dataset_kind == "arrays":
+            arrays = find_arrays(options.dataset, folder, allow_entry_points=allow)
+        dataset = load_transition_dataset(
+            choice, env_factory=factory, allow_entry_points=allow, prefix=choice.prefix, arrays=arrays
+        )
+        held_out = None
+        if choice.held_out:
+            dataset, held_out = dataset.split(choice.held_out, choice.dataset_seed)
         if factory is None:
             setup = make_setup(config, None, options.network, spaces=dataset.spaces)
         setup = replace(setup, dataset=dataset, held_out=held_out)
@@ -112,17 +128,9 @@ def prepare_run(config: TrainConfig, options: RunOptions, factory: EnvFactory | 
     deterministic = resolve_deterministic(config.deterministic, device=setup.device, is_vector=is_vector)
     config = config.updated(deterministic=deterministic)
     algorithm, memory = config.spec.build_algorithm(setup), config.spec.build_memory(setup)
-    return PreparedRun(config=config, env_factory=factory, setup=setup, algorithm=algorithm, memory=memory)
-
-
-def _load_dataset(
-    choice: DatasetChoice, options: RunOptions, factory: EnvFactory | None
-) -> tuple[TransitionDataset, TransitionDataset | None]:
-    """Load the dataset of a run; return the part to learn from and the held-out part, if there is one."""
-    dataset = load_transition_dataset(
-        choice, env_factory=factory, allow_entry_points=options.allow_entry_points, prefix=choice.prefix
+    return PreparedRun(
+        config=config, env_factory=factory, setup=setup, algorithm=algorithm, memory=memory, arrays=arrays
     )
-    return dataset.split(choice.held_out, choice.dataset_seed) if choice.held_out else (dataset, None)
 
 
 def make_setup(

@@ -23,6 +23,7 @@ from rl_training.runtime.callbacks import (
     MetricsLog,
 )
 from rl_training.runtime.collector import Collector, NoCollector
+from rl_training.runtime.dataset_loading import keep_arrays, with_dataset
 from rl_training.runtime.loops import run_off_policy, run_offline, run_on_policy
 from rl_training.runtime.malloc_tuning import keep_freed_memory
 from rl_training.runtime.progress import Progress
@@ -34,6 +35,7 @@ from rl_training.runtime.resuming import (
     is_unsaved_run,
     remove_checkpoints,
     rewind_run_dir,
+    run_dir_of,
 )
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import PreparedRun, RunOptions, make_collector, prepare_run, resolve, torch_settings
@@ -53,15 +55,17 @@ log = logging.getLogger("rl_training")
 def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Path | None = None) -> TrainResult:
     """Train from the start in a new run folder (or in `run_dir`)."""
     options = options or RunOptions()
-    config = resolve(config)
+    config = resolve(with_dataset(config, options.dataset))
     if run_dir is not None and resumable_names(run_dir / "checkpoints"):
         raise ConfigError(f"{run_dir} holds a run already: resume it, or train in another folder")
     factory = options.factory_for(config)
     replayable = _is_replayable(config, factory)
-    prepared = prepare_run(config, options, factory)  # before the folder is created: an error leaves none
+    prepared = prepare_run(config, options, factory, folder=run_dir)  # before the folder is created
+    _report_held_out(prepared)
     config.spec.begin_run(prepared, options)
     path = create_run_dir(prepared.config, run_dir)
     with locked(path):
+        keep_arrays(prepared.arrays, prepared.setup.spaces, path, replace_existing=options.dataset is not None)
         remove_checkpoints(path, checkpoint_names(path / "checkpoints"))
         with contextlib.closing(make_collector(prepared, replayable=replayable, crash_dir=path / "crash")) as collector:
             return _run(prepared, collector, path, options)
@@ -87,15 +91,28 @@ def resume(
     if is_unsaved_run(path):
         log.warning("%s holds no checkpoint yet: the run starts again from its config", path)
         return train(read_run_config(path).updated(**changes), options, run_dir=None if output_dir else path)
-    resume_point = find_resume_point(path, changes=changes)
-    config = resume_point.config
-    prepared = prepare_run(config, options, options.factory_for(config))
-    run_dir = resume_point.run_dir or fork(resume_point.checkpoint, config)
+    resume_point = find_resume_point(path, changes=changes, dataset=options.dataset)
+    config, checkpoint = resume_point.config, resume_point.checkpoint
+    prepared = prepare_run(config, options, options.factory_for(config), folder=run_dir_of(checkpoint))
+    run_dir = resume_point.run_dir or fork(checkpoint, config)
     with locked(run_dir):
+        keep_arrays(prepared.arrays, prepared.setup.spaces, run_dir, replace_existing=False)
         collector = make_collector(prepared, replayable=resume_point.replayable, crash_dir=run_dir / "crash")
         with contextlib.closing(collector):
             rewind_run_dir(run_dir, resume_point)
             return _run(prepared, collector, run_dir, options, resume_point)
+
+
+def _report_held_out(prepared: PreparedRun) -> None:
+    """Warn that a part of the dataset is held out although the user did not ask for it."""
+    learned, held_out = prepared.setup.dataset, prepared.setup.held_out
+    if held_out is not None and learned is not None and prepared.setup.hparams.held_out is None:
+        count = len(held_out.episode_ends)
+        log.warning(
+            "there is no environment to evaluate in: %d of %d episodes are held out for that; held_out sets the share",
+            count,
+            count + len(learned.episode_ends),
+        )
 
 
 def _is_replayable(config: TrainConfig, factory: EnvFactory | None) -> bool:
