@@ -613,7 +613,7 @@ def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_nan_is_named_with_env_episode_and_step(fault: str, found: str, backend: str, tmp_path: Path) -> None:
     # Each env makes its 10 steps per episode: step 4 of episode 2 is the run's step 2 * 24.
     env_kwargs = {"fault": fault, "step": 4, "episode": 2}
-    with pytest.raises(EnvError, match=rf"env 0 gave {found}.* at step 4 of episode 2 \(seed \d+\)"):
+    with pytest.raises(EnvError, match=rf"env 0 returned {found}.* at step 4 of episode 2 \(seed \d+\)"):
         start(
             tmp_path,
             env_id="rl_training/Misbehaving-v0",
@@ -627,7 +627,9 @@ def test_nan_is_named_with_env_episode_and_step(fault: str, found: str, backend:
 
 def test_nan_at_a_reset_is_named(tmp_path: Path) -> None:
     env_kwargs = {"fault": "nan_obs", "step": 0, "episode": 3}
-    with pytest.raises(EnvError, match=r"env 0 gave the observation \[nan.* at the reset of episode 3 \(seed \d+\)"):
+    with pytest.raises(
+        EnvError, match=r"env 0 returned the observation \[nan.* at the reset of episode 3 \(seed \d+\)"
+    ):
         start(tmp_path, env_id="rl_training/Misbehaving-v0", env_kwargs=env_kwargs)
     assert newest(tmp_path / "run").name == "step_000000029"
 

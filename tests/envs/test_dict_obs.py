@@ -223,6 +223,8 @@ WRONG = [
     ({**MIXED_OBS, "vector": np.zeros(1)}, "whose part 'vector' has shape (1,), but its space Box(-1.0, 1.0, (3,), "),
     ({**MIXED_OBS, "vector": np.zeros(3, int)}, "whose part 'vector' has dtype int64, but its space Box(-1.0, "),
     ({**MIXED_OBS, "image": np.zeros((4, 4, 1))}, "whose part 'image' has dtype float64, but its space Box(0, 255, "),
+    ({**MIXED_OBS, "image": np.full((4, 4, 1), 300)}, "whose part 'image' has the value 300, but uint8 holds 0 to 255"),
+    ({**MIXED_OBS, "vector": np.array([0, 1e300, 0])}, "whose part 'vector' has the value 1e+300, which is too large"),
     (
         {**MIXED_OBS, "inner": {"choice": 2.0}},
         "whose part 'inner.choice' has dtype float64, but its space Discrete(5, ",
@@ -236,6 +238,7 @@ WRONG = [
 
 @pytest.mark.parametrize("at", [0, 2])
 @pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[message[:40] for _, message in WRONG])
+@pytest.mark.filterwarnings("ignore:overflow")  # of the cast, after which the value is named
 def test_an_observation_that_the_space_does_not_declare_is_refused_by_the_name_of_its_part(
     wrong: Any, message: str, at: int
 ) -> None:

@@ -174,6 +174,7 @@ def test_an_exception_in_reset_counts_the_episodes_itself() -> None:
         ("shape", 0, r"shape \(1,\), but its observation space Box\(.*\) declares shape \(3,\) at the reset"),
         ("shape", 2, r"shape \(1,\), but its observation space Box\(.*\) declares shape \(3,\) at step 2"),
         ("dtype", 0, r"dtype int64, but its observation space Box\(.*\) declares float32 at the reset"),
+        ("dtype", 2, r"dtype int64, but its observation space Box\(.*\) declares float32 at step 2"),
     ],
 )
 def test_observations_that_the_space_does_not_declare_are_refused(fault: Any, step: int, message: str) -> None:
@@ -182,6 +183,126 @@ def test_observations_that_the_space_does_not_declare_are_refused(fault: Any, st
         envs.reset([0], [0])
         for _ in range(2):
             envs.step(np.zeros(1, np.int64))
+
+
+class Returning(gym.Env[Any, Any]):
+    """Returns `obs` at the reset and at the first step, with these other values; what follows is `then`."""
+
+    def __init__(self, space: gym.Space[Any], obs: Any, *step: Any, then: Any = None) -> None:
+        self.observation_space, self.action_space = space, Discrete(2)
+        self._obs, self._then, self._step, self._num_steps = obs, then, step or (1.0, False, False), 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self._obs, {}
+
+    def step(self, action: Any) -> Any:
+        self._num_steps += 1
+        return (self._obs if self._num_steps == 1 or self._then is None else self._then), *self._step, {}
+
+
+FLOATS = Box(-1.0, 1.0, (2,), np.float32)
+BYTES = Box(0, 255, (2,), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "good", "bad", "message"),
+    [
+        (
+            BYTES,
+            [1, 2],
+            [1, 300],
+            r"an observation with the value 300, but uint8 holds 0 to 255 \(its observation spac",
+        ),
+        (BYTES, [1, 2], np.array([-1, 0], np.int8), "an observation with the value -1, but uint8 holds 0 to 255"),
+        # Images of integers are stored as uint8, whatever their own dtype.
+        (
+            Box(0, 255, (3, 3, 1), np.int64),
+            np.zeros((3, 3, 1), np.int64),
+            np.full((3, 3, 1), 256),
+            "an observation with the value 256, but uint8 holds 0 to 255",
+        ),
+        (Discrete(3), 2, 3, r"the observation 3, which is none of its observation space Discrete\(3\),"),
+        (Discrete(3, start=5), np.int64(5), np.array(4), "the observation 4, which is none of its observation space"),
+        (Discrete(3), 2, 1.0, "an observation of dtype float64"),
+        (FLOATS, [0.0, 2.0], [1e300, 0.0], r"an observation with the value 1e\+300, which is too large for float32"),
+        (
+            Box(-1.0, 1.0, (2,), np.float64),
+            [0.0, 1.0],
+            np.array([0.0, -1e39]),
+            r".* with the value -1e\+39, which is too large for float32",
+        ),
+        (FLOATS, [0.0, 1.0], ["0", "1"], "an observation of dtype <U1"),
+        (FLOATS, [0.0, 1.0], [None, 1.0], "an observation of dtype object"),
+        (FLOATS, [0.0, 1.0], [np.inf, 1.0], r"the observation \[inf  1.\] with values that are not finite"),
+    ],
+)
+@pytest.mark.parametrize("at", ["the reset", "step 2"])
+@pytest.mark.filterwarnings("ignore:overflow")  # of the quick check; the exact one follows
+def test_observations_that_cannot_be_stored_as_they_are_are_refused(
+    space: gym.Space[Any], good: Any, bad: Any, message: str, at: str
+) -> None:
+    envs = SyncEnvs(lambda: Returning(space, bad) if at == "the reset" else Returning(space, good, then=bad))
+    with pytest.raises(EnvError, match=rf"^env 0 returned {message}.* at {at} of episode 7 \(seed 0\)"):  # noqa: PT012
+        envs.reset([0], [0], [7])
+        for _ in range(2):
+            envs.step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "stored"),
+    [
+        (FLOATS, np.array([0.5, 0.25]), [0.5, 0.25]),  # float64
+        (FLOATS, [1.0001, -3e38], [np.float32(1.0001), np.float32(-3e38)]),  # outside of the declared bounds
+        (BYTES, np.array([0, 255]), [0, 255]),  # int64
+        (Box(0, 10, (2,), np.uint8), np.array([11, 0], np.uint8), [11, 0]),
+        (Discrete(3), np.array(2, np.int8), 2),
+        (MultiBinary(2), np.array([1, 0], np.int64), [1, 0]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_observations_that_lose_nothing_are_accepted(space: gym.Space[Any], obs: Any, stored: Any) -> None:
+    envs = SyncEnvs(lambda: Returning(space, obs))
+    first, _ = envs.reset([0], [0])
+    result = envs.step(np.zeros(1, np.int64))
+    assert first[0].tolist() == result.obs[0].tolist() == stored
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (("1.0", False, False), "the reward '1.0', which is not a number,"),
+        ((None, False, False), "the reward None, which is not a number,"),
+        ((np.ones(2), False, False), r"the reward array\(\[1., 1.\]\), which is not a number,"),
+        ((1e300, False, False), r"the reward 1e\+300, which is too large for float32,"),
+        ((-np.inf, False, False), "the reward -inf, which is not finite,"),
+        ((1.0, None, False), "None as terminated, which must be true or false,"),
+        ((1.0, "False", False), "'False' as terminated, which must be true or false,"),
+        ((1.0, False, np.nan), "nan as truncated, which must be true or false,"),
+        ((1.0, False, np.array([True, False])), r"array\(\[ True, False\]\) as truncated, which must be"),
+    ],
+)
+def test_rewards_and_flags_of_another_kind_are_refused(step: tuple[Any, ...], message: str) -> None:
+    envs = SyncEnvs(lambda: Returning(FLOATS, [0.0, 1.0], *step))
+    envs.reset([0], [4])
+    with pytest.raises(EnvError, match=rf"^env 0 returned {message}.* at step 1 of episode 0 \(seed 4\)"):
+        envs.step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("step", "values"),
+    [
+        ((2, 0, 1), (2.0, False, True)),
+        ((np.float32(0.5), np.bool_(True), np.int64(0)), (0.5, True, False)),
+        ((np.array(0.5), np.array(False), np.array([True])), (0.5, False, True)),
+        ((True, False, 1.0), (1.0, False, True)),
+    ],
+)
+def test_numbers_of_any_type_are_rewards_and_flags(step: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    envs = SyncEnvs(lambda: Returning(FLOATS, [0.0, 1.0], *step))
+    envs.reset([0], [0])
+    result = envs.step(np.zeros(1, np.int64))
+    assert (result.rewards[0], result.terminated[0], result.truncated[0]) == values
+    assert result.ended == [0]
 
 
 def test_a_factory_of_something_else_is_refused() -> None:

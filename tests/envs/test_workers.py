@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -170,6 +171,24 @@ def test_a_crash_is_found_at_once_and_named(tmp_path: Path, fault: Any, message:
     written = (tmp_path / "crash" / "env_1.txt").read_text()
     assert "at step 2 of episode 7 (seed 13)" in written
     assert report in written
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("dtype", "an observation of dtype int64, but"),
+        ("nan_obs", "the observation [nan nan nan]"),
+        ("nan_reward", "the reward nan,"),
+    ],
+)
+def test_a_step_is_held_to_the_space_as_in_this_process(fault: Any, message: str) -> None:
+    with AsyncEnvs(lambda: Misbehaving(fault, step=2)) as envs:
+        envs.reset([0], [9])
+        envs.step(zeros(1))
+        with pytest.raises(
+            EnvError, match=rf"^env 0 returned {re.escape(message)}.* at step 2 of episode 0 \(seed 9\)"
+        ):
+            envs.step(zeros(1))
 
 
 def test_the_workers_traceback_is_the_cause_of_the_error() -> None:

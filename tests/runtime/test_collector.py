@@ -13,7 +13,7 @@ from rl_training.core.seeding import Streams
 from rl_training.core.types import ActResult, Carry
 from rl_training.envs.factory import make_env_factory, make_envs
 from rl_training.envs.vector import SyncEnvs
-from rl_training.errors import EnvError, SpaceError
+from rl_training.errors import EnvError, SpaceError, TrainingError
 from rl_training.runtime.collector import Collector
 from stand_ins import ActsOnly
 
@@ -219,9 +219,9 @@ def test_float64_observations_are_given_as_float32() -> None:
 @pytest.mark.parametrize(
     ("fault", "step", "message"),
     [
-        ("nan_obs", 3, r"env 0 gave the observation \[nan nan nan\] at step 3 of episode 1 \(seed {seed}\)"),
-        ("nan_reward", 3, r"env 0 gave the reward nan at step 3 of episode 1 \(seed {seed}\)"),
-        ("nan_obs", 0, r"env 0 gave the observation \[nan nan nan\] at the reset of episode 1 \(seed {seed}\)"),
+        ("nan_obs", 3, r"the observation \[nan nan nan\] with values that are not finite at step 3"),
+        ("nan_reward", 3, r"the reward nan, which is not finite, at step 3"),
+        ("nan_obs", 0, r"the observation \[nan nan nan\] with values that are not finite at the reset"),
     ],
 )
 def test_what_is_not_finite_is_named_with_env_episode_and_step(fault: str, step: int, message: str) -> None:
@@ -230,7 +230,7 @@ def test_what_is_not_finite_is_named_with_env_episode_and_step(fault: str, step:
     collector = Collector(make_envs(make_env_factory("rl_training/Misbehaving-v0", kwargs), 2), streams)
     collector.start()
     policy = Cycling()
-    expected = message.format(seed=streams.episode_seed(0, 1)) + "; observations and rewards must be finite"
+    expected = rf"^env 0 returned {message} of episode 1 \(seed {streams.episode_seed(0, 1)}\)"
     before = 5 + max(0, step - 1)  # env 0 ends its first episode at its fifth step, and is reset there
     for k in range(before - (step == 0)):
         collector.step(policy, step=2 * k)
@@ -244,11 +244,17 @@ class Large(Scripted):
         return np.full_like(obs, 3e38), 1.0, terminated, truncated, info
 
 
-@pytest.mark.filterwarnings("ignore:overflow")  # of the quick look, which the exact one then clears
+@pytest.mark.filterwarnings("ignore:overflow")  # of the quick check; the exact one follows
 def test_large_numbers_whose_sum_overflows_are_finite() -> None:
     collector = Collector(make_envs(lambda: Large([9])), Streams(0))
     collector.start()
     assert collector.step(Cycling(), step=0)["next_obs"].tolist() == [[np.float32(3e38)] * 2]
+
+
+@pytest.mark.parametrize(("action", "kind"), [([0.0, np.nan], "a NaN"), ([np.inf, 0.0], "an infinite")])
+def test_an_action_that_is_not_finite_is_blamed_on_the_policy(action: list[float], kind: str) -> None:
+    with pytest.raises(TrainingError, match=rf"the policy produced {kind} action for env 0 at env step 0: .*diverged"):
+        collect([[9]], 1, action_space=Box(-1.0, 1.0, (2,), np.float32), policy=Constant(action))
 
 
 def test_a_restored_collector_goes_on_in_the_same_episodes() -> None:

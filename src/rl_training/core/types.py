@@ -7,6 +7,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 from torch import Tensor
 
+from rl_training.errors import TrainingError
+
 Batch = dict[str, Tensor]
 Metrics = dict[str, Tensor]
 State = dict[str, Tensor]
@@ -92,11 +94,24 @@ def act_on(
     explore: bool = False,
     action_mask: np.ndarray | None = None,
 ) -> ActResult:
-    """Call `act` of any algorithm, with the carry that it returned at the previous step, if any."""
+    """Call `act` of any algorithm, with the carry that it returned at the previous step, if any.
+
+    Raises `TrainingError` for an action that is not finite: an environment would be blamed for what it does with it.
+    """
     if carry is None:
-        return algorithm.act(obs, step=step, explore=explore, action_mask=action_mask)
-    recurrent = cast(Recurrent, algorithm)
-    return recurrent.act(obs, step=step, explore=explore, action_mask=action_mask, carry=carry)
+        chosen = algorithm.act(obs, step=step, explore=explore, action_mask=action_mask)
+    else:
+        recurrent = cast(Recurrent, algorithm)
+        chosen = recurrent.act(obs, step=step, explore=explore, action_mask=action_mask, carry=carry)
+    actions = chosen.actions
+    if actions.dtype.kind == "f" and not np.isfinite(actions).all():
+        row = int(np.isfinite(actions).reshape(len(actions), -1).all(1).argmin())
+        kind = "a NaN action" if np.isnan(actions[row]).any() else "an infinite action"
+        raise TrainingError(
+            f"the policy produced {kind} for env {row} at env step {step}: {actions[row]}; training has diverged; "
+            "a smaller learning_rate or max_grad_norm usually helps"
+        )
+    return chosen
 
 
 def reset_carry(carry: Carry | None, rows: Sequence[int]) -> Carry | None:

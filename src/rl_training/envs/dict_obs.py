@@ -5,7 +5,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from rl_training.core.packed_space import Leaf, PackedSpace
 from rl_training.core.spaces import mask_size, pack_space
+from rl_training.envs.array_space import misfit, same_kind
 from rl_training.errors import EnvError, SpaceError
 
 __all__ = ["MASK_KEY", "PackedDictObs", "PackedSpace", "Packer", "sample_action"]
@@ -115,8 +116,10 @@ class Packer:
         # Filling and copying one row, whose views are built once, is cheaper than new views for each row.
         self._row: np.ndarray = np.zeros(space.shape, np.uint8)
         views = space.views(self._row)
+        # Per leaf, the dtype whose arrays need no check of each value.
+        safe_dtypes = [np.dtype(leaf.space.dtype) if leaf.dtype.kind == "f" else leaf.dtype for leaf in space.leaves]
         self._targets = [
-            (leaf, leaf.shape, np.dtype(leaf.space.dtype), view) for leaf, view in zip(space.leaves, views, strict=True)
+            (leaf, leaf.shape, dtype, view) for leaf, dtype, view in zip(space.leaves, safe_dtypes, views, strict=True)
         ]
         # All float32 parts are contiguous; float16 is rare, and slow to multiply.
         ends = [(leaf.start, leaf.start + leaf.num_bytes) for leaf in space.leaves if leaf.dtype == np.float32]
@@ -135,7 +138,7 @@ class Packer:
             raise EnvError(f"returned an observation {problem}") from None
         return self.pack_values(values)
 
-    def pack_values(self, values: Iterable[Any]) -> np.ndarray:
+    def pack_values(self, values: Sequence[Any]) -> np.ndarray:
         """Return the row of one observation from the values of its leaves, in the order of the space."""
         for value, (leaf, shape, dtype, view) in zip(values, self._targets, strict=True):
             # Single numbers are always checked: it is cheap, and they may be choices that do not exist.
@@ -144,13 +147,14 @@ class Packer:
             view[...] = value
         # The sum of squares is finite if all values are, except for an overflow, which the exact check sorts out.
         if not math.isfinite(self._floats.dot(self._floats)) or self._halves:
-            self._check_finite()
+            self._check_finite(values)
         row: np.ndarray = self._row.copy()
         return row
 
-    def _check_finite(self) -> None:
-        for leaf, _, _, view in self._targets:
+    def _check_finite(self, values: Sequence[Any]) -> None:
+        for value, (leaf, _, _, view) in zip(values, self._targets, strict=True):
             if view.dtype.kind == "f" and not np.isfinite(view).all():
+                _checked(value, leaf)  # names a finite value that its stored dtype cannot hold
                 raise EnvError(f"returned an observation whose part {leaf.name!r} is not finite: {view}")
 
 
@@ -160,8 +164,10 @@ def _checked(value: Any, leaf: Leaf) -> Any:
     what = f"returned an observation whose part {leaf.name!r} has"
     if found.shape != leaf.shape:
         raise EnvError(f"{what} shape {found.shape}, but its space {leaf.space} declares shape {leaf.shape}")
-    if found.dtype.kind != declared.kind and not {found.dtype.kind, declared.kind} <= {"i", "u"}:
+    if not same_kind(found.dtype, declared):
         raise EnvError(f"{what} dtype {found.dtype}, but its space {leaf.space} declares {declared}")
+    if problem := misfit(found, leaf.dtype):
+        raise EnvError(f"{what} {problem} (its space is {leaf.space})")
     if isinstance(leaf.space, spaces.Discrete) and not leaf.space.contains(found):
         raise EnvError(f"{what} the value {found}, which is none of {leaf.space}")
     return found

@@ -21,9 +21,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from rl_training.envs.array_space import ArraySpace
 from rl_training.envs.atari import AtariSettings
 from rl_training.envs.episode_tracker import EpisodeTracker
-from rl_training.envs.slot import ArraySpace, Env, EnvState, ReplayDivergedError, check_env
+from rl_training.envs.slot import Env, EnvState, ReplayDivergedError, check_env
 from rl_training.envs.vector import StepResult
 from rl_training.errors import ConfigError, EnvError
 
@@ -204,11 +205,13 @@ class EnvPoolEnvs:
         except BaseException:
             self.close()  # an unread reply would be read as the next one
             raise
+        obs = self._cast_obs(self._pick(state)[0])
+        self._episodes.check_finite(self._observations, obs, indices)
         for index in indices:
             self._episodes.started(index)
         if self._lives_place is not None:
             self._lives[list(indices)] = state[self._lives_place]
-        return self._cast_obs(self._pick(state)[0]), [{} for _ in indices]
+        return obs, [{} for _ in indices]
 
     def step(self, actions: np.ndarray) -> StepResult:
         episodes = self._episodes
@@ -224,6 +227,11 @@ class EnvPoolEnvs:
             self.close()
             raise
         obs, rewards, terminated, elapsed = self._pick(state)
+        obs = self._cast_obs(obs)
+        episodes.check_finite(self._observations, obs)
+        if not np.isfinite(rewards).all():
+            bad = int(np.isfinite(rewards).argmin())
+            raise episodes.error(bad, f"returned the reward {rewards[bad]}, which is not finite,")
         truncated = elapsed >= self._limit
         ended: list[int] = (terminated | truncated).nonzero()[0].tolist()
         episodes.num_steps += 1
@@ -233,7 +241,7 @@ class EnvPoolEnvs:
             lives_before, self._lives = self._lives, state[self._lives_place]
             for index in ((self._lives > 0) & (self._lives < lives_before)).nonzero()[0]:
                 infos[index]["life_lost"] = True
-        return StepResult(self._cast_obs(obs), rewards.astype(np.float64), terminated, truncated, infos, ended)
+        return StepResult(obs, rewards.astype(np.float64), terminated, truncated, infos, ended)
 
     def replay(self, index: int, seed: int, actions: np.ndarray, episode: int | None = None) -> np.ndarray:
         self._episodes.check_open()

@@ -2,10 +2,12 @@
 
 import signal
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from rl_training.envs.array_space import ArraySpace
 from rl_training.envs.slot import NUM_STEPS_KEY, EnvState, ReplayDivergedError
 from rl_training.errors import EnvError
 
@@ -62,6 +64,12 @@ class EpisodeTracker:
             return "before its first episode"
         place = self._places[index] or f"step {self.num_steps - self._starts[index] + 1}"
         return f"at {place} of episode {self._numbers[index]} (seed {self._seeds[index]})"
+
+    def check_finite(self, space: ArraySpace, rows: np.ndarray, indices: Sequence[int] | None = None) -> None:
+        """Raise for observations that are not finite, one row per env, or per env of `indices`."""
+        row = space.first_not_finite(rows)
+        if row is not None:
+            raise self.error(row if indices is None else indices[row], space.not_finite(rows[row]))
 
     def error(self, index: int, what: str, traceback_text: str = "", kind: type[EnvError] = EnvError) -> EnvError:
         """Build the error that says what env `index` did and where; write the traceback to the crash folder."""

@@ -183,7 +183,7 @@ def _try_env(env_id: str, env: Env) -> None:
         if not isinstance(result, tuple) or len(result) != 5:
             size = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
             raise EnvError(f"must return 5 values from step (gymnasium's API), but returned {size}")
-        slot.observations.check(result[0])
+        slot.checked_step(*result)
     except SpaceError as cause:
         raise SpaceError(f"env_id {env_id!r}: {cause}") from None
     except Exception as cause:

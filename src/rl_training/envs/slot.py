@@ -1,7 +1,6 @@
 """One environment of a group: its spaces as arrays, the checks on what it returns, its replay and its own state."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -9,6 +8,7 @@ import numpy as np
 from gymnasium.wrappers import FrameStackObservation, OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rl_training.core.frame_space import FrameStackSpace
+from rl_training.envs.array_space import FLOAT32_MAX, ArraySpace, checked_flag, checked_reward
 from rl_training.envs.dict_obs import PackedDictObs
 from rl_training.errors import EnvError, SpaceError
 
@@ -25,45 +25,6 @@ STATELESS_WRAPPERS = (TimeLimit, OrderEnforcing, PassiveEnvChecker, PackedDictOb
 
 class ReplayDivergedError(EnvError):
     """A replayed episode ended before its last action: the environment is not repeatable."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArraySpace:
-    """The array that one element of a gymnasium space is stored in."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    text: str  # the space as it prints, for messages
-
-    @classmethod
-    def of(cls, space: gym.Space[Any], role: str) -> "ArraySpace":
-        shape, dtype = space.shape, space.dtype
-        if shape is None or dtype is None or np.dtype(dtype).kind not in "biuf":
-            raise SpaceError(f"the {role} space must be one array of numbers, but it is {space}")
-        return cls(shape=tuple(shape), dtype=np.dtype(dtype), text=str(space))
-
-    def check(self, obs: object) -> None:
-        """Raise for an observation that the space does not declare: another shape, or floats for integers."""
-        found = np.asarray(obs)
-        if found.shape != self.shape:
-            raise EnvError(self.wrong_shape(found.shape))
-        if found.dtype.kind != self.dtype.kind and not {found.dtype.kind, self.dtype.kind} <= {"i", "u"}:
-            raise EnvError(
-                f"returned an observation of dtype {found.dtype}, but its observation space {self.text} "
-                f"declares {self.dtype}"
-            )
-
-    def wrong_shape(self, found: tuple[int, ...]) -> str:
-        return (
-            f"returned an observation of shape {found}, but its observation space {self.text} declares "
-            f"shape {self.shape}"
-        )
-
-    def cast_actions(self, actions: np.ndarray, count: int) -> np.ndarray:
-        """Copy `actions`, (count, *shape), to the dtype of the space; a copy, because an env may keep its row."""
-        if actions.shape != (count, *self.shape):
-            raise ValueError(f"actions must have shape {(count, *self.shape)}, got {actions.shape}")
-        return actions.astype(self.dtype, casting="same_kind")
 
 
 def check_env(env: object) -> Env:
@@ -107,6 +68,7 @@ class EnvSlot:
         self._unpacked = env.env if isinstance(env, PackedDictObs) else env  # as the factory returned it
         self.observations = ArraySpace.of(env.observation_space, "observation")
         self.actions = ArraySpace.of(env.action_space, "action")
+        self._obs_shape, self._safe_dtype = self.observations.shape, self.observations.safe_dtype
 
     def check_spaces(self, observations: ArraySpace, actions: ArraySpace) -> None:
         """Raise for an env whose spaces are not those of the group."""
@@ -118,8 +80,31 @@ class EnvSlot:
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed)
-        self.observations.check(obs)
+        obs = self.observations.checked(obs)
+        if self.observations.first_not_finite(np.asarray(obs)[None]) is not None:
+            raise EnvError(self.observations.not_finite(obs))
         return obs, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step the env and check what it returned."""
+        return self.checked_step(*self.env.step(action))
+
+    def checked_step(
+        self, obs: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
+    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Return the values of a step; raise for those that the space does not declare or that cannot be stored.
+
+        Whether a float observation is finite is left to the caller, who checks all envs of a group together.
+        """
+        if type(obs) is not np.ndarray or obs.dtype is not self._safe_dtype or obs.shape != self._obs_shape:
+            obs = self.observations.checked(obs)
+        if not isinstance(reward, float) or not -FLOAT32_MAX <= reward <= FLOAT32_MAX:
+            reward = checked_reward(reward)
+        if type(terminated) is not bool:
+            terminated = checked_flag("terminated", terminated)
+        if type(truncated) is not bool:
+            truncated = checked_flag("truncated", truncated)
+        return obs, reward, terminated, truncated, info
 
     def replay(
         self, seed: int, actions: np.ndarray, report_progress: Callable[[], None] | None = None
@@ -130,13 +115,12 @@ class EnvSlot:
         if len(actions) > 0:  # without actions there is no row to check the shape of
             actions = self.actions.cast_actions(actions, len(actions))
         for number, action in enumerate(actions, start=1):
-            obs, _, terminated, truncated, _ = self.env.step(action)
-            ended = bool(terminated or truncated)
+            obs, _, terminated, truncated, _ = self.step(action)
+            ended = terminated or truncated
             if ended and number < len(actions):
                 raise ReplayDivergedError(f"ended its episode at step {number} of {len(actions)} replayed steps")
             if report_progress is not None:
                 report_progress()
-        self.observations.check(obs)
         return np.array(obs, dtype=self.observations.dtype), ended
 
     def get_state(self) -> EnvState | None:
@@ -165,8 +149,7 @@ class EnvSlot:
             return None
         if isinstance(self.env, PackedDictObs):
             obs = self.env.pack(obs)
-        self.observations.check(obs)
-        return np.array(obs, dtype=self.observations.dtype)
+        return np.array(self.observations.checked(obs), dtype=self.observations.dtype)
 
     def _state_holder(self) -> Any:
         """Return the outermost env if it offers its state, else the innermost, else None.

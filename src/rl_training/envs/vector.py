@@ -16,7 +16,7 @@ import numpy as np
 
 from rl_training.envs.episode_tracker import EpisodeTracker
 from rl_training.envs.slot import NUM_STEPS_KEY, Env, EnvSlot, EnvState, check_env
-from rl_training.errors import EnvError, SpaceError
+from rl_training.errors import SpaceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class SyncEnvs:
         episodes = self._episodes
         if episodes.must_reset:
             episodes.raise_reset_needed()
-        num_envs, obs_shape = self.num_envs, self._obs_shape
+        num_envs = self.num_envs
         actions = self._actions.cast_actions(actions, num_envs)
         observations = np.empty(self._batch_shape, self._obs_dtype)
         rewards = np.empty(num_envs)
@@ -126,12 +126,7 @@ class SyncEnvs:
         try:
             for index, slot in enumerate(self._slots):
                 # A row of a Discrete action is a numpy integer: CartPole's `contains` is faster with it than with int.
-                obs, reward, terminated, truncated, info = slot.env.step(actions[index])
-                # Without this check a (1,) observation would be broadcast silently.
-                if (obs.shape if type(obs) is np.ndarray else np.shape(obs)) != obs_shape:
-                    raise EnvError(self._observations.wrong_shape(np.shape(obs)))
-                observations[index] = obs
-                rewards[index] = reward
+                observations[index], rewards[index], terminated, truncated, info = slot.step(actions[index])
                 terminations[index] = terminated
                 truncations[index] = truncated
                 if terminated or truncated:
@@ -139,6 +134,7 @@ class SyncEnvs:
                 infos.append(info)
         except Exception as cause:
             raise episodes.error_from(index, cause) from cause
+        episodes.check_finite(self._observations, observations)
         episodes.num_steps += 1
         episodes.must_reset.update(ended)
         return StepResult(observations, rewards, terminations, truncations, infos, ended)

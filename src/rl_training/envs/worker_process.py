@@ -16,9 +16,9 @@ from typing import IO, Any
 import numpy as np
 
 from rl_training.core.stop_signals import STOP_SIGNALS
+from rl_training.envs.array_space import ArraySpace
 from rl_training.envs.episode_tracker import describe, format_traceback
-from rl_training.envs.slot import ArraySpace, Env, EnvSlot, ReplayDivergedError, check_env
-from rl_training.errors import EnvError
+from rl_training.envs.slot import Env, EnvSlot, ReplayDivergedError, check_env
 
 STEP = b"step"  # the one command that is not pickled: its values are in shared memory
 PARENT_CHECK_SECONDS = 0.5  # how often a worker checks that its parent is alive
@@ -151,19 +151,14 @@ def _serve(index: int, slot: EnvSlot, connection: Connection, shared: SharedArra
 
 
 def _make_step(index: int, slot: EnvSlot, shared: SharedArrays) -> Callable[[], dict[str, Any]]:
-    env, space = slot.env, slot.observations
     obs_rows, action_rows = shared.view("obs"), shared.view("actions")
     rewards, terminations, truncations = (shared.view(name) for name in ("rewards", "terminated", "truncated"))
 
     def step() -> dict[str, Any]:
         # A copy: the env may keep its action, and the next step overwrites the row.
-        obs, reward, terminated, truncated, info = env.step(action_rows[index].copy())
-        if np.shape(obs) != space.shape:
-            raise EnvError(space.wrong_shape(np.shape(obs)))
-        obs_rows[index] = obs
-        rewards[index] = reward
-        terminations[index] = terminated
-        truncations[index] = truncated
+        obs_rows[index], rewards[index], terminations[index], truncations[index], info = slot.step(
+            action_rows[index].copy()
+        )
         return info
 
     return step

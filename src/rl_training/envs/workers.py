@@ -27,8 +27,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from rl_training.envs.array_space import ArraySpace
 from rl_training.envs.episode_tracker import EpisodeTracker, describe_exit
-from rl_training.envs.slot import NUM_STEPS_KEY, ArraySpace, Env, EnvState, ReplayDivergedError, check_env
+from rl_training.envs.slot import NUM_STEPS_KEY, Env, EnvState, ReplayDivergedError, check_env
 from rl_training.envs.vector import StepResult
 from rl_training.envs.worker_process import NO_INFO, STEP, Reply, SharedArrays, run_worker
 from rl_training.errors import EnvError, SpaceError
@@ -92,7 +93,7 @@ class AsyncEnvs:
             raise self._episodes.error_from(0, cause) from cause
         self.observation_space, self.action_space = env.observation_space, env.action_space
         env.close()
-        observations = ArraySpace.of(self.observation_space, "observation")
+        self._observations = observations = ArraySpace.of(self.observation_space, "observation")
         self._actions = ArraySpace.of(self.action_space, "action")
         shared = SharedArrays(num_envs, observations, self._actions)
         serve = functools.partial(run_worker, factory=factory, shared=shared, spaces=(observations, self._actions))
@@ -133,6 +134,7 @@ class AsyncEnvs:
             episodes.raise_reset_needed()
         self._shared_actions[:] = self._actions.cast_actions(actions, self.num_envs)
         infos = self._exchange(self._step_messages)
+        episodes.check_finite(self._observations, self._obs)
         terminated, truncated = self._terminated.copy(), self._truncated.copy()
         ended = np.flatnonzero(terminated | truncated).tolist()
         episodes.must_reset.update(ended)

@@ -4,7 +4,6 @@ It manages episodes: seeds, resets, returns, and the recipe from which a resumed
 """
 
 import contextlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -70,7 +69,6 @@ class Collector:
         self._mask_reader = MaskReader(envs.action_space) if action_masks else None
         self._masks: np.ndarray | None = None  # of the current observations, (envs, choices)
         self._dtype = observation_field(envs.observation_space).dtype
-        self._check_obs = np.issubdtype(self._dtype, np.floating)
         self._open = [_OpenEpisode(-1, 0) for _ in range(envs.num_envs)]
         self._obs: np.ndarray = np.empty(0)
         self._carry: Carry | None = None  # the state of a recurrent algorithm in the open episodes
@@ -93,7 +91,6 @@ class Collector:
         actions, carry = self._pending.actions, self._pending.carry
         env_actions = self._to_env(actions)
         result = self.envs.step(env_actions)
-        self._check_finite(result.obs, result.rewards)
         ended = result.ended
         next_masks = self._read_masks(result.infos, range(self.envs.num_envs), ended)
         obs_after, masks_after = result.obs, next_masks
@@ -193,9 +190,6 @@ class Collector:
         seeds = [self._streams.episode_seed(index, number) for index, number in zip(indices, numbers, strict=True)]
         obs, infos = self.envs.reset(indices, seeds, numbers)
         started = [_OpenEpisode(number, seed) for number, seed in zip(numbers, seeds, strict=True)]
-        if self._check_obs and not np.isfinite(obs).all():
-            row = int(np.flatnonzero(~np.isfinite(obs).reshape(len(obs), -1).all(1))[0])
-            raise _not_finite(indices[row], f"the observation {obs[row]}", _reset_place(started[row]))
         return started, obs, self._read_masks(infos, indices, (), started)
 
     def _read_masks(
@@ -246,19 +240,6 @@ class Collector:
     def _stored(self, obs: np.ndarray) -> np.ndarray:
         return obs if obs.dtype == self._dtype else obs.astype(self._dtype)
 
-    def _check_finite(self, obs: np.ndarray, rewards: np.ndarray) -> None:
-        # The sum is finite if all entries are, except for an overflow, which the exact check below sorts out.
-        if math.isfinite(np.add.reduce(rewards)) and not (
-            self._check_obs and not math.isfinite(np.add.reduce(obs, axis=None))
-        ):
-            return
-        for index, reward in enumerate(rewards):
-            bad_obs = self._check_obs and not np.isfinite(obs[index]).all()
-            if bad_obs or not math.isfinite(reward):
-                episode = self._open[index]
-                what = f"the observation {obs[index]}" if bad_obs else f"the reward {reward}"
-                raise _not_finite(index, what, _step_place(episode))
-
 
 class NoCollector:
     """The collector of a run that takes no env steps: nothing to start, to save or to restore."""
@@ -292,7 +273,3 @@ def _step_place(episode: _OpenEpisode) -> str:
 
 def _reset_place(episode: _OpenEpisode) -> str:
     return f"the reset of episode {episode.number} (seed {episode.seed})"
-
-
-def _not_finite(index: int, what: str, where: str) -> EnvError:
-    return EnvError(f"env {index} gave {what} at {where}; observations and rewards must be finite")
