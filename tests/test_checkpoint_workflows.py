@@ -144,7 +144,7 @@ def test_lengthened_run_stays_lengthened_after_a_death(unbroken: Path, tmp_path:
 
 
 def test_finished_run_is_not_trained_again(unbroken: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is finished: 60 of 60 steps; give a larger --total-timesteps"):
+    with pytest.raises(ConfigError, match=r"is finished: 60 of 60 steps; a larger total_timesteps continues it"):
         resume(unbroken, QUIET)
 
 

@@ -468,7 +468,7 @@ def test_prediction_does_not_read_the_memory(run: Path) -> None:
 
 
 def test_resuming_a_finished_run_says_what_to_give(run: Path) -> None:
-    assert "is finished: 60 of 60 steps; give a larger --total-timesteps" in fails("resume", run)
+    assert "is finished: 60 of 60 steps; a larger total_timesteps continues it" in fails("resume", run)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import builtins
 import inspect
 import io
+import re
 import typing
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import FrameStackObservation, TimeLimit
 from torch import Tensor, nn
 
 import rl_training.api.algorithms as api
 from builders import make_config
-from rl_training import DQN, Callback, TrainConfig, load_config
+from rl_training import DQN, IQL, PPO, SAC, Callback, TrainConfig, load_config
 from rl_training.envs.tiny import Chain
 from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.registry import registry
 from rl_training.experiment.run_dir import read_run_config
 from rl_training.runtime.run import Run
 
@@ -106,7 +108,7 @@ def test_for_env_passes_every_setting_on() -> None:
 
 def test_env_id_names_what_a_function_makes() -> None:
     assert DQN.for_env(Chain, 40, env_id="mine").config.env_id == "mine"
-    with pytest.raises(TypeError, match="env_id names what a function makes, but env is an id already: 'CartPole-v1'"):
+    with pytest.raises(TypeError, match="env_id names what a function makes, but env is 'CartPole-v1' already"):
         DQN.for_env("CartPole-v1", 40, env_id="mine")
 
 
@@ -136,6 +138,95 @@ def test_env_kwargs_that_a_function_does_not_take_are_refused() -> None:
         DQN(make_config(Path("runs"), env_kwargs={"states": 3}), env_factory=Chain)
     with pytest.raises(ConfigError, match=r"<lambda> cannot be called with \{'states': 3\} \(got an unexpected"):
         DQN.for_env(lambda: Chain(), 40, env_kwargs={"states": 3})
+
+
+@pytest.mark.parametrize("env", ["rl_training/Chain-v0", "gymnasium:CartPole-v1", "CartPole"])
+def test_an_env_id_waits_for_the_number_of_steps(env: str) -> None:
+    agent = DQN(env)
+    assert agent.config.env_id == env
+    message = re.escape(f"learn() needs the number of steps, such as learn(50_000) or DQN.for_env({env!r}, 50_000)")
+    with pytest.raises(ConfigError, match=message):
+        agent.learn()
+
+
+def test_an_env_id_or_function_in_place_of_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    agent = DQN("rl_training/Chain-v0", show_progress=False)
+    assert agent.learn(20).step == 20
+    assert read_run_config(agent.learn(40).run_dir).total_timesteps == 40
+    assert DQN(Chain).config.env_id == "Chain"
+    assert IQL("Pendulum-v1", dataset="data.npz").config.total_timesteps == 0
+    with pytest.raises(TypeError, match="give the environment or env_factory, not both"):
+        DQN("CartPole-v1", env_factory=Chain)
+
+
+def test_an_instance_is_copied_by_its_id_and_arguments(tmp_path: Path) -> None:
+    env = gym.make("rl_training/Chain-v0", num_states=3)
+    agent = DQN.for_env(env, 40, **settings(tmp_path))
+    assert (agent.config.env_id, agent.config.env_kwargs) == ("rl_training/Chain-v0", {"num_states": 3})
+    agent.learn()
+    assert agent.predict(STATES[:3, :3]).shape == (3,)
+    assert DQN(gym.make("CartPole-v1", max_episode_steps=7)).config.env_kwargs == {"max_episode_steps": 7}
+    assert DQN(gym.make("CartPole-v1", max_episode_steps=-1)).config.env_kwargs == {"max_episode_steps": -1}
+
+
+class ChainMap(Chain):
+    def __init__(self, cells: tuple[int, ...]) -> None:
+        super().__init__(len(cells))
+
+
+gym.register("ChainMap-v0", f"{__name__}:ChainMap")
+
+
+@pytest.mark.parametrize(
+    ("env", "reason"),
+    [
+        (Chain(), "it was not made by gymnasium.make"),
+        (
+            FrameStackObservation(gym.make("rl_training/Chain-v0"), 2),
+            "gymnasium.make('rl_training/Chain-v0') gives TimeLimit of OrderEnforcing of Chain, not "
+            "FrameStackObservation of TimeLimit of OrderEnforcing of Chain",
+        ),
+        (
+            gym.make("ChainMap-v0", cells=(0, 0, 0)),
+            "config.yaml cannot hold the arguments it was made with, {'cells': (0, 0, 0)}",
+        ),
+    ],
+)
+def test_an_instance_that_cannot_be_copied_is_refused(env: gym.Env[Any, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"this environment cannot be copied: {reason}")) as refused:
+        DQN.for_env(env, 100)
+    name = type(env.unwrapped).__name__
+    call = f"DQN.for_env(lambda: {name}(...), 100)"
+    assert str(refused.value).endswith(f"give a function that makes it, such as {call}")
+    with pytest.raises(ConfigError, match="cannot be copied"):
+        DQN(env)
+
+
+def test_other_things_than_an_env_are_refused() -> None:
+    vector = gym.make_vec("CartPole-v1", num_envs=2)
+    with pytest.raises(
+        TypeError, match="env must be a Gymnasium id, one environment or a function that makes one, got CartPoleV"
+    ):
+        DQN.for_env(vector, 100)  # type: ignore[arg-type]
+    env = gym.make("CartPole-v1")
+    with pytest.raises(TypeError, match="env_kwargs are for an id or a function, but env is an environment"):
+        DQN.for_env(env, 100, env_kwargs={"max_episode_steps": 9})
+    with pytest.raises(TypeError, match="env_id names what a function makes, but env is 'CartPole-v1' already"):
+        DQN.for_env(env, 100, env_id="mine")
+
+
+def test_a_call_in_the_style_of_another_library_is_answered_with_the_one_that_works() -> None:
+    env: Any = gym.make("CartPole-v1")
+    message = "takes no policy name such as 'MlpPolicy': .* write PPO.for_env\\(env, total_timesteps=50_000\\).learn"
+    with pytest.raises(TypeError, match=message):
+        PPO("MlpPolicy", env)
+    with pytest.raises(TypeError, match=message):
+        PPO("MlpPolicy", env, verbose=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"does not take the setting 'seed'; .*50_000, seed=\.\.\.\) does"):
+        PPO("CartPole-v1", seed=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"does not take a second argument, got 5000; PPO\.for_env"):
+        PPO("CartPole-v1", 5_000)  # type: ignore[arg-type]
 
 
 def test_from_a_config_file(tmp_path: Path) -> None:
@@ -209,6 +300,33 @@ def test_predict_takes_one_observation_or_many(agent: DQN) -> None:
     assert singles == batch.tolist()
     assert agent.predict(STATES[0].tolist()) == singles[0]
     assert agent.predict(STATES.astype(np.float64)).tolist() == batch.tolist()
+
+
+def test_a_stochastic_policy_can_be_sampled(tmp_path: Path) -> None:
+    agent = PPO(make_config(tmp_path, algo="ppo", total_timesteps=20), show_progress=False)
+    agent.learn()
+    many = np.repeat(STATES[:1], 200, axis=0)
+    assert len(set(agent.predict(many).tolist())) == 1
+    assert set(agent.predict(many, deterministic=False).tolist()) == {0, 1}
+    assert agent.player(deterministic=False)(STATES[0]) in (0, 1)
+
+
+def test_sampled_actions_are_those_of_the_policy_not_of_the_warm_up(tmp_path: Path) -> None:
+    config = make_config(tmp_path, algo="sac", env_id="Pendulum-v1", total_timesteps=20, eval_episodes=1)
+    agent = SAC(config.updated(algo_kwargs={**config.algo_kwargs, "learning_starts": 20}), show_progress=False)
+    actor: Any = agent.learn().algorithm
+    actor.recipe.explore = lambda outputs, generator: np.full((len(outputs), 1), 0.25, np.float32)
+    assert agent.predict(np.zeros(3), deterministic=False) == pytest.approx(0.5)  # of [-2, 2]
+
+
+def test_a_policy_that_is_not_stochastic_cannot_be_sampled(agent: DQN) -> None:
+    with pytest.raises(ValueError, match="dqn has no stochastic policy to sample from: leave deterministic at True"):
+        agent.predict(STATES, deterministic=False)
+
+
+def test_every_stochastic_algorithm_is_known() -> None:
+    stochastic = {name for name, spec in registry().items() if spec.stochastic}
+    assert stochastic == {"ppo", "gail", "sac", "redq", "mbpo", "mopo", "dreamer", "iql", "iql_online", "bc"}
 
 
 class FromFive(gym.Env[Any, Any]):
@@ -289,6 +407,26 @@ def test_learning_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert len(list((tmp_path / "parted").iterdir())) == 1  # in the same run folder
 
 
+class FailAt(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, run: Run) -> None:
+        if run.step == self.step:
+            self.step = 0
+            raise RuntimeError("a mistake")
+
+
+def test_an_agent_continues_after_an_error(tmp_path: Path) -> None:
+    agent = DQN("rl_training/Chain-v0", callbacks=[FailAt(30)], show_progress=False)
+    agent.config = agent.config.model_copy(update={"output_dir": tmp_path})
+    with pytest.raises(RuntimeError, match="a mistake"):
+        agent.learn(60)
+    assert agent.predict(STATES).shape == (5,)
+    assert agent.learn().step == 60
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 class StopAt(Callback):
     def __init__(self, step: int) -> None:
         self.step = step
@@ -299,14 +437,15 @@ class StopAt(Callback):
 
 
 def test_a_finished_run_can_be_lengthened(agent: DQN) -> None:
-    with pytest.raises(ConfigError, match="is finished: 60 of 60 steps; give a larger --total-timesteps"):
+    finished = r"^the run is finished at 60 steps; learn\(total_timesteps=120\) continues it$"
+    with pytest.raises(ConfigError, match=finished):
         agent.learn()
-    with pytest.raises(ConfigError, match="is finished: 60 of 50 steps"):
+    with pytest.raises(ConfigError, match=finished):
         agent.learn(total_timesteps=50)
     assert agent.config.total_timesteps == 60  # what was refused changes nothing
     assert agent.learn(total_timesteps=90).step == 90
     assert agent.config.total_timesteps == 90
-    with pytest.raises(ConfigError, match="is finished: 90 of 90 steps"):
+    with pytest.raises(ConfigError, match="the run is finished at 90 steps"):
         agent.learn()
 
 

@@ -97,6 +97,7 @@ def make_run(
         algorithm=config.spec.build_algorithm(setup),
         memory=config.spec.build_memory(setup),
         collector=NoCollector() if is_offline else Collector(envs, streams, action_masks=masks),
+        spaces=setup.spaces,
     )
     run.collector.start()
     return run

@@ -26,7 +26,6 @@ from rl_training import DQN
 from rl_training.acceleration.steps import accelerate
 from rl_training.algorithms.dqn import build_dqn
 from rl_training.api import algorithms
-from rl_training.api.observations import read_observations
 from rl_training.cli import app
 from rl_training.core.spaces import Spaces, pack_space
 from rl_training.core.types import ActResult, Batch, Metrics, State
@@ -43,6 +42,7 @@ from rl_training.experiment.registry import registry
 from rl_training.learners.flat_module import FlatModule
 from rl_training.models.encoders import DictInput, build_encoder
 from rl_training.runtime.collector import Collector
+from rl_training.runtime.observations import read_observations
 from stand_ins import ActsOnly
 
 VECTOR = Box(-1.0, 1.0, (3,), np.float64)

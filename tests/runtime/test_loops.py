@@ -124,6 +124,7 @@ def loop(
         algorithm=parts,  # type: ignore[arg-type]
         memory=parts,  # type: ignore[arg-type]
         collector=parts,  # type: ignore[arg-type]
+        spaces=None,  # type: ignore[arg-type]
     )
     LOOPS[config.spec.loop](run, config.hparams, [recorder])
     assert not run.mid_step
@@ -161,6 +162,7 @@ def run_groups(
         algorithm=parts,  # type: ignore[arg-type]
         memory=parts,  # type: ignore[arg-type]
         collector=NoCollector(),
+        spaces=None,  # type: ignore[arg-type]
         step=first,
     )
 

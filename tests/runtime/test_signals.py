@@ -75,8 +75,8 @@ class SendSignal(Callback):
             os.kill(os.getpid(), self.number)
 
 
-def agent_that_gets(number: signal.Signals, folder: Path, *, step: int = 40) -> DQN:
-    return DQN(make_config(folder), callbacks=[SendSignal(step, number)], show_progress=False)
+def agent_that_gets(number: signal.Signals, folder: Path) -> DQN:
+    return DQN(make_config(folder), callbacks=[SendSignal(40, number)], show_progress=False)
 
 
 def test_ctrl_c_raises_after_saving_and_learn_continues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -98,10 +98,15 @@ def test_another_signal_ends_the_script_with_75(number: signal.Signals, tmp_path
     assert ended.value.code == 75
 
 
-def test_a_signal_in_the_last_step_ends_the_script_although_the_run_is_finished(
+class SendSignalAtTheEnd(Callback):
+    def on_end(self, run: Run) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_signal_after_the_last_evaluation_ends_the_script_although_the_run_is_finished(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent = agent_that_gets(signal.SIGINT, tmp_path, step=60)
+    agent = DQN(make_config(tmp_path), callbacks=[SendSignalAtTheEnd()], show_progress=False)
     with pytest.raises(KeyboardInterrupt):
         agent.learn()
     (run_dir,) = tmp_path.iterdir()

@@ -16,30 +16,35 @@ the first, readers of the paper the second.
 from __future__ import annotations  # `help` then shows `EnvFactory | None`, not what it stands for
 
 import logging
+import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
-import numpy as np
+import gymnasium as gym
+from numpy.typing import ArrayLike
 from torch import nn
 
-from rl_training.api.observations import read_observations
 from rl_training.core.seeding import Streams
-from rl_training.core.spaces import Spaces, to_env_actions
+from rl_training.core.spaces import Spaces
 from rl_training.core.types import Algorithm
-from rl_training.envs.factory import EnvFactory, with_env_kwargs
+from rl_training.envs.factory import EnvFactory, settings_of, with_env_kwargs
+from rl_training.envs.slot import Env
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
+from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, resumable_names
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.dataset_loading import GivenDataset, with_dataset
-from rl_training.runtime.episodes import follow_episode
 from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes
+from rl_training.runtime.predicting import Observations, Predictor, make_player
+from rl_training.runtime.resuming import RunFinishedError
+from rl_training.runtime.run import Run
 from rl_training.runtime.setup import RunOptions, env_factory_of, load_policy, saved_spaces, spaces_of
 from rl_training.runtime.signals import end_script
 from rl_training.runtime.trainer import TrainResult, resume, train
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rl_training")
 
+_NOT_GIVEN = 0  # total_timesteps of an agent that waits for those of `learn`
 _DEFAULT = TrainConfig.model_construct(algo="", total_timesteps=0)  # whose other fields hold the defaults
 
 
@@ -62,18 +68,20 @@ class ManagedAlgorithm:
 
     def __init__(
         self,
-        config: TrainConfig | str | Path,
-        *,
+        config: TrainConfig | str | Path | Env | EnvFactory,
+        *arguments: Never,
         env_factory: EnvFactory | None = None,
         network: nn.Module | None = None,
         dataset: GivenDataset | None = None,
         callbacks: Sequence[Callback] = (),
         show_progress: bool = True,
+        **settings: Never,
     ) -> None:
-        """Make an agent from a config. Nothing is trained or written yet.
+        """Make an agent from a config, or for an environment with default settings. Nothing is trained or written yet.
 
         Args:
-            config: a `TrainConfig`, or the path of a YAML file; `configs/...` also finds those of the package.
+            config: a `TrainConfig`, or the path of a YAML file; `configs/...` also finds those of the package. Or an
+                environment, as in `for_env`: the number of steps is then the argument of `learn`.
             env_factory: makes an environment from the config's `env_kwargs`, in place of its `env_id`.
             network: is trained in place of the algorithm's default network.
             dataset: what an offline algorithm learns from, or GAIL imitates, in place of the config's: the path of a
@@ -81,7 +89,18 @@ class ManagedAlgorithm:
             callbacks: are called during training.
             show_progress: whether to print the progress of training.
         """
-        self.config = config if isinstance(config, TrainConfig) else load_config(config)
+        if arguments or settings or _is_policy_name(config):
+            self._reject(config, arguments, settings)
+        given_env = False
+        if isinstance(config, TrainConfig):
+            self.config = config
+        elif isinstance(config, Path) or (isinstance(config, str) and not _is_env_id(config)):
+            self.config = load_config(config)
+        else:
+            if env_factory is not None:
+                raise TypeError("give the environment or env_factory, not both")
+            chosen, env_factory = self._choose_env(config)
+            given_env, self.config = True, TrainConfig(algo=self.algo_name, total_timesteps=1, **chosen)
         if self.config.algo != self.algo_name:
             raise ConfigError(
                 f"{type(self).__name__} trains {self.algo_name!r}, but the config's algo is {self.config.algo!r}"
@@ -91,6 +110,8 @@ class ManagedAlgorithm:
         self.config = with_dataset(self.config, dataset)
         if choice := dataset_choice(self.config.hparams):
             choice.check_given(self.algo_name)
+        if given_env:
+            self.config = self.config.model_copy(update={"total_timesteps": _NOT_GIVEN})
         self._options = RunOptions(
             env_factory=env_factory,
             network=network,
@@ -101,12 +122,11 @@ class ManagedAlgorithm:
         self._checkpoint: Path | None = None
         self._algorithm: Algorithm | None = None
         self._spaces: Spaces | None = None
-        self._to_env: Callable[[np.ndarray], np.ndarray]
 
     @classmethod
     def for_env(
         cls,
-        env: str | EnvFactory,
+        env: str | Env | EnvFactory,
         total_timesteps: int,
         *,
         algo_kwargs: Mapping[str, Any] = _DEFAULT.algo_kwargs,
@@ -140,7 +160,8 @@ class ManagedAlgorithm:
         """Make an agent for an environment. Nothing is trained or written yet.
 
         Args:
-            env: a Gymnasium id, or a function that makes the environment.
+            env: a Gymnasium id, a function that makes the environment, or an environment that `gymnasium.make` made.
+                The run makes its own copies.
             total_timesteps: environment steps to train for; gradient steps for offline algorithms.
             algo_kwargs: settings of the algorithm, such as `{"gamma": 0.98}`; `rl-training config show` lists them.
             env_kwargs: keyword arguments of the environment; those of the function, if `env` is one.
@@ -155,14 +176,14 @@ class ManagedAlgorithm:
         """
         arguments = locals()  # by name: every setting is passed on, and a test checks that none is missing
         settings = {name: arguments[name] for name in TrainConfig.model_fields if name in arguments}
-        env_factory = None
-        if callable(env):
-            env_factory = env
-            settings["env_id"] = env_id or getattr(env, "__name__", type(env).__name__)
-        elif env_id:
-            raise TypeError(f"env_id names what a function makes, but env is an id already: {env!r}")
-        else:
-            settings["env_id"] = env
+        chosen, env_factory = cls._choose_env(env, total_timesteps)
+        if "env_kwargs" in chosen and env_kwargs:
+            raise TypeError("env_kwargs are for an id or a function, but env is an environment that was made already")
+        if env_id and env_factory is None:
+            raise TypeError(f"env_id names what a function makes, but env is {chosen['env_id']!r} already")
+        settings |= chosen
+        if env_id:
+            settings["env_id"] = env_id
         return cls(
             TrainConfig(algo=cls.algo_name, **settings, **unknown),
             env_factory=env_factory,
@@ -218,13 +239,22 @@ class ManagedAlgorithm:
         """
         if on_signal not in ("raise", "return"):
             raise ConfigError(f'on_signal must be "raise" or "return", got {on_signal!r}')
+        if total_timesteps is None and self.config.total_timesteps == _NOT_GIVEN:
+            name, env = type(self).__name__, self.config.env_id
+            raise ConfigError(
+                f"learn() needs the number of steps, such as learn(50_000) or {name}.for_env({env!r}, 50_000).learn()"
+            )
         config = self.config if total_timesteps is None else self.config.updated(total_timesteps=total_timesteps)
-        if self._checkpoint is None:
-            result = train(config, self._options)
-        else:
-            result = resume(self._checkpoint, self._options, total_timesteps=total_timesteps)
-        self.config, self._checkpoint = config, result.checkpoint
-        self._take(result.algorithm)
+        options = replace(self._options, callbacks=(_Watch(self, config), *self._options.callbacks))
+        try:
+            if self._checkpoint is None:
+                result = train(config, options)
+            else:
+                result = resume(self._checkpoint, options, total_timesteps=total_timesteps)
+        except RunFinishedError as error:
+            raise ConfigError(
+                f"the run is finished at {error.step:,} steps; learn(total_timesteps={2 * error.step}) continues it"
+            ) from None
         if result.signal is not None and on_signal == "raise":
             state = "saved" if result.interrupted else "finished"
             advice = "; agent.learn() continues it" if result.interrupted else ""
@@ -249,34 +279,27 @@ class ManagedAlgorithm:
             raise ConfigError("seeds must hold at least one seed, got none")
         return evaluate_episodes(env_factory_of(self.config, self._options), self._policy(), seeds)
 
-    def predict(self, obs: Any, action_mask: Any = None) -> Any:
-        """Return the greedy action for one observation, or one action for each of a batch. No file is read.
+    def predict(self, obs: Observations, action_mask: ArrayLike | None = None, *, deterministic: bool = True) -> Any:
+        """Return one action for one observation, or one for each of a batch: not a tuple. No file is read.
 
         Args:
             obs: one observation or a batch. One with several parts is a dict; a batch of them is a dict of batches or a
                 list of dicts.
             action_mask: which actions are valid, one flag per choice (true or 1); by default all are. A dict
                 observation may hold it under the key `action_mask`.
+            deterministic: the best action. False samples from the policy, if it is stochastic.
         """
-        return self.player()(obs, action_mask)
+        return self.player(deterministic=deterministic)(obs, action_mask)
 
-    def player(self) -> Callable[..., Any]:
+    def player(self, *, deterministic: bool = True) -> Predictor:
         """Return a function like `predict` that plays one episode; make a new one for each episode.
 
         A recurrent policy remembers the observations that the function was called with. `predict` treats every
         observation as the first of an episode.
         """
-        act, spaces = follow_episode(self._policy()), self._spaces
-        assert spaces is not None
-
-        def play(obs: Any, action_mask: Any = None) -> Any:
-            if action_mask is not None and not registry()[self.algo_name].action_masks:
-                raise ValueError(f"{self.algo_name} does not use action masks: it may choose any action")
-            policy_input = read_observations(obs, spaces, action_mask)
-            actions = self._to_env(act(policy_input.rows, policy_input.action_mask))
-            return actions[0] if policy_input.single else actions
-
-        return play
+        algorithm = self._policy()
+        assert self._spaces is not None
+        return make_player(algorithm, self._spaces, registry()[self.algo_name], deterministic=deterministic)
 
     def save(self, path: str | Path) -> Path:
         """Copy the newest checkpoint to the new folder `path`, from which `load` and the CLI read it; return `path`."""
@@ -291,6 +314,44 @@ class ManagedAlgorithm:
         temporary.rename(target)
         return target
 
+    @classmethod
+    def _choose_env(
+        cls, env: str | Env | EnvFactory, total_timesteps: int | None = None
+    ) -> tuple[dict[str, Any], EnvFactory | None]:
+        """Return the settings that name an environment, and the function that makes it, if it is the user's own."""
+        if isinstance(env, str):
+            return {"env_id": env}, None
+        if isinstance(env, gym.Env):
+            try:
+                env_id, env_kwargs = settings_of(env)
+            except ConfigError as problem:
+                steps = "50_000" if total_timesteps is None else total_timesteps
+                call = f"{cls.__name__}.for_env(lambda: {type(env.unwrapped).__name__}(...), {steps})"
+                raise ConfigError(
+                    f"env: a run makes its own copies, but this environment cannot be copied: {problem}; "
+                    f"give a function that makes it, such as {call}"
+                ) from None
+            return {"env_id": env_id, "env_kwargs": env_kwargs}, None
+        if not callable(env):
+            raise TypeError(
+                f"env must be a Gymnasium id, one environment or a function that makes one, got {type(env).__name__}"
+            )
+        return {"env_id": getattr(env, "__name__", type(env).__name__)}, env
+
+    @classmethod
+    def _reject(cls, config: object, arguments: Sequence[object], settings: Mapping[str, object]) -> NoReturn:
+        """Raise for a call in the style of another library, or of `for_env`, and show the call that works."""
+        name = cls.__name__
+        if _is_policy_name(config):
+            raise TypeError(
+                f"{name} takes no policy name such as {config!r}: its network follows from the spaces; "
+                f"write {name}.for_env(env, total_timesteps=50_000).learn()"
+            )
+        extra = next(iter(settings), None)
+        what = f"the setting {extra!r}" if extra is not None else f"a second argument, got {arguments[0]!r}"
+        example = f", {extra}=..." if extra is not None else ""
+        raise TypeError(f"{name}(...) does not take {what}; {name}.for_env(env, total_timesteps=50_000{example}) does")
+
     def _policy(self) -> Algorithm:
         if self._algorithm is None:
             raise RuntimeError("the agent has no policy yet: call learn() or load() first")
@@ -298,18 +359,35 @@ class ManagedAlgorithm:
 
     def _load_policy(self) -> None:
         assert self._checkpoint is not None
-        self._take(load_policy(self._checkpoint, self._options)[1])
+        checkpoint, self._algorithm = load_policy(self._checkpoint, self._options)
+        factory = self._options.factory_for(self.config)
+        self._spaces = spaces_of(factory) if factory is not None else saved_spaces(checkpoint)
 
-    def _take(self, algorithm: Algorithm) -> None:
-        self._algorithm = algorithm
-        if self._spaces is None:
-            assert self._checkpoint is not None
-            factory = self._options.factory_for(self.config)
-            if factory is not None:
-                self._spaces = spaces_of(factory)
-            else:
-                self._spaces = saved_spaces(open_checkpoint(self._checkpoint, parts=()))
-            self._to_env = to_env_actions(self._spaces.action)
+
+class _Watch(Callback):
+    """Hands the agent what a run has made so far, so that it can be used in callbacks and after an error."""
+
+    def __init__(self, agent: ManagedAlgorithm, config: TrainConfig) -> None:
+        self._agent, self._config = agent, config
+
+    def on_start(self, run: Run) -> None:
+        self._agent.config = self._config
+        self._agent._algorithm, self._agent._spaces = run.algorithm, run.spaces
+
+    def on_end(self, run: Run) -> None:
+        if resumable_names(run.folder.checkpoints):
+            self._agent._checkpoint = find_checkpoint(run.folder.path)
+
+
+def _is_env_id(text: str) -> bool:
+    """Return whether a text is an env id, not the path of a config."""
+    is_versioned, is_path = re.search(r"-v\d+$", text), re.search(r"/|\.ya?ml$", text)
+    return not Path(text).is_file() and (text in gym.registry or bool(is_versioned) or not is_path)
+
+
+def _is_policy_name(value: object) -> bool:
+    """Return whether a value is a network by name in the style of other libraries: `PPO("MlpPolicy", env)`."""
+    return isinstance(value, str) and re.fullmatch(r"\w+Policy", value) is not None
 
 
 @cache

@@ -3,11 +3,13 @@
 Importing this module registers the tiny environments and MinAtar's games with gymnasium.
 """
 
+import contextlib
 import copy
 import difflib
 import importlib
 import importlib.util
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from typing import Any, Literal, NoReturn
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.wrappers import PassiveEnvChecker
 
 from rl_training.envs.atari import SETTINGS as ATARI_SETTINGS
 from rl_training.envs.atari import make_atari
@@ -117,6 +120,49 @@ def with_env_kwargs(function: EnvFactory, env_kwargs: Mapping[str, Any]) -> EnvF
             "give only arguments that it takes"
         ) from None
     return OwnEnv(function, env_kwargs)
+
+
+def settings_of(env: Env) -> tuple[str, dict[str, Any]]:
+    """Return the `env_id` and `env_kwargs` that build a copy of an instance; raise `ConfigError` if there are none."""
+    spec = env.spec
+    if spec is None:
+        raise ConfigError("it was not made by gymnasium.make")
+    kwargs = dict(spec.kwargs)
+    registered = gym.registry.get(spec.id)
+    if registered is not None and registered.max_episode_steps != spec.max_episode_steps:
+        kwargs["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
+    if difference := _difference(env, spec.id, kwargs):
+        raise ConfigError(difference)
+    return spec.id, kwargs
+
+
+def _difference(env: Env, env_id: str, env_kwargs: dict[str, Any]) -> str:
+    """Return how a copy made from these settings differs from the instance; an empty text if it does not."""
+    try:
+        if json.loads(json.dumps(env_kwargs)) != env_kwargs:
+            raise TypeError("lists and dicts with text keys are the only containers")
+    except TypeError as error:
+        return f"config.yaml cannot hold the arguments it was made with, {env_kwargs} ({error})"
+    try:
+        with contextlib.closing(RegisteredEnv(env_id, env_kwargs)()) as copied:
+            layers, copied_layers = _layers(env), _layers(copied)
+            spaces = (env.observation_space, env.action_space)
+            copied_spaces = (copied.observation_space, copied.action_space)
+    except Exception as error:
+        return f"gymnasium.make({env_id!r}) fails: {describe(error)}"
+    if layers != copied_layers:
+        return f"gymnasium.make({env_id!r}) gives {' of '.join(copied_layers)}, not {' of '.join(layers)}"
+    return "" if spaces == copied_spaces else f"gymnasium.make({env_id!r}) gives other spaces"
+
+
+def _layers(env: Env) -> list[str]:
+    """Return the names of the wrappers that matter and of the environment, outermost first."""
+    names = []
+    while isinstance(env, gym.Wrapper):
+        if not isinstance(env, PassiveEnvChecker):  # checks the environment's own answers; the library does that, too
+            names.append(type(env).__qualname__)
+        env = env.env
+    return [*names, type(env).__qualname__]
 
 
 def make_env_factory(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvFactory:

@@ -67,6 +67,7 @@ class AlgorithmSpec:
     observations: frozenset[ObservationKind]
     hparams: type[HParams]
     action_masks: bool = False  # whether it keeps to the actions that an env's masks allow
+    stochastic: bool = False  # whether its policy is a distribution from which actions can be sampled
     build: str  # "module:function", Setup -> Algorithm
     memory: str  # "module:function", Setup -> Memory
     updates_until: Callable[
@@ -155,7 +156,9 @@ def _q_learning(
     )
 
 
-def _actor_critic(name: str, summary: str, paper: str, hparams: type[HParams]) -> AlgorithmSpec:
+def _actor_critic(
+    name: str, summary: str, paper: str, hparams: type[HParams], *, stochastic: bool = True
+) -> AlgorithmSpec:
     """Build a row of the off-policy actor-critics."""
     return AlgorithmSpec(
         name=name,
@@ -167,6 +170,7 @@ def _actor_critic(name: str, summary: str, paper: str, hparams: type[HParams]) -
         actions=frozenset({"box"}),
         observations=_ALL_OBSERVATIONS,
         hparams=hparams,
+        stochastic=stochastic,
         build=f"rl_training.algorithms.{name}:build_{name}",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
         updates_until=actor_critic_updates,
@@ -189,6 +193,7 @@ def _offline(
         actions=actions,
         observations=_ALL_OBSERVATIONS,
         hparams=hparams,
+        stochastic=True,
         build=f"rl_training.algorithms.{name}:build_{name}",
         memory="rl_training.data.dataset_memory:build_dataset_memory",
         updates_until=offline_updates,
@@ -297,6 +302,7 @@ ROWS = (  # of the library itself
         observations=_ALL_OBSERVATIONS,
         hparams=PPOHParams,
         action_masks=True,
+        stochastic=True,
         build="rl_training.algorithms.ppo:build_ppo",
         memory="rl_training.data.rollout_buffer:build_rollout_buffer",
         updates_until=ppo_updates,
@@ -312,6 +318,7 @@ ROWS = (  # of the library itself
         observations=_ALL_OBSERVATIONS,
         hparams=GAILHParams,
         action_masks=True,
+        stochastic=True,
         build="rl_training.algorithms.gail:build_gail",
         memory="rl_training.data.expert_rollouts:build_expert_rollouts",
         updates_until=ppo_updates,
@@ -328,6 +335,7 @@ ROWS = (  # of the library itself
         "deterministic actor that learns less often than its two critics",
         "Fujimoto et al. 2018, Addressing function approximation error in actor-critic methods",
         TD3HParams,
+        stochastic=False,
     ),
     _actor_critic(
         "redq",
@@ -344,6 +352,7 @@ ROWS = (  # of the library itself
         actions=frozenset({"box"}),
         observations=frozenset({"vector"}),
         hparams=MBPOHParams,
+        stochastic=True,
         build="rl_training.algorithms.mbpo:build_mbpo",
         memory="rl_training.data.mixed_source:build_mixed_source",
         updates_until=actor_critic_updates,
@@ -361,6 +370,7 @@ ROWS = (  # of the library itself
         actions=frozenset({"box"}),
         observations=frozenset({"vector"}),
         hparams=MOPOHParams,
+        stochastic=True,
         build="rl_training.algorithms.mopo:build_mopo",
         memory="rl_training.data.mixed_source:build_mixed_dataset",
         updates_until=offline_updates,
@@ -378,6 +388,7 @@ ROWS = (  # of the library itself
         actions=frozenset({"discrete"}),
         observations=frozenset({"image", "vector"}),
         hparams=DreamerHParams,
+        stochastic=True,
         build="rl_training.algorithms.dreamer:build_dreamer",
         memory="rl_training.data.recurrent_replay_buffer:build_recurrent_replay_buffer",
         updates_until=dreamer_updates,
@@ -400,6 +411,7 @@ ROWS = (  # of the library itself
         actions=frozenset({"box"}),
         observations=_ALL_OBSERVATIONS,
         hparams=IQLOnlineHParams,
+        stochastic=True,
         build="rl_training.algorithms.iql:build_iql",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
         updates_until=iql_online_updates,

@@ -26,6 +26,16 @@ from rl_training.experiment.run_dir import RESULT, create_run_dir, read_result, 
 from rl_training.runtime.dataset_loading import GivenDataset, with_dataset
 
 
+class RunFinishedError(ConfigError):
+    """The run has taken all its steps and was evaluated: there is nothing to continue."""
+
+    def __init__(self, path: Path, step: int, total_timesteps: int) -> None:
+        self.step = step
+        super().__init__(
+            f"{path} is finished: {step:,} of {total_timesteps:,} steps; a larger total_timesteps continues it"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
     """A checkpoint and how the run continues from it."""
@@ -66,10 +76,7 @@ def find_resume_point(path: Path, *, changes: Mapping[str, Any], dataset: GivenD
     config = with_dataset(config.updated(**changes), dataset)
     ended = run_dir is None or read_result(run_dir) is not None
     if checkpoint.step >= config.total_timesteps and ended:
-        raise ConfigError(
-            f"{path} is finished: {checkpoint.step:,} of {config.total_timesteps:,} steps; "
-            "give a larger --total-timesteps to continue"
-        )
+        raise RunFinishedError(path, checkpoint.step, config.total_timesteps)
     return ResumePoint(checkpoint=checkpoint, config=config, run_dir=run_dir, ended=ended)
 
 
@@ -110,7 +117,7 @@ def rewind_run_dir(run_dir: Path, resume_point: ResumePoint) -> None:
             if open_checkpoint(folder / name).is_resumable:
                 raise ConfigError(
                     f"{checkpoint.path} is not the newest checkpoint of its run ({name} is); "
-                    "give --output-dir to continue from it in a new run folder"
+                    "give an output_dir to continue from it in a new run folder"
                 )
     current = folder / checkpoint_name(checkpoint.step)
     write_pointer(folder, "latest", current.name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from signal import Signals
 from typing import Any
 
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from rl_training.core.seeding import Streams
@@ -18,6 +19,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import RunDir
 from rl_training.runtime.collector import Collector, Episode, NoCollector
+from rl_training.runtime.predicting import Observations, make_player
 
 RECENT_EPISODES = 100
 
@@ -33,7 +35,7 @@ class Run:
     algorithm: Algorithm
     memory: Memory
     collector: Collector | NoCollector
-    spaces: Spaces | None = None  # of the dataset, if there is no environment
+    spaces: Spaces
     step: int = 0  # env steps taken; gradient steps if offline
     previous_step: int = 0  # before the latest round of steps
     gradient_step: int = 0
@@ -63,8 +65,12 @@ class Run:
         """Return whether the latest round of steps reached or passed a multiple of `interval` (0: never)."""
         return interval > 0 and self.step // interval > self.previous_step // interval
 
+    def predict(self, obs: Observations, action_mask: ArrayLike | None = None) -> Any:
+        """Return the action of the current policy, without exploration, as `agent.predict` does."""
+        return make_player(self.algorithm, self.spaces, self.config.spec)(obs, action_mask)
+
     def counters(self) -> dict[str, Any]:
-        spaces = {} if self.spaces is None else {"spaces": metadata_to_text(self.spaces, "")}
+        spaces = {"spaces": metadata_to_text(self.spaces, "")} if self.env_factory is None else {}
         return {
             **spaces,
             "step": self.step,

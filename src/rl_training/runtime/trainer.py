@@ -143,7 +143,7 @@ def _run(
             algorithm=prepared.algorithm,
             memory=prepared.memory,
             collector=collector,
-            spaces=prepared.setup.spaces if prepared.env_factory is None else None,
+            spaces=prepared.setup.spaces,
             stop_reason=resume_point.stop_reason if resume_point else "",
         )
         if checkpoint is None:
