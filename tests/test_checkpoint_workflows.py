@@ -6,7 +6,9 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -962,6 +964,29 @@ def test_run_that_ended_in_an_evaluation_continues_with_it(
     with pytest.raises((Death, EnvError)):
         train(config, options, run_dir=tmp_path / "run")
     assert newest(tmp_path / "run").name == f"step_{step:09d}"
+    resume(tmp_path / "run", QUIET)
+    assert differences(tmp_path / "run", whole) == []
+
+
+class HangsAtEvaluation(DiesAtEvaluation):
+    """Sends SIGTERM at the reset that starts an evaluation, and hangs."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        try:
+            return super().reset(**kwargs)
+        except Death:
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait()
+
+
+@pytest.mark.process
+def test_first_signal_in_an_evaluation_that_hangs_ends_the_run_saved(tmp_path: Path) -> None:
+    whole = start(tmp_path / "whole", worker_timeout=0.5).run_dir
+    seed = read_json_lines(whole / "eval.jsonl")[0]["seed"]
+    options = RunOptions(show_progress=False, env_factory=lambda: HangsAtEvaluation(seed, Death()))
+    with pytest.raises(EnvError, match=r"^the evaluation at env step 15 failed: env 0 gave no answer for 0\.5 s"):
+        train(read_run_config(whole), options, run_dir=tmp_path / "run")
+    assert newest(tmp_path / "run").name == "step_000000015"
     resume(tmp_path / "run", QUIET)
     assert differences(tmp_path / "run", whole) == []
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from rl_training.envs.dict_obs import MASK_KEY, sample_action
 from rl_training.envs.episode_tracker import describe
+from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.slot import Env, EnvState, ReplayDivergedError, check_env
 from rl_training.envs.vector import EnvGroup
 from rl_training.errors import EnvError
@@ -42,14 +43,17 @@ def check_replay(factory: Callable[[], Env], seed: int) -> bool:
     """
     envs: list[Env] = []
     try:
-        for _ in range(2):
-            envs.append(check_env(factory()))
-        return _is_repeatable(envs[0], envs[1], np.random.default_rng(seed))
+        with ENV_CALLS:
+            for _ in range(2):
+                ENV_CALLS.next()
+                envs.append(check_env(factory()))
+            return _is_repeatable(envs[0], envs[1], np.random.default_rng(seed))
     except Exception as cause:
         raise EnvError(f"the check whether the environment can be replayed failed: it {describe(cause)}") from cause
     finally:
         for env in envs:
-            env.close()
+            with ENV_CALLS:
+                env.close()
 
 
 def restore_env(
@@ -79,12 +83,14 @@ def _is_repeatable(original: Env, copy: Env, rng: np.random.Generator) -> bool:
     original.action_space.seed(next_seed())
     _, info = original.reset(seed=next_seed())
     for _ in range(PAST_STEPS):
+        ENV_CALLS.next()
         _, _, terminated, truncated, info = original.step(sample_action(original.action_space, info))
         if terminated or truncated:
             _, info = original.reset(seed=next_seed())
 
     running = False
     for _ in range(COMPARED_STEPS):
+        ENV_CALLS.next()
         if not running:
             seed = next_seed()
             (obs, info), (other_obs, other_info) = original.reset(seed=seed), copy.reset(seed=seed)

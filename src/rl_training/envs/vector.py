@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.envs.episode_tracker import EpisodeTracker
+from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.slot import NUM_STEPS_KEY, Env, EnvSlot, EnvState, check_env
 from rl_training.errors import SpaceError
 
@@ -80,7 +81,8 @@ class SyncEnvs:
         self._slots: list[EnvSlot] = []
         for index in range(num_envs):
             try:
-                self._slots.append(EnvSlot(check_env(factory())))
+                with ENV_CALLS:
+                    self._slots.append(EnvSlot(check_env(factory())))
                 self._slots[index].check_spaces(self._slots[0].observations, self._slots[0].actions)
             except SpaceError:
                 self.close()
@@ -103,7 +105,8 @@ class SyncEnvs:
         for row, (index, seed) in enumerate(zip(indices, seeds, strict=True)):
             self._episodes.start(index, seed, None if episodes is None else episodes[row])
             try:
-                observations[row], info = self._slots[index].reset(seed)
+                with ENV_CALLS:
+                    observations[row], info = self._slots[index].reset(seed)
             except Exception as cause:
                 raise self._episodes.error_from(index, cause) from cause
             self._episodes.started(index)
@@ -124,14 +127,16 @@ class SyncEnvs:
         ended = []
         index = 0
         try:
-            for index, slot in enumerate(self._slots):
-                # A row of a Discrete action is a numpy integer: CartPole's `contains` is faster with it than with int.
-                observations[index], rewards[index], terminated, truncated, info = slot.step(actions[index])
-                terminations[index] = terminated
-                truncations[index] = truncated
-                if terminated or truncated:
-                    ended.append(index)
-                infos.append(info)
+            with ENV_CALLS:
+                for index, slot in enumerate(self._slots):
+                    ENV_CALLS.number += 1
+                    # A numpy integer for a Discrete action: CartPole's `contains` is faster with it than with int.
+                    observations[index], rewards[index], terminated, truncated, info = slot.step(actions[index])
+                    terminations[index] = terminated
+                    truncations[index] = truncated
+                    if terminated or truncated:
+                        ended.append(index)
+                    infos.append(info)
         except Exception as cause:
             raise episodes.error_from(index, cause) from cause
         episodes.check_finite(self._observations, observations)
@@ -143,7 +148,8 @@ class SyncEnvs:
         self._episodes.check_open()
         self._episodes.start(index, seed, episode, "the replay")
         try:
-            obs, ended = self._slots[index].replay(seed, actions)
+            with ENV_CALLS:
+                obs, ended = self._slots[index].replay(seed, actions, ENV_CALLS.next)
         except Exception as cause:
             raise self._episodes.error_from(index, cause) from cause
         self._episodes.started(index, len(actions), ended)
@@ -152,14 +158,16 @@ class SyncEnvs:
     def get_state(self, index: int) -> EnvState | None:
         self._episodes.check_open()
         try:
-            return self._episodes.with_num_steps(index, self._slots[index].get_state())
+            with ENV_CALLS:
+                return self._episodes.with_num_steps(index, self._slots[index].get_state())
         except Exception as cause:
             raise self._episodes.error_from(index, cause) from cause
 
     def set_state(self, index: int, state: EnvState) -> np.ndarray | None:
         self._episodes.check_open()
         try:
-            obs = self._slots[index].set_state(state)
+            with ENV_CALLS:
+                obs = self._slots[index].set_state(state)
         except Exception as cause:
             raise self._episodes.error_from(index, cause) from cause
         self._episodes.started(index, int(state[NUM_STEPS_KEY]))
@@ -169,7 +177,8 @@ class SyncEnvs:
         slots, self._slots = self._slots, []
         self._episodes.close()
         for slot in slots:
-            slot.env.close()
+            with ENV_CALLS:
+                slot.env.close()
 
     def __enter__(self) -> "SyncEnvs":
         return self

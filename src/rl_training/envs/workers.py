@@ -29,6 +29,7 @@ import numpy as np
 
 from rl_training.envs.array_space import ArraySpace
 from rl_training.envs.episode_tracker import EpisodeTracker, describe_exit
+from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.slot import NUM_STEPS_KEY, Env, EnvState, ReplayDivergedError, check_env
 from rl_training.envs.vector import StepResult
 from rl_training.envs.worker_process import NO_INFO, STEP, Reply, SharedArrays, run_worker
@@ -86,7 +87,8 @@ class AsyncEnvs:
         self._step_messages = dict.fromkeys(range(num_envs), STEP)
         # One environment is built here for its spaces: the shared memory must exist before the workers.
         try:
-            env = check_env(factory())
+            with ENV_CALLS:
+                env = check_env(factory())
         except SpaceError:
             raise
         except Exception as cause:

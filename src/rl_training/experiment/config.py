@@ -40,7 +40,7 @@ class TrainConfig(Settings):
         False, description="learn from the sign of rewards, as is usual for Atari; reported returns are not clipped"
     )
     worker_timeout: Positive = Field(
-        60.0, description="seconds without an answer after which an env worker counts as hung"
+        60.0, description="seconds after which a call into an environment, or an env worker, counts as hung"
     )
     threads: Count = Field(1, description="CPU threads of PyTorch; small networks are fastest, and repeatable, with 1")
     matmul_precision: Literal["highest", "high", "medium"] = Field(

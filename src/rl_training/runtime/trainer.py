@@ -9,6 +9,7 @@ from pathlib import Path
 from rl_training.acceleration.determinism import describe_device, resume_claim
 from rl_training.core.seeding import Streams
 from rl_training.envs.factory import EnvFactory
+from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.resumable import check_replay
 from rl_training.errors import CheckpointError, ConfigError, TrainingError
 from rl_training.experiment.checkpointing import checkpoint_names, resumable_names
@@ -59,12 +60,13 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
     if run_dir is not None and resumable_names(run_dir / "checkpoints"):
         raise ConfigError(f"{run_dir} holds a run already: resume it, or train in another folder")
     factory = options.factory_for(config)
-    replayable = _is_replayable(config, factory)
-    prepared = prepare_run(config, options, factory, folder=run_dir)  # before the folder is created
-    _report_held_out(prepared)
-    config.spec.begin_run(prepared, options)
+    with hangs_end(config.worker_timeout):
+        replayable = _is_replayable(config, factory)
+        prepared = prepare_run(config, options, factory, folder=run_dir)  # before the folder is created
+        _report_held_out(prepared)
+        config.spec.begin_run(prepared, options)
     path = create_run_dir(prepared.config, run_dir)
-    with locked(path):
+    with locked(path), hangs_end(config.worker_timeout, path):
         keep_arrays(prepared.arrays, prepared.setup.spaces, path, replace_existing=options.dataset is not None)
         remove_checkpoints(path, checkpoint_names(path / "checkpoints"))
         with contextlib.closing(make_collector(prepared, replayable=replayable, crash_dir=path / "crash")) as collector:
@@ -93,9 +95,10 @@ def resume(
         return train(read_run_config(path).updated(**changes), options, run_dir=None if output_dir else path)
     resume_point = find_resume_point(path, changes=changes, dataset=options.dataset)
     config, checkpoint = resume_point.config, resume_point.checkpoint
-    prepared = prepare_run(config, options, options.factory_for(config), folder=run_dir_of(checkpoint))
+    with hangs_end(config.worker_timeout):
+        prepared = prepare_run(config, options, options.factory_for(config), folder=run_dir_of(checkpoint))
     run_dir = resume_point.run_dir or fork(checkpoint, config)
-    with locked(run_dir):
+    with locked(run_dir), hangs_end(config.worker_timeout, run_dir):
         keep_arrays(prepared.arrays, prepared.setup.spaces, run_dir, replace_existing=False)
         collector = make_collector(prepared, replayable=resume_point.replayable, crash_dir=run_dir / "crash")
         with contextlib.closing(collector):
