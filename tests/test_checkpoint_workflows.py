@@ -37,7 +37,7 @@ from rl_training.experiment.json_lines import JsonLines, read_json_lines
 from rl_training.experiment.manifest import MANIFEST
 from rl_training.experiment.run_dir import create_run_dir, locked, read_run_config
 from rl_training.experiment.state_files import write_tensors
-from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.callbacks import Callback, Checkpointing
 from rl_training.runtime.resuming import fork
 from rl_training.runtime.run import Run
 from rl_training.runtime.seed_runs import run_in
@@ -1028,16 +1028,92 @@ def test_whole_checkpoint_joins_a_policy_of_the_same_step(tmp_path: Path) -> Non
     assert open_checkpoint(path).is_resumable
 
 
-def test_tensorboard_shows_each_record_once_after_a_death(tmp_path: Path) -> None:
+@pytest.fixture
+def ordered_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make TensorBoard read files in the order in which they were written, also those of the same second.
+
+    It sorts their names, which end with a counter: 10 would come before 9.
+    """
+    writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
+    monkeypatch.setattr(writer, "_global_uid", writer.AtomicCounter(100))
+
+
+def tensorboard_of(run_dir: Path) -> Any:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    return accumulator.EventAccumulator(str(run_dir / "tensorboard")).Reload()
+
+
+def scalar_steps(run_dir: Path, tag: str) -> list[int]:
+    return [event.step for event in tensorboard_of(run_dir).Scalars(tag)]
+
+
+@pytest.mark.usefixtures("ordered_events")
+def test_tensorboard_shows_each_record_once_after_a_death(tmp_path: Path) -> None:
     # Died at step 47, beyond the checkpoint of 40: the records of 42 and 45 are written twice, the one of 35 once.
-    start(tmp_path, StopAt(47), tensorboard=True, log_interval=5, eval_interval=0)
+    start(tmp_path, StopAt(47), tensorboard=True, log_interval=5, eval_interval=10)
     run_dir = tmp_path / "run"
     shutil.rmtree(newest(run_dir))
     resume(run_dir, QUIET)
-    events = accumulator.EventAccumulator(str(run_dir / "tensorboard")).Reload()
-    steps = [event.step for event in events.Scalars("train/epsilon")]
+    steps = scalar_steps(run_dir, "train/epsilon")
     assert steps == [record["step"] for record in read_json_lines(run_dir / "metrics.jsonl")] == list(range(5, 61, 5))
+    assert scalar_steps(run_dir, "eval/return_mean") == list(range(10, 61, 10))
+
+
+class StopAtOnce(Callback):
+    def on_start(self, run: Run) -> None:
+        run.stop_reason, run.interrupted = "signal", True
+
+
+@pytest.mark.usefixtures("ordered_events")
+def test_tensorboard_shows_a_step_once_that_is_resumed_several_times(tmp_path: Path) -> None:
+    start(tmp_path, StopAt(40), tensorboard=True, log_interval=5, eval_interval=10)
+    run_dir = tmp_path / "run"
+    for _ in range(2):
+        assert resume(run_dir, quiet(StopAtOnce())).step == 40
+    resume(run_dir, QUIET)
+    assert scalar_steps(run_dir, "train/epsilon") == list(range(5, 61, 5))
+    assert scalar_steps(run_dir, "eval/return_mean") == list(range(10, 61, 10))
+
+
+@pytest.mark.usefixtures("ordered_events")
+def test_tensorboard_shows_an_evaluation_once_that_a_death_kept_from_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(self: Checkpointing, run: Run, add: Any = Checkpointing.add_evaluation) -> None:
+        if run.step == 40:
+            raise KeyboardInterrupt
+        add(self, run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointing, "add_evaluation", die)
+        with pytest.raises(KeyboardInterrupt):
+            start(tmp_path, tensorboard=True, eval_interval=10)
+    run_dir = tmp_path / "run"
+    assert scalar_steps(run_dir, "eval/return_mean") == [10, 20, 30, 40]
+    resume(run_dir, QUIET)
+    assert scalar_steps(run_dir, "eval/return_mean") == list(range(10, 61, 10))
+
+
+def test_tensorboard_shows_evaluations_config_and_hyperparameters(tmp_path: Path) -> None:
+    run_dir = start(tmp_path, tensorboard=True, eval_interval=30).run_dir
+    events = tensorboard_of(run_dir)
+    episodes = [record for record in read_json_lines(run_dir / "eval.jsonl") if record["step"] == 30]
+    assert events.Scalars("eval/return_mean")[0].value == pytest.approx(np.mean([e["return"] for e in episodes]))
+    assert events.Scalars("eval/return_std")[0].value == pytest.approx(np.std([e["return"] for e in episodes]))
+    assert events.Scalars("eval/length_mean")[0].value == pytest.approx(np.mean([e["length"] for e in episodes]))
+    (text,) = events.Tensors("config/text_summary")
+    assert (run_dir / "config.yaml").read_text() in text.tensor_proto.string_val[0].decode()
+    plugin = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    assert b"learning_rate" in plugin
+    assert b"env_id" in plugin
+
+
+def test_tensorboard_of_a_fork_has_the_records_from_before(tmp_path: Path) -> None:
+    run_dir = start(tmp_path, tensorboard=True, log_interval=10, eval_interval=30).run_dir
+    fork = resume(run_dir, QUIET, total_timesteps=80, output_dir=tmp_path / "forks").run_dir
+    assert scalar_steps(fork, "train/epsilon") == list(range(10, 81, 10))
+    assert scalar_steps(fork, "eval/return_mean") == [30, 60, 80]
+    assert len(tensorboard_of(fork).Tensors("config/text_summary")) == 1
 
 
 @pytest.mark.process

@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,6 +18,7 @@ class JsonLines:
 
     def __init__(self, path: Path, position: int = 0) -> None:
         self.path = path
+        self.on_write: Callable[[Mapping[str, Any]], object] = lambda record: None
         with self._wrap_errors():
             path.touch()
             size = path.stat().st_size
@@ -29,6 +30,7 @@ class JsonLines:
     def write(self, record: Mapping[str, Any]) -> None:
         with self._wrap_errors():
             self._file.write(json.dumps(record) + "\n")
+        self.on_write(record)
 
     def flush(self) -> None:
         with self._wrap_errors():

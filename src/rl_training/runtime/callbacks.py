@@ -8,7 +8,7 @@ import contextlib
 import logging
 import math
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from rl_training.experiment.manifest import POLICY
 from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.evaluation import EvalEpisode, EvaluationInterrupted, evaluate_episodes, mean_return
 from rl_training.runtime.run import Run
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 MAX_SHARE_OF_SAVES = 0.05  # of the time: a run whose checkpoints are large saves them less often
 
@@ -62,30 +59,17 @@ class EpisodeLog(Callback):
 
 
 class MetricsLog(Callback):
-    """Writes metrics.jsonl and TensorBoard: one record per log interval and one at the end."""
+    """Writes metrics.jsonl: one record per log interval and one at the end."""
 
     def __init__(self) -> None:
-        self._writer: SummaryWriter | None = None
         self._mark = (0, 0.0)  # step and wall time of the previous record of this process
 
     def on_start(self, run: Run) -> None:
         self._mark = (run.step, run.wall_s)
-        if run.config.tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            # Hides what an earlier process wrote after its last checkpoint, but not the record of this step.
-            self._writer = SummaryWriter(str(run.folder.tensorboard), purge_step=run.step + 1)
 
     def on_step(self, run: Run) -> None:
         if run.crossed(run.config.log_interval) or run.step >= run.config.total_timesteps:
             self._write(run)
-
-    def on_end(self, run: Run) -> None:
-        if self._writer is not None:
-            try:
-                self._writer.close()
-            except OSError as error:
-                log.warning("TensorBoard's files could not be finished: %s", error)
 
     def _write(self, run: Run) -> None:
         metrics = {name: float(value) for name, value in run.last_metrics.items()}
@@ -110,14 +94,6 @@ class MetricsLog(Callback):
         run.folder.log("metrics").write(record)
         run.folder.log("metrics").flush()
         run.folder.log("episodes").flush()
-        if self._writer is not None:
-            try:
-                for name, value in metrics.items():
-                    self._writer.add_scalar(f"train/{name}", value, run.step)
-                self._writer.add_scalar("speed/steps_per_s", steps_per_s, run.step)
-            except OSError as error:  # not an error: metrics.jsonl has everything, and this is only a view of it
-                log.warning("TensorBoard's files cannot be written any more: %s", error)
-                self._writer = None
 
 
 def episode_metrics(run: Run) -> dict[str, float]:

@@ -41,6 +41,7 @@ from rl_training.runtime.resuming import (
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import PreparedRun, RunOptions, make_collector, prepare_run, resolve, torch_settings
 from rl_training.runtime.signals import signals_stop
+from rl_training.runtime.tensorboard import TensorBoard
 
 __all__ = ["RunOptions", "TrainResult", "resume", "train"]
 
@@ -174,10 +175,12 @@ def _run(
 def _loop(run: Run, options: RunOptions) -> None:
     checkpointing = Checkpointing()
     evaluation = Evaluation(checkpointing)
-    progress = [Progress(evaluation)] if options.show_progress else []
+    views: list[Callback] = [TensorBoard()] if run.config.tensorboard else []
+    if options.show_progress:
+        views.append(Progress(evaluation))
     own = run.config.spec.build_callbacks(run)
     users = options.callbacks
-    callbacks: list[Callback] = [EpisodeLog(), *own, *users, MetricsLog(), checkpointing, evaluation, *progress]
+    callbacks: list[Callback] = [EpisodeLog(), *own, *users, MetricsLog(), checkpointing, evaluation, *views]
     started: list[Callback] = []
     try:
         for callback in callbacks:
