@@ -27,6 +27,7 @@ from rl_training.experiment.checkpointing import write_pointer
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import registry
 from rl_training.runtime.evaluation import EvalEpisode
+from tampering import edit_manifest
 
 SHIPPED = "configs/dqn/cartpole.yaml"
 
@@ -67,13 +68,6 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished_run: Path, tmp_path: Path) -> Path:
     """A copy of a finished run that a test may damage or continue."""
     return Path(shutil.copytree(finished_run, tmp_path / "run"))
-
-
-def edit_manifest(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    file = only_checkpoint(run) / "manifest.json"
-    manifest = json.loads(file.read_text())
-    change(manifest)
-    file.write_text(json.dumps(manifest))
 
 
 def only_checkpoint(run: Path) -> Path:
@@ -455,7 +449,7 @@ def test_a_cut_file_and_a_broken_manifest_are_found(command: list[str], run: Pat
 
 @pytest.mark.parametrize("command", READERS)
 def test_a_checkpoint_of_an_algorithm_that_is_not_installed_is_named(command: list[str], run: Path) -> None:
-    edit_manifest(run, lambda manifest: manifest["config"].update(algo="alphastar"))
+    edit_manifest(only_checkpoint(run), lambda manifest: manifest["config"].update(algo="alphastar"))
     stderr = fails(*command, run)
     assert str(only_checkpoint(run)) in stderr
     assert "unknown algorithm 'alphastar'" in stderr

@@ -203,6 +203,7 @@ class ManagedAlgorithm:
         dataset: GivenDataset | None = None,
         callbacks: Sequence[Callback] = (),
         show_progress: bool = True,
+        allow_code: bool = False,
     ) -> Self:
         """Load a saved agent. `learn` then continues the run where it stopped.
 
@@ -213,6 +214,8 @@ class ManagedAlgorithm:
             dataset: the dataset that was learned from, if it is not where it was; other data are refused by `learn`.
             callbacks: are called when training continues.
             show_progress: whether to print the progress of training.
+            allow_code: whether to import the code that a run of another user names, such as `module:EnvId`; set it only
+                if you trust the run's author. Your own runs need it never.
         """
         checkpoint = open_checkpoint(find_checkpoint(path), parts=(POLICY,))
         agent = cls(
@@ -223,6 +226,7 @@ class ManagedAlgorithm:
             callbacks=callbacks,
             show_progress=show_progress,
         )
+        agent._options = replace(agent._options, allow_code=allow_code)
         agent._checkpoint = checkpoint.path
         agent._load_policy()
         return agent

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rl_training.commands.messages import reports_errors, show
-from rl_training.commands.options import AllowEntryPoints, AsJson, Best, Debug, Quiet, RunPath, whole_number
+from rl_training.commands.options import AllowCode, AllowEntryPoints, AsJson, Best, Debug, Quiet, RunPath, whole_number
 from rl_training.errors import ConfigError
 from rl_training.runtime.report_timer import ReportTimer
 
@@ -44,6 +44,7 @@ def evaluate(
     ] = None,
     best: Best = False,
     allow_entry_points: AllowEntryPoints = False,
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -53,22 +54,24 @@ def evaluate(
     from rl_training.runtime.setup import RunOptions
 
     found = find_checkpoint(path, "best" if best else "latest")
+    options = RunOptions(allow_entry_points=allow_entry_points, allow_code=allow_code)
     if open_checkpoint(found, parts=()).config.env_id:
-        _evaluate_in_env(found, episodes, seed, as_json=as_json)
+        _evaluate_in_env(found, episodes, seed, options, as_json=as_json)
     else:
-        options = RunOptions(allow_entry_points=allow_entry_points)
         _evaluate_on_held_out(open_checkpoint(found), options, as_json=as_json)
 
 
-def _evaluate_in_env(path: Path, episodes: int | None, seed: int | None, *, as_json: bool) -> None:
+def _evaluate_in_env(
+    path: Path, episodes: int | None, seed: int | None, options: "RunOptions", *, as_json: bool
+) -> None:
     from rl_training.core.seeding import Streams
     from rl_training.runtime.evaluation import evaluate_episodes
-    from rl_training.runtime.setup import RunOptions, env_factory_of, load_policy
+    from rl_training.runtime.setup import env_factory_of, load_policy
 
-    checkpoint, algorithm = load_policy(path)
+    checkpoint, algorithm = load_policy(path, options)
     config = checkpoint.config
     seeds = Streams(config.seed if seed is None else seed).eval_seeds(episodes or config.eval_episodes)
-    factory, on_episode = env_factory_of(config, RunOptions()), _report_episodes(len(seeds))
+    factory, on_episode = env_factory_of(config, options), _report_episodes(len(seeds))
     played = evaluate_episodes(factory, algorithm, seeds, step=checkpoint.step, on_episode=on_episode)
     if as_json:
         typer.echo(json.dumps(_evaluation_record(checkpoint, played)))
@@ -133,6 +136,7 @@ def predict(
         ),
     ],
     best: Best = False,
+    allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
     """Print the greedy action for observations, as JSON."""
@@ -140,7 +144,7 @@ def predict(
     from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 
     found = find_checkpoint(path, "best" if best else "latest")
-    agent = managed_class(open_checkpoint(found, parts=()).config.algo).load(found)
+    agent = managed_class(open_checkpoint(found, parts=()).config.algo).load(found, allow_code=allow_code)
     for place, text in _observations(obs):
         try:
             actions = agent.predict(json.loads(text))

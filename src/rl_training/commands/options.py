@@ -44,6 +44,13 @@ AllowEntryPoints = Annotated[
         "--allow-entry-points", help="Read a dataset although its metadata name unknown code; the code is not run."
     ),
 ]
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Import the code that a run of another user names, such as module:EnvId. Only if you trust its author.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
 Debug = Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rl_training.commands.messages import command_line, reports_errors, show
-from rl_training.commands.options import Debug, Quiet, whole_number
+from rl_training.commands.options import AllowCode, Debug, Quiet, whole_number
 from rl_training.core.import_path import search_current_folder
 from rl_training.errors import ConfigError
 from rl_training.runtime.report_timer import ReportTimer
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rl_training.envs.factory import EnvFactory
     from rl_training.experiment.config import TrainConfig
     from rl_training.runtime.recording import Player, Recorder
+    from rl_training.runtime.setup import RunOptions
 
 _PROGRESS_SECONDS = 2.0
 
@@ -62,6 +63,7 @@ def record(
     ] = 0.0,
     explore: Annotated[bool, typer.Option("--explore", help="Explore as in training, not greedily.")] = False,
     best: Annotated[bool, typer.Option("--best", help="Use the best checkpoints of the runs, not the newest.")] = False,
+    allow_code: AllowCode = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -77,6 +79,7 @@ def record(
         raise ConfigError(f"give one --share per --run: there are {len(share)} for {len(runs)}")
     from rl_training.envs.factory import make_env_factory
     from rl_training.runtime.recording import Plan, Recorder
+    from rl_training.runtime.setup import RunOptions, env_factory_of
 
     if env is not None:
         env_id, env_kwargs = env, dict[str, Any]()
@@ -84,9 +87,11 @@ def record(
         factory = make_env_factory(env_id, env_kwargs)
         players = [_random_player(factory)]
     else:
-        loaded = [_load_player(path, best=best, explore=explore) for path in runs]
-        env_id, env_kwargs = _common_env([config for config, _ in loaded])
-        factory = make_env_factory(env_id, env_kwargs)
+        options = RunOptions(allow_code=allow_code)
+        loaded = [_load_player(path, options, best=best, explore=explore) for path in runs]
+        config = _with_common_env([config for config, _ in loaded])
+        env_id, env_kwargs = config.env_id, config.env_kwargs
+        factory = env_factory_of(config, options)
         players = _with_noise_and_shares([player for _, player in loaded], noise, share or [1.0] * len(runs), factory)
     details = {"env_kwargs": env_kwargs, "noise": noise, "explore": explore}
     plan = Plan(players=players, seed=seed, steps=steps, episodes=episodes, env_id=env_id, details=details)
@@ -119,7 +124,7 @@ def _action_space(factory: "EnvFactory") -> "Space[Any]":
         return envs.action_space
 
 
-def _load_player(path: Path, *, best: bool, explore: bool) -> "tuple[TrainConfig, Player]":
+def _load_player(path: Path, options: "RunOptions", *, best: bool, explore: bool) -> "tuple[TrainConfig, Player]":
     """Load the config and the policy of a run."""
     from rl_training.core.seeding import RepeatableStreams
     from rl_training.runtime.policies import trained_policy
@@ -127,22 +132,23 @@ def _load_player(path: Path, *, best: bool, explore: bool) -> "tuple[TrainConfig
     from rl_training.runtime.setup import load_policy
 
     streams = RepeatableStreams(0)  # each episode has its own seed
-    checkpoint, algorithm = load_policy(path, pointer="best" if best else "latest", streams=streams)
+    checkpoint, algorithm = load_policy(path, options, pointer="best" if best else "latest", streams=streams)
     policy = trained_policy(algorithm, streams, step=checkpoint.step, explore=explore)
     return checkpoint.config, Player(str(checkpoint.path.resolve()), policy)
 
 
-def _common_env(configs: "Sequence[TrainConfig]") -> tuple[str, dict[str, Any]]:
+def _with_common_env(configs: "Sequence[TrainConfig]") -> "TrainConfig":
+    """Return one of the configs; raise `ConfigError` unless all of them have the same environment."""
     first = configs[0]
     if not first.env_id:
         raise ConfigError("the run has no environment to record in: its env_id is empty")
     for other in configs[1:]:
-        if (other.env_id, other.env_kwargs) != (first.env_id, first.env_kwargs):
+        if any(getattr(other, name) != getattr(first, name) for name in ("env_id", "env_factory", "env_kwargs")):
             raise ConfigError(
                 f"the runs must have the same environment, found {first.env_id} {first.env_kwargs} "
                 f"and {other.env_id} {other.env_kwargs}"
             )
-    return first.env_id, dict(first.env_kwargs)
+    return first
 
 
 def _record(recorder: "Recorder") -> None:

@@ -10,6 +10,7 @@ import typer
 from rl_training.commands.evaluate import describe_held_out, describe_returns
 from rl_training.commands.messages import command_line, reports_errors, show
 from rl_training.commands.options import (
+    AllowCode,
     AllowEntryPoints,
     Debug,
     Overrides,
@@ -57,6 +58,7 @@ def train(
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help='"auto", "cpu", "cuda" or "cuda:N".')] = None,
     allow_entry_points: AllowEntryPoints = False,
+    allow_code: AllowCode = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -95,7 +97,7 @@ def train(
     from rl_training.runtime.trainer import RunOptions
     from rl_training.runtime.trainer import train as run_training
 
-    options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points)
+    options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points, allow_code=allow_code)
     if seeds is not None:
         _train_seeds(loaded, seeds, jobs, options)
     else:
@@ -126,6 +128,7 @@ def resume(
         Path | None, typer.Option(metavar="DIR", help="Continue in a new run folder in DIR; the old one stays.")
     ] = None,
     allow_entry_points: AllowEntryPoints = False,
+    allow_code: AllowCode = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -133,7 +136,7 @@ def resume(
     from rl_training.runtime.trainer import RunOptions
     from rl_training.runtime.trainer import resume as resume_training
 
-    options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points)
+    options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points, allow_code=allow_code)
     _show_result(resume_training(path, options, total_timesteps=total_timesteps, output_dir=output_dir))
 
 

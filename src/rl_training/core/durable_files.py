@@ -1,12 +1,52 @@
-"""Files that survive a crash: synced to disk, and replaced in one atomic step or not at all."""
+"""Files that survive a crash: synced to disk, and replaced in one atomic step or not at all.
+
+What a run folder, a dataset or a config holds may come from anywhere. Its files are opened by `open_file`, which never
+blocks: a pipe or an endless device in place of a file is an error.
+"""
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from rl_training.errors import CheckpointError
+
+MAX_TEXT_BYTES = 64 * 2**20  # of a file that is read as a whole
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file for reading; raise `OSError` for anything else, such as a pipe, a device or a folder."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK, opening a pipe waits for its writer
+    return open(_regular(os.open(path, flags), path), "rb")
+
+
+def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Return the text of a file in UTF-8; raise `OSError` if it has more than `max_bytes`."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise OSError(errno.EFBIG, f"{size:,} bytes, more than the {max_bytes:,} of any such file", str(path))
+        return file.read(max_bytes).decode("utf-8")
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a regular file to append to it, and create it if it is missing; raise `OSError` for a link or anything else.
+
+    A file that is reached through a link may belong to something else.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return open(_regular(os.open(path, flags, 0o666), path), "ab")
+
+
+def _regular(descriptor: int, path: Path) -> int:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -56,7 +96,7 @@ def link_or_copy(source: str, target: str) -> None:
 
 def sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()

@@ -8,7 +8,6 @@ that. Nothing in a checkpoint is ever executed: tensors are safetensors, everyth
 """
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -17,32 +16,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from rl_training.core.durable_files import (
     link_or_copy,
     make_folder,
+    read_text,
     sha256,
     sync_folder,
     write_atomic,
     write_synced,
 )
 from rl_training.errors import CheckpointError, ConfigError, TrainingError
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config import TrainConfig, build_config, check_plain
 from rl_training.experiment.manifest import (
     MANIFEST,
     POLICY,
     TRAINING,
     file_name,
+    is_own_manifest,
     is_resumable,
     manifest_text,
     read_manifest,
+    with_proofs,
     writer_of,
 )
-from rl_training.experiment.state_files import flatten, read_tensors, unflatten, write_tensors
+from rl_training.experiment.state_files import first_non_finite, flatten, read_tensors, unflatten, write_tensors
 
-_NAME = re.compile(r"step_\d+")
+_NAME = re.compile(r"step_\d{1,18}")
+_MAX_POINTER_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,11 @@ class Checkpoint:
 
     @property
     def config(self) -> TrainConfig:
+        """The settings of the run; those of another user are marked as such (see `TrainConfig.origin`)."""
         try:
-            return TrainConfig(**self.manifest["config"])
+            check_plain(self.manifest["config"])
+            config = build_config(self.manifest["config"])
+            return config if is_own_manifest(self.manifest) else config.of_unknown_origin(self.path / MANIFEST)
         except ConfigError as error:  # another release wrote it, or an algorithm's package is not installed here
             version = writer_of(self.manifest)
             raise CheckpointError(
@@ -71,8 +74,19 @@ class Checkpoint:
         return is_resumable(self.manifest)
 
     def load(self, part: str) -> dict[str, Any]:
-        """Return one part ("policy", "training", "memory") as the nested dict that was saved."""
-        return unflatten(read_tensors(self.path / file_name(part)) | self.manifest["values"][part])
+        """Return one part ("policy", "training", "memory") as the nested dict that was saved.
+
+        Weights and all other numbers of the algorithm must be finite.
+        """
+        file = self.path / file_name(part)
+        tensors, values = read_tensors(file), self.manifest["values"][part]
+        learned = tensors if part == POLICY else {n: x for n, x in tensors.items() if n.startswith("algorithm|")}
+        if name := first_non_finite(learned):
+            raise CheckpointError(f"{file} is damaged: {name} holds numbers that are not finite")
+        try:
+            return unflatten(tensors, values)
+        except ValueError as error:
+            raise CheckpointError(f"{file} and the values in {MANIFEST} do not fit together: {error}") from None
 
 
 # --- Writing ---------------------------------------------------------------------------------------------------------
@@ -91,11 +105,18 @@ def save_checkpoint(
         checksums, values = {}, {}
         for part, state in parts.items():
             tensors, values[part] = flatten(state)
-            if part == POLICY:
-                _refuse_non_finite(tensors)
+            if part == POLICY and (name := first_non_finite(tensors)):
+                raise TrainingError(
+                    f"the network's parameter {name} is not finite: training has diverged and this state is not saved; "
+                    "earlier checkpoints are intact. A smaller learning_rate or max_grad_norm usually helps"
+                )
             checksums[file_name(part)] = write_tensors(temporary / file_name(part), tensors)
         text = manifest_text(
-            config=config.model_dump(mode="json"), counters=dict(counters), sha256=checksums, values=values
+            config=config.model_dump(mode="json"),
+            counters=dict(counters),
+            sha256=checksums,
+            values=values,
+            own=config.origin is None,
         )
         write_synced(temporary / MANIFEST, text.encode())
 
@@ -159,21 +180,13 @@ def _holds_the_same(temporary: Path, target: Path) -> bool:
     return all(new.get(name, digest) == digest for name, digest in existing.items())
 
 
-def _refuse_non_finite(tensors: Mapping[str, Tensor]) -> None:
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise TrainingError(
-                f"the network's parameter {name} is not finite: training has diverged and this state is not saved; "
-                "earlier checkpoints are intact. A smaller learning_rate or max_grad_norm usually helps"
-            )
-
-
 def amend_checkpoint(path: Path, *, counters: Mapping[str, Any], training: Mapping[str, Any]) -> None:
     """Replace some counters and some values of the part "training", none of them tensors, in one atomic step."""
     manifest = read_manifest(path)
+    own = is_own_manifest(manifest)
     manifest["counters"] |= counters
     manifest["values"][TRAINING] |= flatten(training)[1]
-    write_atomic(path / MANIFEST, json.dumps(manifest, indent=1))
+    write_atomic(path / MANIFEST, with_proofs(manifest, own=own))
 
 
 def clear_stop_reason(path: Path) -> None:
@@ -251,7 +264,7 @@ def resumable_names(folder: Path) -> list[str]:
 def read_pointer(folder: Path, pointer: str) -> str | None:
     """Return the name of the checkpoint that `latest` or `best` points at; None if there is no such checkpoint."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        name = (folder / pointer).read_text(encoding="utf-8").strip()
+        name = read_text(folder / pointer, _MAX_POINTER_BYTES).strip()
         if _NAME.fullmatch(name) and (folder / name).is_dir():
             return name
     return None

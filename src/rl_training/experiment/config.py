@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_serializer, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_serializer, model_validator
 
+from rl_training.core.durable_files import read_text
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import AlgorithmSpec, find_spec, registry
 from rl_training.hparams.base import HParams, Settings, explain
 from rl_training.hparams.fields import Count, CountOrZero, NonNegative, Positive, Real, Switch
 
 PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
+_MAX_CONFIG_BYTES = 2**20
+_MAX_VALUES, _MAX_DEPTH = 100_000, 50  # in one config
 _MAX_CLOSE_CONFIGS = 6  # a message with more suggestions does not help
 
 
@@ -29,6 +32,11 @@ class TrainConfig(Settings):
 
     algo: str = Field(description="algorithm name; `rl-training list` shows them")
     env_id: str = Field("", description="Gymnasium id of the environment; optional for offline algorithms")
+    env_factory: str = Field(
+        "",
+        description="`module:function` that makes the environment, which `env_id` then only names; a run that was "
+        "started with a function remembers it here",
+    )
     total_timesteps: Count = Field(description="env steps to train for; gradient steps for offline algorithms")
     seed: CountOrZero = Field(0, description="the integer from which every random stream is derived")
     num_envs: Count = Field(1, description="environments stepped together")
@@ -75,6 +83,8 @@ class TrainConfig(Settings):
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the environment")
     algo_kwargs: dict[str, Any] = Field(default_factory=dict, description="the algorithm's own settings")
 
+    _origin: Path | None = PrivateAttr(None)
+
     def __init__(self, **settings: Any) -> None:
         try:
             super().__init__(**settings)
@@ -118,9 +128,32 @@ class TrainConfig(Settings):
     def _path_as_text(self, path: Path) -> str:
         return str(path)
 
+    @property
+    def origin(self) -> Path | None:
+        """The file that the settings come from if another user may have written it; None if they are the user's own.
+
+        Code that such settings name is not imported without consent (experiment/named_code.py).
+        """
+        return self._origin
+
+    def of_unknown_origin(self, file: Path) -> "TrainConfig":
+        """Return a copy that is marked as read from a file that another user may have written.
+
+        Its `output_dir` is the default: a file from elsewhere does not decide where this user's files are written.
+        """
+        marked = self.updated(output_dir=TrainConfig.model_fields["output_dir"].default)
+        marked._origin = file
+        return marked
+
+    def as_own(self) -> "TrainConfig":
+        """Return a copy without the mark: the user has accepted the settings."""
+        return TrainConfig(**self.model_dump())
+
     def updated(self, **changes: Any) -> "TrainConfig":
-        """Return a validated copy with some settings changed."""
-        return TrainConfig(**{**self.model_dump(), **changes})
+        """Return a validated copy with some settings changed; it keeps the mark of its origin."""
+        changed = TrainConfig(**{**self.model_dump(), **changes})
+        changed._origin = self._origin
+        return changed
 
     def resolved(self) -> "TrainConfig":
         """Return a copy whose `algo_kwargs` hold every setting, defaults included: enough to repeat the run."""
@@ -161,15 +194,49 @@ _StrictLoader.add_implicit_resolver(
     re.compile(r"^[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)$"),
     list("-+0123456789."),
 )
+# A date is a text here: no setting is a date, and JSON has none.
+_StrictLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _StrictLoader.yaml_implicit_resolvers.items()
+}
 
 
 def parse_yaml(text: str, source: str) -> Any:
     try:
-        return yaml.load(text, Loader=_StrictLoader)  # a SafeLoader: it builds plain values only
+        values = yaml.load(text, Loader=_StrictLoader)  # a SafeLoader: it builds plain values only
+        check_plain(values)
+        return values
     except yaml.YAMLError as error:
         raise ConfigError(f"{source} is not valid YAML: {error}") from None
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
+    except ValueError as error:  # from Python, such as for an integer of 5,000 digits
+        raise ConfigError(f"{source} holds a value that cannot be read: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{source} is nested too deeply") from None
+
+
+def check_plain(settings: object) -> None:
+    """Raise `ConfigError` for what no setting can be: other types than those of JSON, and huge numbers or structures.
+
+    Values from files are checked before any use. YAML may repeat a part by its name, so that a short text stands for
+    a structure that fills the memory.
+    """
+    left = _MAX_VALUES
+    waiting: list[tuple[str, object, int]] = [("", settings, 0)]
+    while waiting:
+        name, value, depth = waiting.pop()
+        left -= 1
+        if left < 0 or depth > _MAX_DEPTH:
+            raise ConfigError(f"there are more than {_MAX_VALUES:,} values, or they are nested over {_MAX_DEPTH} deep")
+        if isinstance(value, Mapping):
+            waiting += [(f"{name}.{key}" if name else str(key), inner, depth + 1) for key, inner in value.items()]
+        elif isinstance(value, list):
+            waiting += [(name, inner, depth + 1) for inner in value]
+        elif isinstance(value, int) and abs(value) >= 2**63:
+            raise ConfigError(f"{name} is an integer of {value.bit_length():,} bits; at most 63 are possible")
+        elif not (value is None or isinstance(value, str | int | float)):
+            raise ConfigError(f"{name} must be a number, a text, a list or a group, got a {type(value).__name__}")
 
 
 def find_config_file(path: str | Path) -> Path:
@@ -199,11 +266,19 @@ def packaged_configs() -> list[str]:
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
     """Load a YAML config; `overrides` are "key=value" strings such as "algo_kwargs.gamma=0.98"."""
     path = find_config_file(path)
+    return parse_config(read_config_text(path), str(path), overrides)
+
+
+def read_config_text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return read_text(path, _MAX_CONFIG_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
-    values = parse_yaml(text, str(path))
+
+
+def parse_config(text: str, path: str, overrides: Iterable[str] = ()) -> TrainConfig:
+    """Return the settings of a YAML text; `path` names it in messages."""
+    values = parse_yaml(text, path)
     if not isinstance(values, Mapping):
         raise ConfigError(f"{path} must hold settings as `key: value` lines, found {type(values).__name__}")
     return build_config(values, overrides)

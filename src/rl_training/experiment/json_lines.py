@@ -1,6 +1,7 @@
 """Append-only JSON-lines files that a resumed run truncates to its checkpoint."""
 
 import contextlib
+import io
 import json
 import logging
 import os
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from rl_training.core.durable_files import open_file, open_log
 from rl_training.errors import CheckpointError
 
 log = logging.getLogger("rl_training")
@@ -20,12 +22,12 @@ class JsonLines:
         self.path = path
         self.on_write: Callable[[Mapping[str, Any]], object] = lambda record: None
         with self._wrap_errors():
-            path.touch()
-            size = path.stat().st_size
+            file = open_log(path)
+            size = os.fstat(file.fileno()).st_size
             if 0 < size < position:  # an empty file is that of a new folder, whose checkpoint is from another run
                 log.warning("%s is shorter than when the checkpoint was written: records are missing", path)
-            os.truncate(path, min(position, size))
-            self._file: TextIO = path.open("a", encoding="utf-8")
+            os.truncate(file.fileno(), min(position, size))
+            self._file: TextIO = io.TextIOWrapper(file, encoding="utf-8")
 
     def write(self, record: Mapping[str, Any]) -> None:
         with self._wrap_errors():
@@ -60,5 +62,12 @@ class JsonLines:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    """Read all records; raise `CheckpointError` if one is damaged."""
+    with io.TextIOWrapper(open_file(path), encoding="utf-8") as file:
+        try:
+            records = [json.loads(line) for line in file]
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path} is damaged: {error}") from None
+    if not all(isinstance(record, dict) for record in records):
+        raise CheckpointError(f"{path} is damaged: a line holds no JSON object")
+    return records

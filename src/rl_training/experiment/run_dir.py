@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import functools
 import json
+import logging
 import os
 import platform
 import re
@@ -15,15 +16,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rl_training.core.durable_files import write_atomic
+from rl_training.core.durable_files import open_log, read_text, write_atomic
+from rl_training.core.seals import is_own, make_seal
 from rl_training.core.version import __version__
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.config import TrainConfig, parse_config, read_config_text
 from rl_training.experiment.json_lines import JsonLines
 
 LOGS = ("metrics", "episodes", "eval")
-RESULT = "result.json"
+FOLDERS = ("checkpoints", "crash", "tensorboard")
+CONFIG, METADATA, RESULT = "config.yaml", "metadata.json", "result.json"
+_SEAL_LINE = "# seal: "  # starts the last line of config.yaml
 _PACKAGES = ("torch", "gymnasium", "numpy", "safetensors", "mujoco", "ale-py", "box2d", "envpool")
+
+log = logging.getLogger("rl_training")
 
 
 class RunDir:
@@ -34,6 +40,7 @@ class RunDir:
         self.checkpoints = path / "checkpoints"
         self.crash = path / "crash"
         self.tensorboard = path / "tensorboard"
+        check_no_links(path)
         at = positions or {}
         self._logs = {name: JsonLines(path / f"{name}.jsonl", at.get(name, 0)) for name in LOGS}
 
@@ -49,6 +56,13 @@ class RunDir:
             log.close()
 
 
+def check_no_links(path: Path) -> None:
+    """Raise `CheckpointError` if a folder of the run is a link: files elsewhere are neither written nor removed."""
+    for name in FOLDERS:
+        if (path / name).is_symlink():
+            raise CheckpointError(f"{path / name} is a link, which is not followed: a run is written to one folder")
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Lock the run folder against other processes while this one trains in it.
@@ -56,7 +70,7 @@ def locked(path: Path) -> Iterator[None]:
     The system releases the lock when the process ends, even if it is killed. Env workers do not inherit it.
     """
     try:
-        file = (path / ".lock").open("a")
+        file = open_log(path / ".lock")
     except OSError as error:
         raise ConfigError(f"output_dir: the run's folder {path} cannot be written: {error}") from None
     with file:
@@ -75,7 +89,7 @@ def create_run_dir(config: TrainConfig, path: Path | None = None) -> Path:
         if path is None:
             path = _make_new_folder(config)
         path.mkdir(parents=True, exist_ok=True)
-        write_atomic(path / "config.yaml", config.to_yaml())
+        write_atomic(path / CONFIG, _sealed_text(config))
     except (OSError, CheckpointError) as error:
         place = path or config.output_dir
         raise ConfigError(f"output_dir: the run's folder {place} cannot be written: {error}") from None
@@ -98,11 +112,22 @@ def _make_new_folder(config: TrainConfig) -> Path:
     raise FileExistsError(f"{config.output_dir / name} and 999 variants of it exist")
 
 
+def _sealed_text(config: TrainConfig) -> str:
+    """Return the text of config.yaml; if the settings are the user's own, its last line is a seal (core/seals.py)."""
+    text = config.to_yaml()
+    seal = make_seal(CONFIG, text) if config.origin is None else None
+    return f"{text}{_SEAL_LINE}{seal}\n" if seal else text
+
+
 def read_run_config(path: Path) -> TrainConfig:
-    config = path / "config.yaml"
-    if not config.is_file():
-        raise CheckpointError(f"{path} is not a run folder: it holds no config.yaml")
-    return load_config(config)
+    """Read the settings of a run; those that this user's processes did not write are marked as such."""
+    file = path / CONFIG
+    if not file.is_file():
+        raise CheckpointError(f"{path} is not a run folder: it holds no {CONFIG}")
+    written = read_config_text(file)
+    text, _, seal = written.rpartition(_SEAL_LINE)
+    config = parse_config(written, str(file))
+    return config if is_own(CONFIG, text, seal.strip()) else config.of_unknown_origin(file)
 
 
 def write_metadata(path: Path, facts: Mapping[str, Any]) -> None:
@@ -115,9 +140,10 @@ def write_metadata(path: Path, facts: Mapping[str, Any]) -> None:
         "host": {"name": platform.node(), "system": platform.platform(), "cpus": os.cpu_count()},
         **facts,
     }
-    file = path / "metadata.json"
-    starts = json.loads(file.read_text(encoding="utf-8"))["starts"] if file.is_file() else []
-    write_atomic(file, json.dumps({"starts": [*starts, record]}, indent=1))
+    file = path / METADATA
+    starts = (_read_record(file) or {}).get("starts")
+    earlier = starts if isinstance(starts, list) else []
+    write_atomic(file, json.dumps({"starts": [*earlier, record]}, indent=1))
 
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
@@ -126,11 +152,23 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
-    file = path / RESULT
-    if not file.is_file():
+    """Read the result of a finished run; None if there is none, or a damaged one."""
+    return _read_record(path / RESULT)
+
+
+def _read_record(file: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None if there is no such file. A damaged file is reported and counts as missing."""
+    try:
+        record = json.loads(read_text(file))
+    except FileNotFoundError:
         return None
-    result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return result
+    except (OSError, ValueError, RecursionError) as error:
+        log.warning("%s is damaged and is written again (%s); the checkpoints are intact", file, error)
+        return None
+    if not isinstance(record, dict):
+        log.warning("%s is damaged and is written again: it holds no JSON object; the checkpoints are intact", file)
+        return None
+    return record
 
 
 @functools.cache

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from rl_training.core.durable_files import open_file
 from rl_training.errors import CheckpointError
 
 _DTYPES = {
@@ -55,15 +56,28 @@ def flatten(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Tenso
     return tensors, values
 
 
-def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+def unflatten(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the nested state; raise `ValueError` if two entries have the same place in it."""
     nested: dict[str, Any] = {}
-    for name, value in flat.items():
+    for name, value in [*tensors.items(), *values.items()]:
         *parents, last = name.split("|")
         place = nested
         for parent in parents:
             place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise ValueError(f"{name!r} lies below an entry that holds a value")
+        if last in place:
+            raise ValueError(f"{name!r} is given twice")
         place[last] = value
     return nested
+
+
+def first_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """Return the name of the first tensor with a NaN or an infinity; None if there is none."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            return name
+    return None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
@@ -102,6 +116,8 @@ def _chunks(head: list[bytes], arrays: list[Tensor]) -> Iterator[bytes | memoryv
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors as private views on the file: of a buffer, only the parts that are used are read."""
     try:
+        with open_file(path):  # raises for a pipe or a device, which `safe_open` would wait for
+            pass
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError) as error:

@@ -23,7 +23,8 @@ from rl_training.experiment.checkpointing import (
 )
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import RESULT, create_run_dir, read_result, read_run_config
-from rl_training.runtime.dataset_loading import GivenDataset, with_dataset
+from rl_training.runtime.dataset_loading import with_dataset
+from rl_training.runtime.setup import RunOptions
 
 
 class RunFinishedError(ConfigError):
@@ -60,10 +61,10 @@ def is_unsaved_run(path: Path) -> bool:
     return (path / "config.yaml").is_file() and not resumable_names(path / "checkpoints")
 
 
-def find_resume_point(path: Path, *, changes: Mapping[str, Any], dataset: GivenDataset | None = None) -> ResumePoint:
+def find_resume_point(path: Path, options: RunOptions, *, changes: Mapping[str, Any]) -> ResumePoint:
     """Find how to continue from a run folder or checkpoint; with an `output_dir` in `changes`, in a new folder.
 
-    `dataset`: where the run's dataset is now, or its arrays; other data are refused when the run is loaded.
+    A dataset in `options` says where the run's dataset is now; other data are refused when the run is loaded.
     """
     checkpoint = open_checkpoint(find_checkpoint(path))
     if not checkpoint.is_resumable:
@@ -73,7 +74,9 @@ def find_resume_point(path: Path, *, changes: Mapping[str, Any], dataset: GivenD
     if run_dir is not None:  # an earlier resume may have lengthened it
         written = read_run_config(run_dir)
         config = config.updated(total_timesteps=written.total_timesteps, output_dir=written.output_dir)
-    config = with_dataset(config.updated(**changes), dataset)
+    config = options.remembered_in(with_dataset(config.updated(**changes), options.dataset))
+    if options.allow_code:  # from now on it is the user's own run
+        config = config.as_own()
     ended = run_dir is None or read_result(run_dir) is not None
     if checkpoint.step >= config.total_timesteps and ended:
         raise RunFinishedError(path, checkpoint.step, config.total_timesteps)

@@ -132,8 +132,9 @@ def run_seeds(
             "several jobs run in their own processes, which cannot take an env factory, network or callbacks"
         )
     else:
-        allowed = options is not None and options.allow_entry_points
-        results, interrupted = _run_in_parallel(config, folders, jobs, [ALLOW] if allowed else [])
+        allowed = options or RunOptions()
+        flags = [*([ALLOW] if allowed.allow_entry_points else []), *(["--allow-code"] if allowed.allow_code else [])]
+        results, interrupted = _run_in_parallel(config, folders, jobs, flags)
     outcome = SeedsResult(folder, results, interrupted)
     if outcome.summary is not None:
         record = {"config": config.digest(), "seeds": results, "summary": asdict(outcome.summary)}

@@ -13,6 +13,7 @@ from torch import nn
 from rl_training.acceleration.determinism import deterministic_kernels, resolve_deterministic
 from rl_training.acceleration.steps import resolve_acceleration
 from rl_training.core.action_masks import MaskReader
+from rl_training.core.import_path import search_current_folder
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces, observation_kind
@@ -32,6 +33,7 @@ from rl_training.errors import CheckpointError, ConfigError, EnvError
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import POLICY
+from rl_training.experiment.named_code import check_consent, import_reference, reference_to
 from rl_training.experiment.space_checks import check_spaces
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.runtime.callbacks import Callback
@@ -51,12 +53,21 @@ class RunOptions:
     callbacks: Sequence[Callback] = ()
     show_progress: bool = True
     allow_entry_points: bool = False  # read a dataset although its metadata name code that is not known here
+    allow_code: bool = False  # import code that the files of a run name, although another user may have written them
 
     def factory_for(self, config: TrainConfig) -> EnvFactory | None:
         """Return the function that builds the environments of the run; None if it has none (offline only)."""
         if self.env_factory is not None:
             return with_env_kwargs(self.env_factory, config.env_kwargs)
+        check_consent(config, allowed=self.allow_code)
+        search_current_folder(config.env_factory or config.env_id)
+        if config.env_factory:
+            return with_env_kwargs(import_reference(config), config.env_kwargs)
         return make_env_factory(config.env_id, config.env_kwargs) if config.env_id else None
+
+    def remembered_in(self, config: TrainConfig) -> TrainConfig:
+        """Return the config with a reference to the user's env function, so that its run is used without it later."""
+        return config if self.env_factory is None else config.updated(env_factory=reference_to(self.env_factory))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ log = logging.getLogger("rl_training")
 def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Path | None = None) -> TrainResult:
     """Train from the start in a new run folder (or in `run_dir`)."""
     options = options or RunOptions()
-    config = resolve(with_dataset(config, options.dataset))
+    config = options.remembered_in(resolve(with_dataset(config, options.dataset)))
     if run_dir is not None and resumable_names(run_dir / "checkpoints"):
         raise ConfigError(f"{run_dir} holds a run already: resume it, or train in another folder")
     factory = options.factory_for(config)
@@ -93,8 +93,9 @@ def resume(
     changes = {name: value for name, value in changes.items() if value is not None}
     if is_unsaved_run(path):
         log.warning("%s holds no checkpoint yet: the run starts again from its config", path)
-        return train(read_run_config(path).updated(**changes), options, run_dir=None if output_dir else path)
-    resume_point = find_resume_point(path, changes=changes, dataset=options.dataset)
+        config = read_run_config(path).updated(**changes)
+        return train(config.as_own() if options.allow_code else config, options, run_dir=None if output_dir else path)
+    resume_point = find_resume_point(path, options, changes=changes)
     config, checkpoint = resume_point.config, resume_point.checkpoint
     with hangs_end(config.worker_timeout):
         prepared = prepare_run(config, options, options.factory_for(config), folder=run_dir_of(checkpoint))
