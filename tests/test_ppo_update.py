@@ -595,7 +595,7 @@ def test_a_network_of_the_users_is_trained() -> None:
 
 @pytest.mark.parametrize("outputs", [3, 5])
 def test_a_network_of_the_users_must_give_the_policy_and_the_value(outputs: int) -> None:
-    message = rf"must give 4 numbers per observation, 3 for the policy over Discrete\(3\) .*gave shape \(2, {outputs}\)"
+    message = rf"3 numbers for the policy over Discrete\(3\), and the value\), shape \(2, 4\) .* shape \(2, {outputs}\)"
     with pytest.raises(ValueError, match=message):
         build_ppo(make_ppo_setup(action=Discrete(3), network=nn.Linear(3, outputs)))
 

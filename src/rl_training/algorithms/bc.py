@@ -17,7 +17,7 @@ from rl_training.hparams.offline import BCHParams
 from rl_training.learners.checks import BOX_ACTIONS, CHOICES, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output
-from rl_training.learners.offline import OfflineLearner, trial_obs
+from rl_training.learners.offline import OfflineLearner, trial_inputs
 from rl_training.learners.optim import clipped_adam, descend_part, named_part
 from rl_training.models.distributions import Distribution, Gaussian
 from rl_training.models.encoders import build_encoder
@@ -87,7 +87,6 @@ def build_bc(setup: Setup[BCHParams]) -> OfflineLearner:
         )
 
     def check(network: nn.Module) -> None:
-        obs = trial_obs(setup)
-        check_output(network, "policy", (obs,), (len(obs), policy.num_outputs))
+        check_output(network, (trial_inputs(setup),), {"observations": 2, "policy outputs": policy.num_outputs})
 
     return OfflineLearner(BC(build_network(setup, build, check), setup), setup)

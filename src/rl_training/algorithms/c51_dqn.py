@@ -24,6 +24,7 @@ from rl_training.learners.q_learning import (
     Apply,
     QLearner,
     build_q_network,
+    check_per_action,
     greedy_actions,
     noisy_copies,
     pick,
@@ -81,5 +82,6 @@ class C51DQN:
 
 
 def build_c51_dqn(setup: Setup[C51HParams]) -> QLearner:
-    network = build_q_network(setup, MLPC51QNetwork, num_atoms=setup.hparams.num_atoms)
+    check = check_per_action(setup, "num_atoms")
+    network = build_q_network(setup, MLPC51QNetwork, check=check, num_atoms=setup.hparams.num_atoms)
     return QLearner(C51DQN(network, setup.hparams), setup)

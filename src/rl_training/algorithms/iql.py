@@ -22,8 +22,8 @@ from rl_training.hparams.offline import ExpectileHParams
 from rl_training.learners.actor_critic import critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
-from rl_training.learners.networks import build_network, check_output
-from rl_training.learners.offline import OfflineLearner, trial_obs
+from rl_training.learners.networks import build_network, check_output, submodules
+from rl_training.learners.offline import OfflineLearner, trial_inputs
 from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.targets import td_target
 from rl_training.models.distributions import Distribution
@@ -183,19 +183,10 @@ def build_iql_model(setup: Setup[ExpectileHParams]) -> nn.Module:
 
 
 def _check_networks(network: nn.Module, setup: Setup[ExpectileHParams]) -> None:
-    parts = {name: getattr(network, name, None) for name in ("actor", "critics", "value")}
-    missing = [name for name, part in parts.items() if not isinstance(part, nn.Module)]
-    if missing:
-        raise TypeError(
-            f"the network must have the modules actor, critics and value, but {type(network).__name__} lacks "
-            f"{' and '.join(missing)}"
-        )
-    obs = trial_obs(setup)
+    actor, critics, value = submodules(network, ("actor", "critics", "value"))
+    obs = trial_inputs(setup)
     actions = torch.zeros((len(obs), *action_field(setup.spaces.action).shape), device=setup.device)
     outputs = policy_distribution(setup.spaces.action).num_outputs
-    for name, inputs, wanted in (
-        ("actor", (obs,), (len(obs), outputs)),
-        ("critics", (obs, actions), (2, len(obs))),
-        ("value", (obs,), (len(obs),)),
-    ):
-        check_output(parts[name], name, inputs, wanted)  # type: ignore[arg-type]
+    check_output(actor, (obs,), {"observations": 2, "outputs": outputs}, "actor")
+    check_output(critics, (obs, actions), {"critics": 2, "observations": 2}, "critics")
+    check_output(value, (obs,), {"observations": 2}, "value")

@@ -9,7 +9,9 @@ mean is closer to the true one, and equal observations always get equal actions.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.qr_dqn import quantile_metrics
@@ -17,6 +19,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.dqn import IQNHParams
 from rl_training.learners.checks import CHOICES, FLOATS, Expected, check_tensors
+from rl_training.learners.networks import check_output, trial_obs
 from rl_training.learners.q_learning import (
     Apply,
     QLearner,
@@ -62,6 +65,13 @@ class IQN:
         }
 
 
+def _values_of(outputs: Any) -> Any:
+    """Return the values of a user's network, which must return a tuple (values, taus)."""
+    if not isinstance(outputs, tuple) or len(outputs) != 2:
+        raise TypeError(f"it must return a tuple (values, taus), but returned {type(outputs).__name__}")
+    return outputs[0]
+
+
 class _MeanValues(nn.Module):
     """(batch, *obs) -> (batch, actions)."""
 
@@ -76,7 +86,14 @@ class _MeanValues(nn.Module):
 
 def build_iqn(setup: Setup[IQNHParams]) -> QLearner:
     hparams = setup.hparams
+
+    def check(network: nn.Module) -> None:
+        obs = trial_obs(setup)
+        taus = torch.full((len(obs), hparams.num_tau_samples), 0.5, device=setup.device)
+        sizes = {"observations": 2, "actions": int(setup.spaces.action.n), "taus": taus.shape[1]}  # type: ignore[attr-defined]
+        check_output(lambda *inputs: _values_of(network(*inputs)), (obs, taus), sizes)
+
     network = build_q_network(
-        setup, MLPIQNetwork, num_quantiles=hparams.num_quantiles, embedding_dim=hparams.embedding_dim
+        setup, MLPIQNetwork, check=check, num_quantiles=hparams.num_quantiles, embedding_dim=hparams.embedding_dim
     )
     return QLearner(IQN(network, hparams), setup)

@@ -27,7 +27,7 @@ from rl_training.errors import CheckpointError, SpaceError
 from rl_training.hparams.ppo import OnPolicyHParams
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
-from rl_training.learners.networks import build_network, zero_obs
+from rl_training.learners.networks import build_network, check_output, trial_obs
 from rl_training.learners.normalization import ObsNormalizer, RewardScaler
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.returns import gae
@@ -300,17 +300,9 @@ def build_ppo(setup: Setup[OnPolicyHParams]) -> PPO:
         )
 
     def check(network: nn.Module) -> None:
-        _check_outputs(network, setup, distribution.num_outputs + 1)
+        obs = trial_obs(setup, np.float32 if hparams.normalize in ("obs", "both") else None)
+        numbers = f"{distribution.num_outputs} numbers for the policy over {spaces.action}, and the value"
+        sizes = {"observations": 2, numbers: distribution.num_outputs + 1}
+        check_output(network, (obs,), sizes)
 
     return PPO(build_network(setup, build, check), setup)
-
-
-def _check_outputs(network: nn.Module, setup: Setup[OnPolicyHParams], wanted: int) -> None:
-    """Raise for a network of the user without an output for the value, which no other check would find."""
-    with torch.no_grad():
-        found = tuple(network(zero_obs(setup)).shape)
-    if found != (2, wanted):
-        raise ValueError(
-            f"the network must give {wanted} numbers per observation, {wanted - 1} for the policy over "
-            f"{setup.spaces.action} and the value, but for 2 observations it gave shape {found}"
-        )

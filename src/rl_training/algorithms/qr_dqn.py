@@ -21,6 +21,7 @@ from rl_training.learners.q_learning import (
     Apply,
     QLearner,
     build_q_network,
+    check_per_action,
     greedy_actions,
     noisy_copies,
     pick,
@@ -92,5 +93,6 @@ class QRDQN:
 
 
 def build_qr_dqn(setup: Setup[QRDQNHParams]) -> QLearner:
-    network = build_q_network(setup, MLPQRQNetwork, num_quantiles=setup.hparams.num_quantiles)
+    check = check_per_action(setup, "num_quantiles")
+    network = build_q_network(setup, MLPQRQNetwork, check=check, num_quantiles=setup.hparams.num_quantiles)
     return QLearner(QRDQN(network), setup)

@@ -22,7 +22,7 @@ from rl_training.hparams.actor_critic import ActorCriticHParams
 from rl_training.hparams.schedules import is_warm_up
 from rl_training.learners.checks import FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
-from rl_training.learners.networks import build_network, check_output, zero_obs
+from rl_training.learners.networks import build_network, check_output, submodules, trial_obs
 from rl_training.learners.random_inputs import RandomInput, RandomInputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.continuous import ContinuousActorCritic
@@ -209,15 +209,11 @@ def _check_networks(
     network: nn.Module, setup: Setup[ActorCriticHParams], outputs: int, num_critics: int, *, by_member: bool
 ) -> None:
     """Raise for networks of the user that do not fit, before they learn anything wrong."""
-    actor, critics = getattr(network, "actor", None), getattr(network, "critics", None)
-    if not isinstance(actor, nn.Module) or not isinstance(critics, nn.Module):
-        raise TypeError(
-            f"the network must have the modules `actor` and `critics`, but {type(network).__name__} has not"
-        )
-    obs = zero_obs(setup)
+    actor, critics = submodules(network, ("actor", "critics"))
+    obs = trial_obs(setup)
     actions = torch.zeros((len(obs), *action_field(setup.spaces.action).shape), device=setup.device)
-    check_output(actor, "actor", (obs,), (len(obs), outputs))
-    check_output(critics, "critics", (obs, actions), (num_critics, len(obs)))
+    check_output(actor, (obs,), {"observations": 2, "outputs": outputs}, "actor")
+    check_output(critics, (obs, actions), {"critics": num_critics, "observations": 2}, "critics")
     if by_member and "members" not in inspect.signature(critics.forward).parameters:
         raise TypeError(
             "the network's critics must take (obs, actions, members=None) and give the values of members alone"

@@ -1,10 +1,12 @@
 """Networks of a run: the user's own, tried before they learn anything wrong, or new ones from the run's seed."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from rl_training.core.setup import Setup
@@ -18,10 +20,15 @@ def build_network(
 ) -> nn.Module:
     """Return the user's network, or the one that `build` returns, on the run's device.
 
-    `check` raises for a network of the user that does not fit.
+    `check` raises for a network of the user that does not fit, by `check_output` and `submodules`.
     """
     if setup.network is None:
         return build_seeded(setup.streams.integer("init"), build).to(setup.device)
+    if isinstance(setup.network, type):
+        name = setup.network.__name__
+        raise TypeError(f"network must be an instance, got the class {name}: pass network={name}(...)")
+    if not isinstance(setup.network, nn.Module):
+        raise TypeError(f"network must be a torch.nn.Module, got {type(setup.network).__name__}")
     network = setup.network.to(setup.device)
     if check is not None:
         check(network)
@@ -35,15 +42,66 @@ def build_seeded(seed: int, build: Callable[[], N]) -> N:
         return build()
 
 
-def zero_obs(setup: Setup[Any], dtype: type[np.generic] | None = None) -> Tensor:
+# --- Trying a network of the user ------------------------------------------------------------------------------------
+
+
+def trial_obs(setup: Setup[Any], dtype: type[np.generic] | None = None) -> Tensor:
     """Return two observations to try a network with, in the stored dtype unless another is named."""
-    field = observation_field(setup.spaces.observation)
-    return torch.from_numpy(np.zeros((2, *field.shape), dtype or field.dtype)).to(setup.device)
+    space, dtype = setup.spaces.observation, dtype or observation_field(setup.spaces.observation).dtype.type
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+        # The part of the Box nearest to zero: declared bounds may be so large that any network overflows.
+        low = np.maximum(space.low, np.minimum(space.high, 0.0) - 1.0)
+        high = np.minimum(space.high, np.maximum(space.low, 0.0) + 1.0)
+        rows = np.random.default_rng(0).uniform(low, high, (2, *space.shape))
+    else:
+        space = copy.deepcopy(space)  # the generator of the user's space stays as it is
+        space.seed(0)
+        rows = np.stack([space.sample(), space.sample()])
+    return torch.from_numpy(rows.astype(dtype)).to(setup.device)
 
 
-def check_output(network: nn.Module, name: str, inputs: tuple[Tensor, ...], expected: tuple[int, ...]) -> None:
-    """Raise ValueError for a network whose output has another shape."""
-    with torch.no_grad():
-        found = tuple(network(*inputs).shape)
-    if found != expected:
-        raise ValueError(f"the network's {name} must give shape {expected} for 2 rows, but gave {found}")
+def submodules(network: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+    """Return submodules of a network; raise TypeError if one is missing."""
+    parts = [getattr(network, name, None) for name in names]
+    missing = [name for name, part in zip(names, parts, strict=True) if not isinstance(part, nn.Module)]
+    if missing:
+        raise TypeError(
+            f"the network must have the modules {' and '.join(f'`{name}`' for name in names)}, but "
+            f"{type(network).__name__} lacks {' and '.join(missing)}"
+        )
+    return [part for part in parts if part is not None]
+
+
+def check_output(
+    network: Callable[..., Any], inputs: Sequence[Tensor], expected: Mapping[str, int], part: str = ""
+) -> None:
+    """Raise for a network that does not return finite float32 numbers of the expected shape.
+
+    `inputs`: two observations, and what else it is called with. `expected`: the size of each dimension, by what it
+    counts. `part`: the name of a submodule, for the message.
+    """
+    whose = f"the network's {part}" if part else "the network"
+    found = _try(network, inputs, whose)
+    if not isinstance(found, Tensor) or found.dtype != torch.float32:
+        kind = found.dtype if isinstance(found, Tensor) else type(found).__name__
+        raise TypeError(f"{whose} must return a float32 tensor, but returned {kind}")
+    shape = tuple(expected.values())
+    if found.shape != shape:
+        raise ValueError(
+            f"{whose} must return ({', '.join(expected)}), shape {shape} for 2 observations, but returned shape "
+            f"{tuple(found.shape)}"
+        )
+    if not bool(torch.isfinite(found).all()):
+        raise ValueError(f"{whose} returned NaN or infinity for finite observations")
+
+
+def _try(network: Callable[..., Any], inputs: Sequence[Tensor], whose: str) -> Any:
+    """Call a network; raise ValueError with the inputs' shapes if it fails."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            return network(*inputs)
+    except Exception as error:  # code of the user: it may raise anything
+        shapes = " and ".join(f"{tuple(values.shape)} {values.dtype}" for values in inputs)
+        raise ValueError(
+            f"{whose} fails on 2 observations (inputs: {shapes}): {type(error).__name__}: {error}"
+        ) from error

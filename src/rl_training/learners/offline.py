@@ -22,7 +22,7 @@ from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import CheckpointError, ConfigError, SpaceError
 from rl_training.hparams.offline import LearnerHParams
 from rl_training.learners.flat_module import FlatModule
-from rl_training.learners.networks import zero_obs
+from rl_training.learners.networks import trial_obs
 from rl_training.learners.normalization import ObsNormalizer, fitted_normalizer, normalized
 from rl_training.learners.saved_state import load_tensors, tensors_to_save
 from rl_training.models.distributions import Gaussian
@@ -189,6 +189,6 @@ def _obs_normalizer(setup: Setup[LearnerHParams]) -> ObsNormalizer | None:
 # --- What the recipes share ------------------------------------------------------------------------------------------
 
 
-def trial_obs(setup: Setup[LearnerHParams]) -> Tensor:
+def trial_inputs(setup: Setup[LearnerHParams]) -> Tensor:
     """Return two observations to try a network with: float32 if observations are normalised, else as stored."""
-    return zero_obs(setup, np.float32 if setup.hparams.normalize_observations else None)
+    return trial_obs(setup, np.float32 if setup.hparams.normalize_observations else None)

@@ -20,7 +20,7 @@ from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams import schedules
 from rl_training.hparams.dqn import QLearningHParams
 from rl_training.learners.flat_module import FlatModule
-from rl_training.learners.networks import build_network
+from rl_training.learners.networks import build_network, check_output, trial_obs
 from rl_training.learners.optim import Optimizer, clipped_adam, descend
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
@@ -113,6 +113,9 @@ class QLearner:
                 "algo_kwargs.noisy: true needs a network with NoisyLinear layers, "
                 f"but {type(recipe.network).__name__} has none"
             )
+        if setup.network is not None:
+            sizes = {"observations": 2, "actions": self.num_actions}
+            check_output(recipe.q_values, (trial_obs(setup),), sizes)
         self._no_noise = torch.zeros(noisy.size, device=setup.device)
         optimizer = optimizer or clipped_adam(setup.hparams, setup.hparams.learning_rate)
         self._state = {**optimizer.state(network.params), "target": network.params.clone()}
@@ -214,8 +217,17 @@ def _draw_noise_factors(generator: np.random.Generator, out: np.ndarray) -> None
     out[:] = noise_factors(generator.standard_normal(out.shape, np.float32))
 
 
-def build_q_network(setup: Setup[QLearningHParams], kind: Callable[..., nn.Module], **sizes: int) -> nn.Module:
-    """Return the user's network, or one of this kind for the run's spaces: an encoder and the recipe's layers."""
+def build_q_network(
+    setup: Setup[QLearningHParams],
+    kind: Callable[..., nn.Module],
+    *,
+    check: Callable[[nn.Module], None] | None = None,
+    **sizes: int,
+) -> nn.Module:
+    """Return the user's network, or one of this kind for the run's spaces: an encoder and the recipe's layers.
+
+    `check` raises for a network of the user that does not fit; the learner checks the Q-values.
+    """
     hparams = setup.hparams
     style = HeadStyle(
         layer_norm=hparams.layer_norm,
@@ -229,4 +241,14 @@ def build_q_network(setup: Setup[QLearningHParams], kind: Callable[..., nn.Modul
         encoder, features = build_encoder(setup.spaces.observation)
         return kind(features, num_actions, hparams.hidden_sizes, encoder, style=style, **sizes)
 
-    return build_network(setup, build)
+    return build_network(setup, build, check)
+
+
+def check_per_action(setup: Setup[QLearningHParams], setting: str) -> Callable[[nn.Module], None]:
+    """Return the check of a network with several numbers per action: as many as the setting of this name says."""
+    sizes = {
+        "observations": 2,
+        "actions": int(setup.spaces.action.n),  # type: ignore[attr-defined]
+        setting: getattr(setup.hparams, setting),
+    }
+    return lambda network: check_output(network, (trial_obs(setup),), sizes)
