@@ -461,8 +461,13 @@ def test_prediction_does_not_read_the_memory(run: Path) -> None:
     assert "memory.safetensors is damaged" in fails("resume", run, "--total-timesteps", 70)
 
 
-def test_resuming_a_finished_run_says_what_to_give(run: Path) -> None:
-    assert "is finished: 60 of 60 steps; a larger total_timesteps continues it" in fails("resume", run)
+def test_resuming_a_finished_run_is_no_error_and_says_what_to_give(run: Path, tmp_path: Path) -> None:
+    before = (run / "result.json").read_bytes()
+    result = call("resume", run)
+    assert result.exit_code == 0
+    assert "is finished: 60 of 60 steps; a larger total_timesteps continues it" in result.stdout
+    assert (run / "result.json").read_bytes() == before
+    assert "is finished: 60 of 60 steps" in fails("resume", run, "--output-dir", tmp_path / "fork")
 
 
 @pytest.mark.parametrize(
@@ -559,6 +564,32 @@ def test_a_signal_saves_the_run_and_ends_with_75_and_resume_goes_on(number: sign
     resumed = call("resume", run, "--total-timesteps", step + 10, "--quiet")
     assert resumed.exit_code == 0, resumed.stderr
     assert f"{step + 10:,} (" in resumed.stdout
+
+
+def saved_step(run: Path) -> int:
+    names = [path.name for path in (run / "checkpoints").glob("step_*")]
+    return max((int(name.removeprefix("step_")) for name in names), default=0)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(180)
+def test_a_seed_ends_with_its_killed_driver_and_the_same_command_continues(tmp_path: Path) -> None:
+    config = write_config(tmp_path, total_timesteps=10_000_000, log_interval=20)
+    command = ["train", config, "--seeds", "0", "--jobs", "2"]
+    driver = start(*command)
+    wait_until(lambda: any(file.stat().st_size for file in tmp_path.glob("runs/*/*/metrics.jsonl")), driver)
+    driver.kill()
+    driver.communicate()
+    run = only_folder(tmp_path / "runs") / "seed0"
+    driver = start(*command)  # at once: the run is still being saved
+    wait_until(lambda: (run / "log.txt").read_text().count("dqn on") == 2, driver)
+    step = saved_step(run)
+    driver.terminate()
+    _, stderr = driver.communicate(timeout=90)
+    assert driver.returncode == 75, stderr
+    starts = json.loads((run / "metadata.json").read_text())["starts"]
+    assert [start["step"] for start in starts] == [0, step]
+    assert 0 < step <= saved_step(run)
 
 
 # --- Quick answers ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,11 @@
 """The manager sets up, continues and recalls runs by spec, and summarises several seeds."""
 
+import contextlib
 import json
 import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +15,7 @@ from hypothesis import strategies as st
 
 from builders import make_config
 from rl_training.errors import ConfigError, TrainingError
+from rl_training.experiment.run_dir import write_result
 from rl_training.runtime import seed_runs
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
@@ -76,6 +81,26 @@ def test_each_seed_gets_its_own_folder_and_all_one_summary(tmp_path: Path) -> No
     assert written["summary"]["count"] == 2
 
 
+LOCK = """
+import sys
+from pathlib import Path
+from rl_training.experiment.run_dir import locked
+with locked(Path(sys.argv[1])):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def in_other_process(folder: Path) -> Iterator[None]:
+    """Lock a run folder as a process does that trains in it."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", LOCK, str(folder)], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield
+
+
 class StopAt(Callback):
     """Ends the run of one seed early, as a signal would."""
 
@@ -132,6 +157,47 @@ def test_a_seed_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
     log = next(tmp_path.rglob("log.txt")).read_text()
     assert "misbehaving on purpose" in log
     assert "Traceback" not in log
+
+
+@pytest.mark.process
+def test_a_seed_in_use_is_left_out_and_the_others_are_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = make_config(tmp_path)
+    folder = run_seeds(config, [0], options=QUIET).folder
+    (folder / "seed1").mkdir()
+    with in_other_process(folder / "seed1"):
+        outcome = run_seeds(config, [1, 2], options=QUIET)
+    assert list(outcome.results) == [2]
+    assert outcome.interrupted
+    assert "seed 1 is left out: " in caplog.text
+
+
+class Process:
+    """Stands for the process of a seed; it finishes the run at once."""
+
+    returncode = 0
+
+    def __init__(self, folder: Path) -> None:
+        write_result(folder, {"eval": [{"return": 1.0}]})
+
+    def poll(self) -> int:
+        return 0
+
+
+@pytest.mark.process
+def test_several_jobs_leave_out_a_seed_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(seed_runs, "_start_process", lambda folder, flags: Process(folder))
+    monkeypatch.setattr(seed_runs, "IN_USE_SECONDS", 0.0)
+    config = make_config(tmp_path)
+    folder = run_seeds(config, [0], jobs=2).folder
+    (folder / "seed1").mkdir()
+    with in_other_process(folder / "seed1"):
+        outcome = run_seeds(config, [0, 1, 2], jobs=2)
+    assert list(outcome.results) == [0, 2]
+    assert outcome.interrupted
+    assert "left out, because another process trains in them: seeds [1]" in caplog.text
+    assert run_seeds(config, [0, 1, 2], jobs=2).results.keys() == {0, 1, 2}  # free again
 
 
 def test_several_jobs_refuse_what_a_process_cannot_be_handed(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from rl_training.commands.options import (
     whole_number,
 )
 from rl_training.core.import_path import search_current_folder
+from rl_training.core.parent_death import end_with_named_parent
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, build_config, load_config
 from rl_training.hparams.datasets import dataset_choice
@@ -132,12 +133,21 @@ def resume(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Continue a run from its newest checkpoint, exactly as if it had never stopped."""
+    """Continue a run from its newest checkpoint, exactly as if it had never stopped; a finished run stays as it is."""
+    end_with_named_parent()
+    from rl_training.runtime.resuming import RunFinishedError
     from rl_training.runtime.trainer import RunOptions
     from rl_training.runtime.trainer import resume as resume_training
 
     options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points, allow_code=allow_code)
-    _show_result(resume_training(path, options, total_timesteps=total_timesteps, output_dir=output_dir))
+    try:
+        result = resume_training(path, options, total_timesteps=total_timesteps, output_dir=output_dir)
+    except RunFinishedError as finished:
+        if output_dir is not None:
+            raise
+        typer.echo(str(finished))  # not an error: a batch job may resume until the run is finished
+    else:
+        _show_result(result)
 
 
 def _show_result(result: "TrainResult") -> None:

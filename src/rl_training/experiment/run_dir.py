@@ -63,6 +63,10 @@ def check_no_links(path: Path) -> None:
             raise CheckpointError(f"{path / name} is a link, which is not followed: a run is written to one folder")
 
 
+class RunInUseError(ConfigError):
+    """Another process trains in the run folder."""
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Lock the run folder against other processes while this one trains in it.
@@ -77,10 +81,19 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            raise ConfigError(f"{path} is in use: another process trains in it now") from None
+            raise RunInUseError(f"{path} is in use: another process trains in it now") from None
         except OSError:
             pass  # a file system without locks
         yield
+
+
+def is_in_use(path: Path) -> bool:
+    """Return whether another process trains in the run folder."""
+    try:
+        with locked(path):
+            return False
+    except RunInUseError:
+        return True
 
 
 def create_run_dir(config: TrainConfig, path: Path | None = None) -> Path:

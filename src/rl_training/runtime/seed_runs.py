@@ -4,6 +4,7 @@ The same call after an interruption continues: finished seeds are read, unfinish
 """
 
 import json
+import logging
 import os
 import random
 import subprocess
@@ -15,14 +16,18 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from rl_training.core.durable_files import write_atomic
+from rl_training.core.parent_death import PARENT_PID
 from rl_training.datasets.metadata import ALLOW
 from rl_training.errors import ConfigError, TrainingError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.run_dir import create_run_dir, env_name, read_result
+from rl_training.experiment.run_dir import RunInUseError, create_run_dir, env_name, is_in_use, read_result
 from rl_training.runtime.signals import EXIT_INTERRUPTED, signals_handled
 from rl_training.runtime.trainer import RunOptions, resume, train
 
 BOOTSTRAP_RESAMPLES = 10_000
+IN_USE_SECONDS = 60.0  # in which the process of a killed driver saves its run
+
+log = logging.getLogger("rl_training")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +152,15 @@ def _run_in_turn(
 ) -> tuple[dict[int, float], bool]:
     results: dict[int, float] = {}
     for seed, folder in folders.items():
-        score = run_in(folder, config.updated(seed=seed), options)
+        try:
+            score = run_in(folder, config.updated(seed=seed), options)
+        except RunInUseError as error:
+            log.warning("seed %d is left out: %s", seed, error)
+            continue
         if score is None:
-            return results, True
+            break
         results[seed] = score
-    return results, False
+    return results, len(results) < len(folders)
 
 
 def _run_in_parallel(
@@ -169,15 +178,25 @@ def _run_in_parallel(
 
 
 def _resume_each(folders: dict[int, Path], jobs: int, flags: Sequence[str]) -> None:
-    """Resume the runs in processes, `jobs` at a time; on a signal, end those that run and start no more."""
+    """Resume the runs in processes, `jobs` at a time; on a signal, end those that run and start no more.
+
+    A run in which another process trains is started when that one has ended, or left out if it takes too long.
+    """
     waiting = list(folders)
     running: dict[int, subprocess.Popen[bytes]] = {}
     received: list[int] = []
+    patience_ends = time.monotonic() + IN_USE_SECONDS
     with signals_handled(lambda number, frame: received.append(number)):
         while running or (waiting and not received):
-            while waiting and len(running) < jobs and not received:
-                seed = waiting.pop(0)
+            free = [] if received else [seed for seed in waiting if not is_in_use(folders[seed])]
+            for seed in free[: jobs - len(running)]:
+                waiting.remove(seed)
                 running[seed] = _start_process(folders[seed], flags)
+            if running:
+                patience_ends = time.monotonic() + IN_USE_SECONDS
+            elif time.monotonic() >= patience_ends:
+                log.warning("left out, because another process trains in them: seeds %s", waiting)
+                return
             time.sleep(0.05)
             if received:
                 for process in running.values():
@@ -199,6 +218,7 @@ def _start_process(folder: Path, flags: Sequence[str]) -> "subprocess.Popen[byte
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},  # as many processes as cores leave one thread each
+            # As many processes as cores leave one thread each.
+            env={**os.environ, "OMP_NUM_THREADS": "1", PARENT_PID: str(os.getpid())},
             start_new_session=True,  # Ctrl-C reaches the children once, through this process
         )
