@@ -228,6 +228,19 @@ def test_python_snippets_compile_and_import_names_that_exist() -> None:
                     assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == [], name_of(page)
 
 
+CALLBACK_EXAMPLES = blocks(DOCS / "callbacks.md", "python")
+
+
+@pytest.mark.parametrize("number", range(len(CALLBACK_EXAMPLES)))
+def test_the_examples_of_the_callbacks_page_run(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = CALLBACK_EXAMPLES[number]
+    for written, short in (("50_000", "400"), ("60_000", "500"), ("5_000", "100")):
+        code = code.replace(written, short)
+    exec(compile(code, "callbacks.md", "exec"), {})
+    assert list(tmp_path.glob("runs/*/result.json"))
+
+
 def test_yaml_snippets_that_set_an_algorithm_are_valid_configs() -> None:
     for page in PAGES:
         for body in blocks(page, "yaml"):

@@ -26,6 +26,8 @@ PUBLIC = [
     "load_config",
     "ManagedAlgorithm",
     "Callback",
+    "EarlyStopping",
+    "StopOnPlateau",
     "EvalEpisode",
     "Run",
     "RunOptions",

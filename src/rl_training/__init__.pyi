@@ -18,6 +18,8 @@ from rl_training.runtime.evaluation import EvalEpisode as EvalEpisode
 from rl_training.runtime.result import TrainResult as TrainResult
 from rl_training.runtime.run import Run as Run
 from rl_training.runtime.setup import RunOptions as RunOptions
+from rl_training.runtime.stopping import EarlyStopping as EarlyStopping
+from rl_training.runtime.stopping import StopOnPlateau as StopOnPlateau
 from rl_training.runtime.trainer import resume as resume
 from rl_training.runtime.trainer import train as train
 

@@ -26,6 +26,7 @@ MODULES = {
     "rl_training.runtime.result": ("TrainResult",),
     "rl_training.runtime.run": ("Run",),
     "rl_training.runtime.setup": ("RunOptions",),
+    "rl_training.runtime.stopping": ("EarlyStopping", "StopOnPlateau"),
     "rl_training.runtime.trainer": ("resume", "train"),
 }
 

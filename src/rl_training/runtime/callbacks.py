@@ -7,6 +7,7 @@ its step, and before the evaluation, so that an evaluation that never returns lo
 import contextlib
 import logging
 import math
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -33,7 +34,7 @@ log = logging.getLogger("rl_training")
 
 
 class Callback:
-    """Override what you need. Set `run.stop_reason` to end the run after the current step."""
+    """Override what you need. Set `run.stop_reason` to end the run after the current step (docs/callbacks.md)."""
 
     def on_start(self, run: Run) -> None:
         """Called when training starts, or continues after a resume."""
@@ -41,8 +42,18 @@ class Callback:
     def on_step(self, run: Run) -> None:
         """Called after every env took a step and the due updates were made; offline, after a group of updates."""
 
+    def on_evaluation(self, run: Run, episodes: Sequence[EvalEpisode]) -> None:
+        """Called after each evaluation in an environment: at every `eval_interval` and after the last step."""
+
     def on_end(self, run: Run) -> None:
         """Called when training ended, also by an error; release your resources here."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs to continue exactly: numbers, text, None, and lists and dicts of them."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the state of a checkpoint. Called before `on_start` if the run is resumed and there is a state."""
 
 
 class EpisodeLog(Callback):
@@ -80,7 +91,8 @@ class MetricsLog(Callback):
                     f"{name} is {value} at {run.unit} {run.step}{of_updates}: training has "
                     "diverged; a smaller learning_rate or max_grad_norm usually helps"
                 )
-        metrics |= run.algorithm.status(run.step) | episode_metrics(run)
+        metrics |= run.algorithm.status(run.step) | episode_metrics(run) | run.logged
+        run.logged.clear()
         wall_s = run.wall_s
         steps_per_s = (run.step - self._mark[0]) / max(wall_s - self._mark[1], 1e-9)
         self._mark = (run.step, wall_s)
@@ -94,6 +106,15 @@ class MetricsLog(Callback):
         run.folder.log("metrics").write(record)
         run.folder.log("metrics").flush()
         run.folder.log("episodes").flush()
+
+
+def write_logged(run: Run) -> None:
+    """Write what callbacks logged since the latest record of metrics, if anything, as a record of this step."""
+    if run.logged:
+        record = {"step": run.step, "gradient_step": run.gradient_step, "wall_s": round(run.wall_s, 3)}
+        run.folder.log("metrics").write({**record, "metrics": dict(run.logged)})
+        run.folder.log("metrics").flush()
+        run.logged.clear()
 
 
 def episode_metrics(run: Run) -> dict[str, float]:
@@ -228,4 +249,7 @@ class Evaluation(Callback):
         stop_return = run.config.stop_return
         if stop_return is not None and mean >= stop_return and not run.stop_reason:
             run.stop_reason = f"evaluation reached {mean:.1f} (stop_return {stop_return:g})"
+        for callback in run.callbacks:
+            callback.on_evaluation(run, self.latest)
+        write_logged(run)
         self._checkpointing.add_evaluation(run)

@@ -1,11 +1,15 @@
 """`Run`: everything that changes during training, in one place, with its state."""
 
+import json
+import logging
+import math
+import re
 import time
-from collections import deque
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from signal import Signals
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -15,13 +19,21 @@ from rl_training.core.spaces import Spaces
 from rl_training.core.types import Algorithm, Memory, StateDict
 from rl_training.datasets.metadata import metadata_to_text
 from rl_training.envs.factory import EnvFactory
+from rl_training.errors import CheckpointError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import RunDir
 from rl_training.runtime.collector import Collector, Episode, NoCollector
 from rl_training.runtime.predicting import Observations, make_player
 
+if TYPE_CHECKING:
+    from rl_training.runtime.callbacks import Callback
+
 RECENT_EPISODES = 100
+_LOG_NAME = re.compile(r"[\w.-]+(/[\w.-]+)+", re.ASCII)
+_OWN_GROUPS = {"train", "eval", "speed"}  # of TensorBoard
+
+log = logging.getLogger("rl_training")
 
 
 @dataclass(kw_only=True)
@@ -48,6 +60,8 @@ class Run:
     last_metrics: dict[str, Tensor] = field(default_factory=dict)
     recent: deque[Episode] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     num_episodes: int = 0
+    callbacks: Sequence["Callback"] = ()  # those of the user
+    logged: dict[str, float] = field(default_factory=dict)  # by `log`, since the latest record of metrics
     _wall_before: float = 0.0
     _wall_start: float = field(default_factory=time.perf_counter)
 
@@ -64,6 +78,20 @@ class Run:
     def crossed(self, interval: int) -> bool:
         """Return whether the latest round of steps reached or passed a multiple of `interval` (0: never)."""
         return interval > 0 and self.step // interval > self.previous_step // interval
+
+    def log(self, name: str, value: float) -> None:
+        """Add a number to the next record of metrics.jsonl and TensorBoard; a later value replaces it until then.
+
+        `name`: with a group, such as "my/accuracy", so that it differs from the names of the library.
+        """
+        if not _LOG_NAME.fullmatch(name):
+            raise ValueError(f"run.log: the name must have a group, such as 'my/accuracy', got {name!r}")
+        if name.partition("/")[0] in _OWN_GROUPS:
+            raise ValueError(f"run.log: {name!r} is in a group of the library; use another, such as 'my/accuracy'")
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError(f"run.log({name!r}): the value must be a finite number, got {number}")
+        self.logged[name] = number
 
     def predict(self, obs: Observations, action_mask: ArrayLike | None = None) -> Any:
         """Return the action of the current policy, without exploration, as `agent.predict` does."""
@@ -96,7 +124,24 @@ class Run:
 
     def evaluation_state(self) -> StateDict:
         """Return the values of the part for further training that an evaluation changes; syncs the logs to disk."""
-        return {"best_return": self.best_return, "log_positions": self.folder.positions()}
+        return {
+            "best_return": self.best_return,
+            "log_positions": self.folder.positions(),
+            "logged": [[name, value] for name, value in self.logged.items()],
+            "callbacks": self.callback_states(),
+        }
+
+    def callback_states(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the states of the callbacks that have one; raise `CheckpointError` for one that cannot be saved."""
+        states = [(_name(callback), state) for callback in self.callbacks if (state := callback.state_dict())]
+        for name, state in states:
+            try:
+                as_loaded = json.loads(json.dumps(state, allow_nan=False))
+            except (TypeError, ValueError) as error:
+                raise CheckpointError(f"the state of {name} cannot be saved: {error}, in {state}") from None
+            if as_loaded != state:
+                raise CheckpointError(f"the state of {name} would be loaded as {as_loaded}, but is {state}")
+        return states
 
     def load(self, counters: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> None:
         """Load the state of a checkpoint; the log files were truncated when the folder was opened."""
@@ -109,9 +154,26 @@ class Run:
         self.best_return = training["best_return"]
         self.num_episodes = int(training["num_episodes"])
         self.recent.extend(Episode(*values) for values in training["recent"])
+        self.logged = dict(training.get("logged") or [])
+        self._load_callbacks(training.get("callbacks") or [])
         self.step = int(counters["step"])
         self.previous_step = int(counters.get("previous_step", self.step))  # up to 0.2.0 it was not saved
         self.gradient_step = int(counters["gradient_step"])
         self.best_step = counters.get("best_step")
         self._wall_before = float(counters["wall_s"])
         self._wall_start = time.perf_counter()
+
+    def _load_callbacks(self, saved: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Load the states of the callbacks; those of one class are matched in their order."""
+        states: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+        for name, state in saved:
+            states[name].append(state)
+        for callback in self.callbacks:
+            if states[_name(callback)]:
+                callback.load_state_dict(states[_name(callback)].pop(0))
+        for name in (name for name, left in states.items() if left):
+            log.warning("the run had a callback %s, whose state is saved, but continues without it", name)
+
+
+def _name(callback: "Callback") -> str:
+    return type(callback).__qualname__

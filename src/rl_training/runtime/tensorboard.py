@@ -73,8 +73,11 @@ def scalars(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, float, int]
     for record in records:
         step = record["step"]
         if "metrics" in record:
-            found += [(f"train/{name}", value, step) for name, value in record["metrics"].items()]
-            found.append(("speed/steps_per_s", record["steps_per_s"], step))
+            # A name with a group is that of a callback (`run.log`).
+            named = {name if "/" in name else f"train/{name}": x for name, x in record["metrics"].items()}
+            found += [(tag, value, step) for tag, value in named.items()]
+            if "steps_per_s" in record:
+                found.append(("speed/steps_per_s", record["steps_per_s"], step))
         elif "held_out" in record:
             found += [(f"eval/{name}", value, step) for name, value in record["held_out"].items()]
         else:

@@ -149,6 +149,7 @@ def _run(
             memory=prepared.memory,
             collector=collector,
             spaces=prepared.setup.spaces,
+            callbacks=options.callbacks,
             stop_reason=resume_point.stop_reason if resume_point else "",
         )
         if checkpoint is None:
@@ -187,6 +188,7 @@ def _loop(run: Run, options: RunOptions) -> None:
         for callback in callbacks:
             callback.on_start(run)
             started.append(callback)
+        run.callback_states()  # one that cannot be saved is rejected before the first step
         evaluation.catch_up(run)
         LOOPS[run.config.spec.loop](run, run.config.hparams, callbacks)
         checkpointing.save(run)  # a signal may have come after the last callback
