@@ -5,9 +5,11 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +27,7 @@ import rl_training.experiment.registry as registry_module
 import rl_training.runtime.callbacks as callbacks
 from builders import make_config
 from rl_training import DQN
-from rl_training.errors import CheckpointError, ConfigError, EnvError, TrainingError
+from rl_training.errors import CheckpointError, ConfigError, EnvError, TrainingError, UserCodeError
 from rl_training.experiment.checkpointing import (
     checkpoint_names,
     find_checkpoint,
@@ -633,6 +635,30 @@ def test_nan_at_a_reset_is_named(tmp_path: Path) -> None:
     assert newest(tmp_path / "run").name == "step_000000029"
 
 
+class Exits(Callback):
+    """Calls `sys.exit(0)` at step 37, or at the end."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def on_step(self, run: Run) -> None:
+        if self._method == "on_step" and run.step == 37:
+            sys.exit(0)
+
+    def on_end(self, run: Run) -> None:
+        if self._method == "on_end":
+            sys.exit(0)
+
+
+@pytest.mark.parametrize(("method", "step"), [("on_step", 37), ("on_end", 60)])
+def test_exit_in_a_callback_is_an_error_and_the_run_is_saved(method: str, step: int, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserCodeError, match=rf"^SystemExit\(0\) was raised in {re.escape(__file__)}, line \d+: .*stop_r"
+    ):
+        start(tmp_path, Exits(method))
+    assert newest(tmp_path / "run").name == f"step_{step:09d}"
+
+
 class Poison(Callback):
     """Makes the weights NaN."""
 
@@ -804,8 +830,8 @@ def test_folder_in_use_is_refused(stopped: Path) -> None:
 # --- Sudden death ----------------------------------------------------------------------------------------------------
 
 
-class Death(BaseException):
-    """The process is gone: neither `except Exception` nor a clean-up gets to do anything."""
+class Death(KeyboardInterrupt):
+    """The process is gone: no `except` gets to do anything, as at a second Ctrl-C."""
 
 
 class MortalDisk:

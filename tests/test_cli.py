@@ -510,6 +510,23 @@ def break_training(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Non
     monkeypatch.setattr(rl_training.runtime.trainer, "train", broken)
 
 
+def test_exit_in_the_code_of_the_user_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_training(monkeypatch, SystemExit(0))
+    result = call("train", "--config", SHIPPED)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: SystemExit(0) was raised in ")
+
+
+@pytest.mark.process
+def test_a_thread_that_an_env_left_does_not_keep_the_process_alive() -> None:
+    code = (
+        "import sys, threading; threading.Thread(target=threading.Event().wait).start(); sys.argv[1:] = ['--version']; "
+        "from rl_training.cli import main; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout.strip()) == (0, rl_training.__version__)
+
+
 def test_an_unexpected_error_is_short_and_leaves_its_traceback_in_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

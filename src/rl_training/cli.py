@@ -5,6 +5,11 @@ Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 a b
 The commands that need torch import it themselves, so that help and config errors appear at once.
 """
 
+import atexit
+import contextlib
+import os
+import sys
+import threading
 from typing import Annotated
 
 import typer
@@ -49,4 +54,14 @@ def _all_commands(
 
 def main() -> None:
     """Run the command line; the console script `rl-training`."""
-    app(prog_name=PROGRAM)
+    try:
+        app(prog_name=PROGRAM)
+    except SystemExit as ending:
+        others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+        if all(thread.daemon for thread in others):
+            raise
+        # An environment left a thread behind. The interpreter would wait for it, perhaps forever.
+        atexit._run_exitfuncs()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(ending.code if isinstance(ending.code, int) else 1)

@@ -4,6 +4,10 @@ Each message says what is wrong, what was found and what is expected. The CLI pr
 code 2. Any other error is a bug of the library and keeps its traceback.
 """
 
+import contextlib
+import traceback
+from collections.abc import Iterator
+
 
 class UserError(Exception):
     """Base class of every error that the user can fix; never raised itself."""
@@ -31,3 +35,22 @@ class DatasetError(UserError, ValueError):
 
 class TrainingError(UserError, RuntimeError):
     """Training reached a state that must not be saved, such as weights that are not finite."""
+
+
+class UserCodeError(UserError, RuntimeError):
+    """Code of the user (an environment, a callback, a network) tried to end the process, as `sys.exit` does."""
+
+
+@contextlib.contextmanager
+def exits_are_errors() -> Iterator[None]:
+    """Raise `UserCodeError` for `SystemExit` and its like, which would end the process as if all was well."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as cause:
+        place = traceback.extract_tb(cause.__traceback__)[-1]
+        raise UserCodeError(
+            f"{type(cause).__name__}({cause}) was raised in {place.filename}, line {place.lineno}: environments, "
+            "callbacks and networks must not end the process; a callback sets run.stop_reason to end the run"
+        ) from cause

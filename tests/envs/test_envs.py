@@ -2,6 +2,7 @@
 
 import importlib
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,50 @@ def test_numbers_of_any_type_are_rewards_and_flags(step: tuple[Any, ...], values
     assert result.ended == [0]
 
 
+class Exiting(Misbehaving):
+    """Calls `sys.exit(0)` in one of its methods."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self._method = method
+        self._exit_in("__init__")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._exit_in("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self._exit_in("step")
+        return super().step(action)
+
+    def _exit_in(self, method: str) -> None:
+        if method == self._method:
+            sys.exit(0)
+
+
+@pytest.mark.parametrize("backend", ["local_sync", pytest.param("local_async", marks=pytest.mark.process)])
+@pytest.mark.parametrize(
+    ("method", "where"),
+    [("__init__", "before its first"), ("reset", "at the reset of"), ("step", "at step 1 of")],
+)
+def test_an_env_that_calls_exit_is_an_error(method: str, where: str, backend: Any) -> None:
+    with pytest.raises(EnvError, match=rf"^env 0 raised SystemExit: 0 {where} episode"):  # noqa: PT012
+        envs = make_envs(lambda: Exiting(method), 1, backend=backend)
+        envs.reset([0], [0])
+        envs.step(np.zeros(1, np.int64))
+
+
+def test_ctrl_c_inside_an_env_is_not_blamed_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Any, action: Any) -> Any:
+        raise KeyboardInterrupt
+
+    envs = SyncEnvs(Misbehaving)
+    envs.reset([0], [0])
+    monkeypatch.setattr(Misbehaving, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step(np.zeros(1, np.int64))
+
+
 def test_a_factory_of_something_else_is_refused() -> None:
     with pytest.raises(EnvError, match=r"returned the vector environment .*; it must return a single environment"):
         SyncEnvs(lambda: gym.make_vec("CartPole-v1", num_envs=2))  # type: ignore[arg-type, return-value]
@@ -338,6 +383,16 @@ def test_closing_closes_every_env_once_and_steps_are_refused_afterwards() -> Non
     assert len(closed) == 2
     with pytest.raises(RuntimeError, match="the environments are closed"):
         envs.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the window is gone"), SystemExit(0)])
+def test_an_error_in_close_is_a_warning(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    class Breaking(Misbehaving):
+        def close(self) -> None:
+            raise error
+
+    SyncEnvs(Breaking, 2).close()
+    assert caplog.messages == [f"env.close() raised {type(error).__name__}: {error}"] * 2
 
 
 # -------------------------------------------------------------------------------------------------------- factory

@@ -225,3 +225,33 @@ def test_no_state_is_given_where_it_would_not_be_whole(make: Any) -> None:
     assert envs.get_state(0) is None
     with pytest.raises(EnvError, match="env 0 has no get_state and set_state"):
         envs.set_state(0, {NUM_STEPS_KEY: np.array(0)})
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        RuntimeError("not in this mode"),
+        b"bytes",
+        [1, 2],
+        {1: 2.0},
+        {"engine": object()},
+        {"name": "text"},
+        {"a": [[1], []]},
+    ],
+    ids=str,
+)
+def test_a_get_state_of_another_kind_is_asked_once_and_counts_as_missing(state: Any) -> None:
+    calls = []
+
+    class Unusual(Stateful):
+        def get_state(self) -> Any:
+            calls.append(state)
+            if isinstance(state, Exception):
+                raise state
+            return state
+
+    envs = make_envs(Unusual, 1, backend="local_sync")
+    envs.reset([0], [0])
+    assert envs.get_state(0) is None
+    assert envs.get_state(0) is None
+    assert len(calls) == 1

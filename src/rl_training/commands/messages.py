@@ -11,7 +11,7 @@ from typing import NoReturn, ParamSpec
 
 import typer
 
-from rl_training.errors import UserError
+from rl_training.errors import UserError, exits_are_errors
 
 PROGRAM = "rl-training"
 EXIT_BUG, EXIT_USER_ERROR, EXIT_KILLED = 1, 2, 130
@@ -41,7 +41,8 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         _log_to_stderr(debug=bool(kwargs.get("debug")), quiet=bool(kwargs.get("quiet")))
         try:
-            command(*args, **kwargs)
+            with exits_are_errors():
+                command(*args, **kwargs)
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt:

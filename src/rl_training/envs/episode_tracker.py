@@ -85,12 +85,15 @@ class EpisodeTracker:
         self.failure = self.failure or message
         return kind(message)
 
-    def error_from(self, index: int, cause: Exception) -> EnvError:
+    def error_from(self, index: int, cause: BaseException) -> EnvError:
+        """Build the error for an exception of env `index`, `SystemExit` included; Ctrl-C is not the env's: raise it."""
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause
         kind = type(cause) if isinstance(cause, EnvError) else EnvError
         return self.error(index, describe(cause), format_traceback(cause), kind)
 
 
-def describe(cause: Exception) -> str:
+def describe(cause: BaseException) -> str:
     """Describe what an env did; an `EnvError` from the checks of this library already does."""
     return str(cause) if isinstance(cause, EnvError) else f"raised {type(cause).__name__}: {cause}"
 

@@ -27,7 +27,7 @@ from rl_training.envs.envpool_envs import EnvPoolEnvs, reject
 from rl_training.envs.episode_tracker import describe
 from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
-from rl_training.envs.slot import Env, EnvSlot, check_env
+from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
 from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.errors import ConfigError, EnvError, SpaceError, UserError
@@ -186,7 +186,7 @@ def make_env_factory(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -
     try:
         _try_env(env_id, env)
     finally:
-        env.close()
+        close_env(env)
     return factory
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from rl_training.envs.dict_obs import MASK_KEY, sample_action
 from rl_training.envs.episode_tracker import describe
 from rl_training.envs.hang_watch import ENV_CALLS
-from rl_training.envs.slot import Env, EnvState, ReplayDivergedError, check_env
+from rl_training.envs.slot import Env, EnvState, ReplayDivergedError, check_env, close_env
 from rl_training.envs.vector import EnvGroup
 from rl_training.errors import EnvError
 
@@ -52,8 +52,7 @@ def check_replay(factory: Callable[[], Env], seed: int) -> bool:
         raise EnvError(f"the check whether the environment can be replayed failed: it {describe(cause)}") from cause
     finally:
         for env in envs:
-            with ENV_CALLS:
-                env.close()
+            close_env(env)
 
 
 def restore_env(

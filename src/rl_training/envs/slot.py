@@ -1,5 +1,6 @@
 """One environment of a group: its spaces as arrays, the checks on what it returns, its replay and its own state."""
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,10 @@ from gymnasium.wrappers import FrameStackObservation, OrderEnforcing, PassiveEnv
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.envs.array_space import FLOAT32_MAX, ArraySpace, checked_flag, checked_reward
 from rl_training.envs.dict_obs import PackedDictObs
+from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.errors import EnvError, SpaceError
+
+log = logging.getLogger("rl_training")
 
 Env = gym.Env[Any, Any]
 EnvState = dict[str, np.ndarray]
@@ -42,8 +46,19 @@ def check_env(env: object) -> Env:
     try:
         return PackedDictObs(env)
     except SpaceError:
-        env.close()
+        close_env(env)
         raise
+
+
+def close_env(env: Env) -> None:
+    """Close an env; an error there is only a warning, because nothing is lost by it."""
+    try:
+        with ENV_CALLS:
+            env.close()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as cause:
+        log.warning("env.close() raised %s: %s", type(cause).__name__, cause)
 
 
 def _declare_stacked_frames(env: Env) -> None:
@@ -68,6 +83,7 @@ class EnvSlot:
         self._unpacked = env.env if isinstance(env, PackedDictObs) else env  # as the factory returned it
         self.observations = ArraySpace.of(env.observation_space, "observation")
         self.actions = ArraySpace.of(env.action_space, "action")
+        self._offers_state = True  # until `get_state` turns out to be something else
         self._obs_shape, self._safe_dtype = self.observations.shape, self.observations.safe_dtype
 
     def check_spaces(self, observations: ArraySpace, actions: ArraySpace) -> None:
@@ -125,13 +141,15 @@ class EnvSlot:
 
     def get_state(self) -> EnvState | None:
         holder = self._state_holder()
-        if holder is None:
+        if holder is None or not self._offers_state:
             return None
-        state = holder.get_state()
-        if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
-            return None  # this env means something else by get_state
-        arrays = {key: np.array(value) for key, value in state.items()}
-        if any(array.dtype.kind not in "biufc" for array in arrays.values()):
+        try:
+            arrays = _numeric_arrays(holder.get_state())
+        except Exception as cause:
+            log.warning("get_state of the environment raised %s: %s; it is not used", type(cause).__name__, cause)
+            arrays = None
+        if arrays is None:
+            self._offers_state = False  # this env means something else by get_state: it is not asked again
             return None
         elapsed = [limit._elapsed_steps or 0 for limit in self._time_limits()]
         return arrays if holder is self._unpacked else arrays | {ELAPSED_STEPS_KEY: np.array(elapsed, dtype=np.int64)}
@@ -172,3 +190,11 @@ class EnvSlot:
 
     def _time_limits(self) -> list[Any]:
         return [wrapper for wrapper in self._wrappers() if isinstance(wrapper, TimeLimit)]
+
+
+def _numeric_arrays(state: object) -> EnvState | None:
+    """Return the state of an env as arrays; None if it is not a dict of numbers by name."""
+    if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
+        return None
+    arrays = {key: np.array(value) for key, value in state.items()}
+    return None if any(array.dtype.kind not in "biufc" for array in arrays.values()) else arrays

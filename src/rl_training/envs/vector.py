@@ -16,7 +16,7 @@ import numpy as np
 
 from rl_training.envs.episode_tracker import EpisodeTracker
 from rl_training.envs.hang_watch import ENV_CALLS
-from rl_training.envs.slot import NUM_STEPS_KEY, Env, EnvSlot, EnvState, check_env
+from rl_training.envs.slot import NUM_STEPS_KEY, Env, EnvSlot, EnvState, check_env, close_env
 from rl_training.errors import SpaceError
 
 
@@ -87,7 +87,7 @@ class SyncEnvs:
             except SpaceError:
                 self.close()
                 raise
-            except Exception as cause:
+            except BaseException as cause:
                 self.close()
                 raise self._episodes.error_from(index, cause) from cause
         self.observation_space = self._slots[0].env.observation_space
@@ -107,7 +107,7 @@ class SyncEnvs:
             try:
                 with ENV_CALLS:
                     observations[row], info = self._slots[index].reset(seed)
-            except Exception as cause:
+            except BaseException as cause:
                 raise self._episodes.error_from(index, cause) from cause
             self._episodes.started(index)
             infos.append(info)
@@ -137,7 +137,7 @@ class SyncEnvs:
                     if terminated or truncated:
                         ended.append(index)
                     infos.append(info)
-        except Exception as cause:
+        except BaseException as cause:
             raise episodes.error_from(index, cause) from cause
         episodes.check_finite(self._observations, observations)
         episodes.num_steps += 1
@@ -150,7 +150,7 @@ class SyncEnvs:
         try:
             with ENV_CALLS:
                 obs, ended = self._slots[index].replay(seed, actions, ENV_CALLS.next)
-        except Exception as cause:
+        except BaseException as cause:
             raise self._episodes.error_from(index, cause) from cause
         self._episodes.started(index, len(actions), ended)
         return obs
@@ -160,7 +160,7 @@ class SyncEnvs:
         try:
             with ENV_CALLS:
                 return self._episodes.with_num_steps(index, self._slots[index].get_state())
-        except Exception as cause:
+        except BaseException as cause:
             raise self._episodes.error_from(index, cause) from cause
 
     def set_state(self, index: int, state: EnvState) -> np.ndarray | None:
@@ -168,7 +168,7 @@ class SyncEnvs:
         try:
             with ENV_CALLS:
                 obs = self._slots[index].set_state(state)
-        except Exception as cause:
+        except BaseException as cause:
             raise self._episodes.error_from(index, cause) from cause
         self._episodes.started(index, int(state[NUM_STEPS_KEY]))
         return obs
@@ -177,8 +177,7 @@ class SyncEnvs:
         slots, self._slots = self._slots, []
         self._episodes.close()
         for slot in slots:
-            with ENV_CALLS:
-                slot.env.close()
+            close_env(slot.env)
 
     def __enter__(self) -> "SyncEnvs":
         return self

@@ -18,7 +18,7 @@ import numpy as np
 from rl_training.core.stop_signals import STOP_SIGNALS
 from rl_training.envs.array_space import ArraySpace
 from rl_training.envs.episode_tracker import describe, format_traceback
-from rl_training.envs.slot import Env, EnvSlot, ReplayDivergedError, check_env
+from rl_training.envs.slot import Env, EnvSlot, ReplayDivergedError, check_env, close_env
 
 STEP = b"step"  # the one command that is not pickled: its values are in shared memory
 PARENT_CHECK_SECONDS = 0.5  # how often a worker checks that its parent is alive
@@ -84,7 +84,7 @@ def run_worker(
         slot = EnvSlot(check_env(factory()))
         slot.check_spaces(*spaces)
         connection.send(Reply())
-    except Exception as cause:
+    except BaseException as cause:
         connection.send(_failure(cause))
         return
     try:
@@ -92,8 +92,7 @@ def run_worker(
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone or has given up on this group
     finally:
-        with contextlib.suppress(Exception):
-            slot.env.close()
+        close_env(slot.env)
 
 
 def _leave_signals_to_parent() -> None:
@@ -145,7 +144,7 @@ def _serve(index: int, slot: EnvSlot, connection: Connection, shared: SharedArra
                 else:
                     value = getattr(slot, name)(*arguments)
                 reply = pickle.dumps(Reply(value))
-        except Exception as cause:
+        except BaseException as cause:
             reply = pickle.dumps(_failure(cause))
         connection.send_bytes(reply)
 
@@ -164,7 +163,7 @@ def _make_step(index: int, slot: EnvSlot, shared: SharedArrays) -> Callable[[], 
     return step
 
 
-def _failure(cause: Exception) -> Reply:
+def _failure(cause: BaseException) -> Reply:
     return Reply(
         error=describe(cause),
         traceback_text=format_traceback(cause),

@@ -30,7 +30,7 @@ import numpy as np
 from rl_training.envs.array_space import ArraySpace
 from rl_training.envs.episode_tracker import EpisodeTracker, describe_exit
 from rl_training.envs.hang_watch import ENV_CALLS
-from rl_training.envs.slot import NUM_STEPS_KEY, Env, EnvState, ReplayDivergedError, check_env
+from rl_training.envs.slot import NUM_STEPS_KEY, Env, EnvState, ReplayDivergedError, check_env, close_env
 from rl_training.envs.vector import StepResult
 from rl_training.envs.worker_process import NO_INFO, STEP, Reply, SharedArrays, run_worker
 from rl_training.errors import EnvError, SpaceError
@@ -91,10 +91,10 @@ class AsyncEnvs:
                 env = check_env(factory())
         except SpaceError:
             raise
-        except Exception as cause:
+        except BaseException as cause:
             raise self._episodes.error_from(0, cause) from cause
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        env.close()
+        close_env(env)
         self._observations = observations = ArraySpace.of(self.observation_space, "observation")
         self._actions = ArraySpace.of(self.action_space, "action")
         shared = SharedArrays(num_envs, observations, self._actions)

@@ -11,7 +11,7 @@ from rl_training.core.seeding import Streams
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.resumable import check_replay
-from rl_training.errors import CheckpointError, ConfigError, TrainingError
+from rl_training.errors import CheckpointError, ConfigError, TrainingError, exits_are_errors
 from rl_training.experiment.checkpointing import checkpoint_names, resumable_names
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
@@ -54,6 +54,7 @@ LOOPS: dict[str, Callable[..., None]] = {
 log = logging.getLogger("rl_training")
 
 
+@exits_are_errors()
 def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Path | None = None) -> TrainResult:
     """Train from the start in a new run folder (or in `run_dir`)."""
     options = options or RunOptions()
@@ -74,6 +75,7 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
             return _run(prepared, collector, path, options)
 
 
+@exits_are_errors()
 def resume(
     path: str | Path,
     options: RunOptions | None = None,
@@ -192,8 +194,9 @@ def _loop(run: Run, options: RunOptions) -> None:
         evaluation.catch_up(run)
         LOOPS[run.config.spec.loop](run, run.config.hparams, callbacks)
         checkpointing.save(run)  # a signal may have come after the last callback
-    except Exception as error:
-        _save_after_error(run, error, checkpointing)
+    except BaseException as error:
+        if not isinstance(error, KeyboardInterrupt):
+            _save_after_error(run, error, checkpointing)
         raise
     finally:
         with contextlib.ExitStack() as stack:  # calls all of them, even if one fails
@@ -201,7 +204,7 @@ def _loop(run: Run, options: RunOptions) -> None:
                 stack.callback(callback.on_end, run)
 
 
-def _save_after_error(run: Run, error: Exception, checkpointing: Checkpointing) -> None:
+def _save_after_error(run: Run, error: BaseException, checkpointing: Checkpointing) -> None:
     """Write the traceback of an error to the run folder and save the run, if it can continue from there."""
     with contextlib.suppress(OSError):
         run.folder.crash.mkdir(exist_ok=True)
