@@ -20,6 +20,7 @@ import rl_training.runtime.trainer
 from builders import make_config
 from rl_training.cli import app
 from rl_training.commands.config import config_app
+from rl_training.commands.course import describe_course
 from rl_training.commands.datasets import dataset_app
 from rl_training.commands.doctor import Finding
 from rl_training.commands.evaluate import describe_returns
@@ -91,6 +92,47 @@ def test_train_ends_with_the_evaluation_and_the_commands_to_go_on(tmp_path: Path
     assert summary["train on"].strip() == f"rl-training resume {run} --total-timesteps 120"
     assert "dqn on rl_training/Chain-v0" in result.stderr
     assert "dqn on rl_training/Chain-v0" not in result.stdout
+
+
+def test_train_ends_with_a_curve_of_the_evaluations_and_where_to_see_more(tmp_path: Path) -> None:
+    result = call("train", write_config(tmp_path, eval_interval=20, tensorboard=True), "--quiet")
+    run = only_folder(tmp_path / "runs")
+    summary = dict(line.split("  ", 1) for line in result.stdout.splitlines())
+    assert summary["course"].strip().endswith("(3 evaluations)")
+    assert summary["see curves"].strip() == f"tensorboard --logdir {run}"
+    assert all(character.isprintable() or character == "\n" for character in result.stdout)
+
+
+def write_records(folder: Path, name: str, records: Sequence[dict[str, Any]]) -> None:
+    (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_the_course_of_a_run_is_the_mean_return_of_its_evaluations(tmp_path: Path) -> None:
+    # Means of two episodes each: 0, 50, 100. The lowest is the lowest block, the highest the highest.
+    returns = [(10, -1.0), (10, 1.0), (20, 40.0), (20, 60.0), (30, 100.0), (30, 100.0)]
+    write_records(tmp_path, "eval.jsonl", [{"step": s, "episode": 0, "return": r, "length": 1} for s, r in returns])
+    write_records(tmp_path, "episodes.jsonl", [])
+    assert describe_course(tmp_path, encoding="utf-8") == "▁▅█ from 0.0 to 100.0 (3 evaluations)"
+    assert describe_course(tmp_path, encoding="latin-1") == ".+@ from 0.0 to 100.0 (3 evaluations)"
+
+
+def test_the_course_of_a_run_with_few_evaluations_is_that_of_its_training_episodes(tmp_path: Path) -> None:
+    write_records(tmp_path, "eval.jsonl", [{"step": 1_000, "episode": 0, "return": 9.0, "length": 1}])
+    write_records(tmp_path, "episodes.jsonl", [{"step": step, "return": step} for step in range(1, 1_001)])
+    course = describe_course(tmp_path, encoding="utf-8")
+    assert course is not None
+    curve, _, rest = course.partition(" ")
+    assert len(curve) == 40
+    assert sorted(curve) == list(curve)
+    assert rest == "from 13.0 to 988.0 (1,000 training episodes)"  # 25 of them per character: 1 to 25, 976 to 1000
+
+
+def test_a_course_that_changes_nothing_is_flat_and_one_without_episodes_is_none(tmp_path: Path) -> None:
+    write_records(tmp_path, "episodes.jsonl", [{"step": step, "return": 3.0} for step in (1, 2, 3)])
+    write_records(tmp_path, "eval.jsonl", [{"step": 5, "held_out": {"loss": 1.0}}])
+    assert describe_course(tmp_path, encoding="utf-8") == "▁▁▁ from 3.0 to 3.0 (3 training episodes)"
+    write_records(tmp_path, "episodes.jsonl", [])
+    assert describe_course(tmp_path, encoding="utf-8") is None
 
 
 def test_options_of_train_go_before_set_and_set_before_the_file(tmp_path: Path) -> None:

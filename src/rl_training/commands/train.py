@@ -1,12 +1,15 @@
 """`rl-training train` and `rl-training resume`."""
 
 import json
+import shlex
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rl_training.commands.course import describe_course
 from rl_training.commands.evaluate import describe_held_out, describe_returns
 from rl_training.commands.messages import command_line, reports_errors, show
 from rl_training.commands.options import (
@@ -156,7 +159,8 @@ def _show_result(result: "TrainResult") -> None:
     from rl_training.runtime.signals import EXIT_INTERRUPTED
 
     wall = f"{result.wall_s:.1f} s" if result.wall_s < 60 else str(timedelta(seconds=round(result.wall_s)))
-    is_offline = read_run_config(result.run_dir).spec.loop == "offline"
+    config = read_run_config(result.run_dir)
+    is_offline = config.spec.loop == "offline"
     updates = "" if is_offline else f"{result.gradient_step:,} gradient steps; "
     rows = []
     if result.eval_episodes:
@@ -165,6 +169,8 @@ def _show_result(result: "TrainResult") -> None:
     held_out = {name.removeprefix(prefix): x for name, x in result.metrics.items() if name.startswith(prefix)}
     if held_out:
         rows.append(("held out", describe_held_out(held_out)))
+    if course := describe_course(result.run_dir, encoding=sys.stdout.encoding):
+        rows.append(("course", course))
     rows += [
         ("gradient steps" if is_offline else "steps", f"{result.step:,} ({updates}{result.stop_reason})"),
         ("wall time", f"{wall} ({result.step / max(result.wall_s, 1e-9):,.0f} steps/s)"),
@@ -175,6 +181,8 @@ def _show_result(result: "TrainResult") -> None:
         rows.append(("resume it", command_line("resume", result.run_dir)))
     else:
         rows.append(("train on", command_line("resume", result.run_dir, "--total-timesteps", 2 * result.step)))
+    if config.tensorboard:
+        rows.append(("see curves", shlex.join(["tensorboard", "--logdir", str(result.run_dir)])))
     show(rows)
     if result.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
