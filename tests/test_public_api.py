@@ -100,6 +100,8 @@ def test_for_env_passes_every_setting_on() -> None:
         "matmul_precision": "high",
         "threads": 2,
         "deterministic": False,
+        "obs_max": {"image": 10},
+        "one_hot_obs": True,
     }
     assert changes.keys() == TrainConfig.model_fields.keys() - {"algo", "env_id", "env_factory", "total_timesteps"}
     expected = TrainConfig(algo="dqn", env_id="CartPole-v1", total_timesteps=100, **changes)

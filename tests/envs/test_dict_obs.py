@@ -27,6 +27,7 @@ from rl_training.acceleration.steps import accelerate
 from rl_training.algorithms.dqn import build_dqn
 from rl_training.api import algorithms
 from rl_training.cli import app
+from rl_training.core.packed_space import PackedSpace
 from rl_training.core.spaces import Spaces, pack_space
 from rl_training.core.types import ActResult, Batch, Metrics, State
 from rl_training.data.replay_buffer import build_replay_buffer
@@ -759,3 +760,65 @@ def test_the_command_line_takes_an_object_or_a_list_of_them(agent: DQN, run_dir:
     wrong = CliRunner().invoke(app, ["predict", str(run_dir), "--obs", '{"image": 3}'])
     assert wrong.exit_code == 2
     assert "error: --obs: got an observation without the part 'vector'; the space declares" in wrong.stderr
+
+
+# --- Tuple and MultiDiscrete -----------------------------------------------------------------------------------------
+
+TUPLE = spaces.Tuple([VECTOR, spaces.Dict({"choice": Discrete(5, start=2)}), MultiDiscrete([2, 3])])
+TUPLE_OBS: tuple[Any, ...] = (np.array([0.5, -1.0, 0.25]), {"choice": 6}, np.array([1, 2]))
+
+
+def test_a_tuple_is_packed_with_its_positions_as_names() -> None:
+    env = check_env(Scripted(TUPLE, TUPLE_OBS))
+    packed = env.observation_space
+    assert isinstance(packed, PackedSpace)
+    assert [leaf.name for leaf in packed.leaves] == ["0", "1.choice", "2"]
+    obs, _ = env.reset()
+    values = [view.tolist() for view in packed.views(obs)]
+    assert values == [[0.5, -1.0, 0.25], 6, [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (TUPLE_OBS[:2], "that is a tuple of 2, but the space declares a tuple of 3"),
+        (5, "that is of type int, but the space declares a tuple of 3"),
+        ((TUPLE_OBS[0], {"choice": 9}, TUPLE_OBS[2]), "part '1.choice' has the value 9"),
+        ((TUPLE_OBS[0], TUPLE_OBS[1], np.array([1])), r"part '2' has shape \(1,\)"),
+    ],
+    ids=str,
+)
+def test_a_tuple_that_the_space_does_not_declare_is_refused(wrong: Any, message: str) -> None:
+    env = check_env(Scripted(TUPLE, wrong))
+    with pytest.raises(EnvError, match=message):
+        env.reset()
+
+
+def test_the_encoder_of_a_tuple_encodes_each_part() -> None:
+    env = check_env(Scripted(TUPLE, TUPLE_OBS))
+    encoder, size = build_encoder(env.observation_space)
+    encoded = encoder(torch.from_numpy(env.reset()[0])[None])
+    assert size == 3 + 5 + 5
+    assert encoded.tolist() == [[0.5, -1.0, 0.25, 0, 0, 0, 0, 1, 0, 1, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("space", "obs"), [(TUPLE, TUPLE_OBS), (MultiDiscrete([2, 3]), np.array([1, 2]))], ids=["tuple", "multidiscrete"]
+)
+def test_an_agent_learns_predicts_and_loads(space: Any, obs: Any, tmp_path: Path) -> None:
+    def make() -> gym.Env[Any, Any]:
+        return TimeLimit(Scripted(space, obs), 5)
+
+    agent = DQN.for_env(make, 40, algo_kwargs={"learning_starts": 10, "hidden_sizes": [8]}, output_dir=tmp_path)
+    agent.learn()
+    loaded = DQN.load(agent.save(tmp_path / "saved"), env_factory=make)
+    assert loaded.predict(obs) == agent.predict(obs)
+
+
+def test_predict_takes_a_batch_of_tuples_as_a_tuple_of_batches() -> None:
+    known = Spaces(pack_space(TUPLE), Discrete(2))
+    batch = (np.zeros((2, 3)), {"choice": [2, 6]}, [[0, 0], [1, 2]])
+    assert read_observations(batch, known).rows.shape == (2, known.observation.shape[0])  # type: ignore[index]
+    assert read_observations(TUPLE_OBS, known).single
+    with pytest.raises(ValueError, match=r"the part '2' of an observation must be one of MultiDiscrete"):
+        read_observations((TUPLE_OBS[0], TUPLE_OBS[1], [1, 3]), known)

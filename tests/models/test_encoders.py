@@ -1,5 +1,6 @@
 """Encoders: every kind of observation becomes one vector, pixels are scaled once and channels come first."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -125,8 +126,51 @@ def test_images_too_small_for_a_convolution_are_refused() -> None:
 
 
 def test_other_spaces_are_refused() -> None:
-    with pytest.raises(SpaceError, match=r"no encoder for observations of MultiDiscrete\(\[2 2\]\)"):
-        build_encoder(spaces.MultiDiscrete([2, 2]))
+    with pytest.raises(SpaceError, match=r"no encoder for observations of Sequence\(Discrete\(2\)"):
+        build_encoder(spaces.Sequence(Discrete(2)))
+
+
+def test_integer_images_are_divided_by_their_bound() -> None:
+    assert ImageInput(Box(0, 10, (1, 2), np.uint8))(torch.tensor([[[5, 10]]], dtype=torch.uint8)).tolist() == [
+        [[[0.5, 1.0]]]
+    ]
+
+
+def test_bytes_are_divided_by_their_bound_unless_they_were_normalised() -> None:
+    encoder, size = build_encoder(Box(0, 255, (2,), np.uint8))
+    assert size == 2
+    assert encoder(torch.tensor([[51, 255]], dtype=torch.uint8))[0].tolist() == pytest.approx([0.2, 1.0])
+    assert encoder(torch.tensor([[-0.5, 2.0]])).tolist() == [[-0.5, 2.0]]
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (0, 3, 1, 2)], ids=["channels last", "channels first"])
+def test_stacked_colour_frames_are_one_image_with_the_channels_of_all(axes: tuple[int, ...]) -> None:
+    frames = np.arange(2 * 6 * 5 * 3, dtype=np.uint8).reshape(2, 6, 5, 3)
+    obs = frames.transpose(axes)
+    space = Box(0, 255, obs.shape, np.uint8)
+    assert image_shape(space) == (6, 6, 5)
+    image = ImageInput(space)(torch.from_numpy(obs.copy())[None]) * 255.0
+    for frame, colour in itertools.product(range(2), range(3)):
+        assert image[0, frame * 3 + colour].numpy() == pytest.approx(frames[frame, :, :, colour])
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 2), (2, 4, 5), (4, 5)], ids=str)
+def test_a_grid_of_categories_has_one_channel_per_layer_and_category(shape: tuple[int, ...]) -> None:
+    space = spaces.MultiDiscrete(np.full(shape, 3))
+    layers, height, width = image_shape(Box(0, 1, shape))
+    assert image_shape(space) == (layers * 3, height, width)
+    obs = torch.from_numpy(np.random.default_rng(0).integers(3, size=(2, *shape), dtype=np.uint8))
+    plain, one_hot = ImageInput(Box(0, 1, shape, np.float32))(obs), ImageInput(space)(obs)
+    assert one_hot.shape == (2, layers * 3, height, width)
+    for layer, category in itertools.product(range(layers), range(3)):
+        assert torch.equal(one_hot[:, layer * 3 + category], (plain[:, layer] == category).float())
+    assert build_encoder(space)[0](obs).shape == (2, build_encoder(space)[1])
+
+
+def test_several_choices_become_one_hot_vectors_next_to_each_other() -> None:
+    encoder, size = build_encoder(spaces.MultiDiscrete([2, 2, 3], start=[0, 0, 5]))
+    assert size == 7
+    assert encoder(torch.tensor([[1, 0, 7]])).tolist() == [[0, 1, 1, 0, 0, 0, 1]]
 
 
 def test_a_q_network_is_linear_layers_with_relu_between() -> None:

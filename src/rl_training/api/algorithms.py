@@ -145,6 +145,8 @@ class ManagedAlgorithm:
         keep_checkpoints: int = _DEFAULT.keep_checkpoints,
         tensorboard: bool = _DEFAULT.tensorboard,
         clip_rewards: bool = _DEFAULT.clip_rewards,
+        obs_max: Literal["auto"] | int | dict[str, int] = _DEFAULT.obs_max,
+        one_hot_obs: bool = _DEFAULT.one_hot_obs,
         execution_backend: Literal["local_sync", "local_async", "envpool"] = _DEFAULT.execution_backend,
         worker_timeout: float = _DEFAULT.worker_timeout,
         acceleration: Literal["auto", "eager", "compile", "cuda_graph"] = _DEFAULT.acceleration,

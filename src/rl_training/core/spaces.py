@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.core.kinds import ActionKind, ObservationKind
-from rl_training.core.packed_space import PackedSpace, leaf_spaces
+from rl_training.core.packed_space import Composite, PackedSpace, leaf_spaces
 from rl_training.errors import SpaceError
 
 
@@ -38,20 +38,35 @@ class Spaces:
 def observation_kind(space: gym.Space[Any]) -> ObservationKind | None:
     """Return the kind of observation, which decides its encoder; None for spaces that no encoder supports.
 
-    A three-dimensional Box is an image. So is a two-dimensional uint8 Box (grey, one channel). Any other Box is a
-    vector, flattened if necessary. A Dict is encoded part by part after `pack_space` has packed it into one array.
+    A three-dimensional Box is an image. So are a two-dimensional uint8 Box (grey, one channel) and a four-dimensional
+    one (stacked colour frames). Any other Box is a vector, flattened if necessary. A MultiDiscrete is discrete, or an
+    image if it is a grid. A Dict or Tuple is encoded part by part after `pack_space` has packed it into one array.
     """
     if isinstance(space, PackedSpace):
         return "dict"
     if isinstance(space, spaces.Discrete):
         return "discrete"
+    if isinstance(space, spaces.MultiDiscrete):
+        return "image" if _is_grid(space) else "discrete"
     if isinstance(space, spaces.MultiBinary):
         return "vector"
     if not isinstance(space, spaces.Box) or space.dtype is None or 0 in space.shape:
         return None
-    if len(space.shape) == 3 or (len(space.shape) == 2 and space.dtype == np.uint8):
+    if len(space.shape) == 3 or (space.dtype == np.uint8 and (len(space.shape) == 2 or _stacks_colours(space.shape))):
         return "image"
     return "vector"
+
+
+def _stacks_colours(shape: tuple[int, ...]) -> bool:
+    """Return whether a shape is (frames, height, width, colours) or (frames, colours, height, width)."""
+    return len(shape) == 4 and (min(shape[1], shape[3]) <= 4 < sorted(shape[1:])[1])
+
+
+def _is_grid(space: spaces.MultiDiscrete) -> bool:
+    """Return whether a MultiDiscrete is an image of categories: the same ones, from 0, in each cell of 3x3 or more."""
+    cells = space.nvec
+    is_uniform = bool(np.all(cells == cells.flat[0])) and not np.any(space.start) and cells.flat[0] <= 256
+    return cells.ndim in (2, 3) and sorted(cells.shape)[-2] >= 3 and is_uniform
 
 
 def action_kind(space: gym.Space[Any]) -> ActionKind | None:
@@ -71,6 +86,8 @@ def observation_field(space: gym.Space[Any]) -> Field:
     dtype = np.dtype(space.dtype)
     shape = tuple(space.shape or ())
     if observation_kind(space) == "image" and np.issubdtype(dtype, np.integer):
+        if isinstance(space, spaces.MultiDiscrete):
+            return Field(shape, np.dtype(np.uint8))
         low, high = int(np.min(space.low)), int(np.max(space.high))  # type: ignore[attr-defined]
         if low < 0 or high > 255:
             raise SpaceError(f"integer images must be in 0..255, but this space spans {low}..{high}: {space}")
@@ -80,8 +97,8 @@ def observation_field(space: gym.Space[Any]) -> Field:
     return Field(shape, dtype)
 
 
-def pack_space(space: spaces.Dict) -> PackedSpace:
-    """Return the space of Dict observations packed into one row of bytes; each part keeps its stored dtype."""
+def pack_space(space: Composite) -> PackedSpace:
+    """Return the space of Dict or Tuple observations packed into one row of bytes; each part keeps its stored dtype."""
     dtypes: dict[tuple[str, ...], np.dtype[Any]] = {}
     names: set[str] = set()
     for path, leaf in leaf_spaces(space).items():

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.core.packed_space import PackedSpace
+from rl_training.core.packed_space import Composite, PackedSpace
 from rl_training.core.spaces import Spaces, pack_space
 from rl_training.errors import DatasetError, SpaceError
 
@@ -142,18 +142,20 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
     if isinstance(space, spaces.Dict):
         return {"type": "Dict", "subspaces": {key: space_to_json(part) for key, part in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "subspaces": [space_to_json(part) for part in space.spaces]}
     raise DatasetError(f"a dataset cannot declare the space {space}")
 
 
 def space_from_json(value: Any, source: str) -> gym.Space[Any] | None:
-    """Build a space from plain values, a Dict as a packed space; None for None."""
+    """Build a space from plain values, a Dict or Tuple as a packed space; None for None."""
     if value is None:
         return None
     if isinstance(value, str):  # Minari: JSON within JSON
         value = parse_json(value, source)
     try:
         space = _parse_space(value)
-        return pack_space(space) if isinstance(space, spaces.Dict) else space
+        return pack_space(space) if isinstance(space, Composite) else space
     except (ValueError, TypeError, KeyError, AttributeError, AssertionError, OverflowError, SpaceError) as problem:
         raise DatasetError(f"{source} is not a space: {type(problem).__name__}: {problem}") from None
 
@@ -180,7 +182,10 @@ def _parse_space(value: Any, depth: int = 0) -> gym.Space[Any]:
         return spaces.MultiBinary(list(_parse_shape(n)) if isinstance(n, list) else _parse_shape([n])[0])
     if kind == "Dict":
         return spaces.Dict({str(key): _parse_space(part, depth + 1) for key, part in value["subspaces"].items()})
-    raise ValueError(f"its type must be Box, Discrete, MultiDiscrete, MultiBinary or Dict, found {_shortened(kind)}")
+    if kind == "Tuple":
+        return spaces.Tuple([_parse_space(part, depth + 1) for part in value["subspaces"]])
+    known = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
+    raise ValueError(f"its type must be {known}, found {_shortened(kind)}")
 
 
 def _parse_dtype(name: Any) -> np.dtype[Any]:

@@ -1,6 +1,6 @@
-"""Dict observations as one array, and action masks where the collector looks for them.
+"""Dict and Tuple observations as one array, and action masks where the collector looks for them.
 
-`check_env` wraps every environment with a Dict observation in `PackedDictObs`. Everything above sees one array.
+`check_env` wraps every environment with such an observation in `PackedDictObs`. Everything above sees one array.
 """
 
 import functools
@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.core.packed_space import Leaf, PackedSpace
+from rl_training.core.packed_space import Composite, Leaf, PackedSpace
 from rl_training.core.spaces import mask_size, pack_space
 from rl_training.envs.array_space import misfit, same_kind
 from rl_training.errors import EnvError, SpaceError
@@ -23,7 +23,7 @@ MASK_KEY = "action_mask"  # in an info, and in a Dict observation that contains 
 
 
 class PackedDictObs(gym.Wrapper[np.ndarray, Any, Any, Any]):
-    """Pack a Dict observation into one row of bytes; move a mask in it to `info["action_mask"]`.
+    """Pack a Dict or Tuple observation into one row of bytes; move a mask in it to `info["action_mask"]`.
 
     If a single part is left without the mask, the observation is that part itself. The wrapper keeps no state.
     """
@@ -31,16 +31,17 @@ class PackedDictObs(gym.Wrapper[np.ndarray, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         original = env.observation_space
-        if not isinstance(original, spaces.Dict):
-            raise SpaceError(f"PackedDictObs needs a Dict observation space, but it is {original}")
+        if not isinstance(original, Composite):
+            raise SpaceError(f"PackedDictObs needs a Dict or Tuple observation space, but it is {original}")
         self._mask_shape = _mask_shape(original, env.action_space)
         self._pack: Callable[[Any], np.ndarray]
-        if self._mask_shape is not None:
-            original = spaces.Dict({key: part for key, part in original.spaces.items() if key != MASK_KEY})
-        only = next(iter(original.spaces)) if len(original) == 1 and self._mask_shape is not None else None
-        if only is not None and not isinstance(original[only], spaces.Dict):
-            self.observation_space = original[only]
-            self._pack = functools.partial(_only_part, only)
+        rest: dict[str, gym.Space[Any]] = {}  # the parts besides the mask
+        if self._mask_shape is not None and isinstance(original, spaces.Dict):
+            rest = {key: part for key, part in original.spaces.items() if key != MASK_KEY}
+            original = spaces.Dict(rest)
+        if len(rest) == 1 and not isinstance(part := next(iter(rest.values())), Composite):
+            self.observation_space = part
+            self._pack = functools.partial(_only_part, next(iter(rest)))
         else:
             packed = pack_space(original)
             self.observation_space = packed
@@ -74,9 +75,9 @@ class PackedDictObs(gym.Wrapper[np.ndarray, Any, Any, Any]):
         return self._pack(parts), {**info, MASK_KEY: mask.astype(np.bool_).reshape(-1)}
 
 
-def _mask_shape(observation: spaces.Dict, action: gym.Space[Any]) -> tuple[int, ...] | None:
+def _mask_shape(observation: Composite, action: gym.Space[Any]) -> tuple[int, ...] | None:
     """Return the shape of the action mask in a Dict observation; None if there is none."""
-    space = observation.spaces.get(MASK_KEY)
+    space = observation.spaces.get(MASK_KEY) if isinstance(observation, spaces.Dict) else None
     if space is None:
         return None
     size = mask_size(action)
@@ -109,7 +110,7 @@ def _only_part(key: str, obs: Mapping[str, Any]) -> np.ndarray:
 
 
 class Packer:
-    """Writes Dict observations into rows of bytes; raises `EnvError` for those that the space does not declare."""
+    """Writes observations with parts into rows of bytes; raises `EnvError` for what its space does not declare."""
 
     def __init__(self, space: PackedSpace) -> None:
         self.space = space
@@ -168,6 +169,6 @@ def _checked(value: Any, leaf: Leaf) -> Any:
         raise EnvError(f"{what} dtype {found.dtype}, but its space {leaf.space} declares {declared}")
     if problem := misfit(found, leaf.dtype):
         raise EnvError(f"{what} {problem} (its space is {leaf.space})")
-    if isinstance(leaf.space, spaces.Discrete) and not leaf.space.contains(found):
+    if isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete) and not leaf.space.contains(found):
         raise EnvError(f"{what} the value {found}, which is none of {leaf.space}")
     return found

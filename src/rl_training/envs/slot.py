@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.wrappers import FrameStackObservation, OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rl_training.core.frame_space import FrameStackSpace
+from rl_training.core.packed_space import Composite
 from rl_training.envs.array_space import FLOAT32_MAX, ArraySpace, checked_flag, checked_reward
 from rl_training.envs.dict_obs import PackedDictObs
 from rl_training.envs.hang_watch import ENV_CALLS
@@ -32,7 +33,7 @@ class ReplayDivergedError(EnvError):
 
 
 def check_env(env: object) -> Env:
-    """Raise for what a factory must not return; pack Dict observations into one array; recognise stacked frames."""
+    """Raise for what a factory must not return; pack observations of several parts; recognise stacked frames."""
     if isinstance(env, gym.vector.VectorEnv):
         raise EnvError(
             f"came from a factory that returned the vector environment {env!r}; it must return a single "
@@ -40,7 +41,7 @@ def check_env(env: object) -> Env:
         )
     if not isinstance(env, gym.Env):
         raise EnvError(f"came from a factory that returned {type(env).__name__} {env!r}, not a gymnasium.Env,")
-    if not isinstance(env.observation_space, gym.spaces.Dict):
+    if not isinstance(env.observation_space, Composite):
         _declare_stacked_frames(env)
         return env
     try:

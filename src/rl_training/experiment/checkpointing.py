@@ -25,6 +25,7 @@ from rl_training.core.durable_files import (
     write_atomic,
     write_synced,
 )
+from rl_training.core.integer_obs import PIXEL_MAX
 from rl_training.errors import CheckpointError, ConfigError, TrainingError
 from rl_training.experiment.config import TrainConfig, build_config, check_plain
 from rl_training.experiment.manifest import (
@@ -43,6 +44,7 @@ from rl_training.experiment.state_files import first_non_finite, flatten, read_t
 
 _NAME = re.compile(r"step_\d{1,18}")
 _MAX_POINTER_BYTES = 100
+_OLD_SETTINGS = {"obs_max": PIXEL_MAX}  # of checkpoints up to 0.2.0, which do not have them
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Checkpoint:
         """The settings of the run; those of another user are marked as such (see `TrainConfig.origin`)."""
         try:
             check_plain(self.manifest["config"])
-            config = build_config(self.manifest["config"])
+            config = build_config({**_OLD_SETTINGS, **self.manifest["config"]})
             return config if is_own_manifest(self.manifest) else config.of_unknown_origin(self.path / MANIFEST)
         except ConfigError as error:  # another release wrote it, or an algorithm's package is not installed here
             version = writer_of(self.manifest)

@@ -47,6 +47,14 @@ class TrainConfig(Settings):
     clip_rewards: Switch = Field(
         False, description="learn from the sign of rewards, as is usual for Atari; reported returns are not clipped"
     )
+    obs_max: Literal["auto"] | Count | dict[str, Count] = Field(
+        "auto",
+        description="largest value of integer observations, which are divided by it, or by name for the parts of a "
+        "Dict; auto: the bound of the space, or, where that is 255, what random episodes show",
+    )
+    one_hot_obs: Switch = Field(
+        False, description="encode each value of an integer image, from 0 to obs_max, as a channel of 0 and 1"
+    )
     worker_timeout: Positive = Field(
         60.0, description="seconds after which a call into an environment, or an env worker, counts as hung"
     )

@@ -3,12 +3,14 @@
 A network is an encoder and a head. No head depends on the kind of observation.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.core.packed_space import PackedSpace
@@ -25,8 +27,8 @@ def build_encoder(space: gym.Space[Any]) -> tuple[nn.Sequential, int]:
         parts = [build_encoder(leaf.space) for leaf in space.leaves]
         return nn.Sequential(DictInput(space, [encoder for encoder, _ in parts])), sum(size for _, size in parts)
     if kind == "discrete":
-        size = int(space.n)  # type: ignore[attr-defined]
-        return nn.Sequential(OneHot(size, int(space.start))), size  # type: ignore[attr-defined]
+        sizes, starts = (np.ravel(getattr(space, "nvec", getattr(space, "n", 0))), np.ravel(getattr(space, "start", 0)))
+        return nn.Sequential(OneHot(sizes.tolist(), starts.tolist())), int(sizes.sum())
     if kind == "image":
         encoder = nn.Sequential(ImageInput(space), *_conv_layers(image_shape(space)), nn.Flatten())
         with torch.no_grad():
@@ -35,13 +37,23 @@ def build_encoder(space: gym.Space[Any]) -> tuple[nn.Sequential, int]:
     if kind == "vector":
         size = int(np.prod(space.shape))  # type: ignore[arg-type]
         is_flat_float = space.shape == (size,) and observation_field(space).dtype == np.float32
-        return nn.Sequential(nn.Identity() if is_flat_float else FlatFloat()), size
+        return nn.Sequential(nn.Identity() if is_flat_float else FlatFloat(byte_scale(space))), size
     raise SpaceError(f"there is no encoder for observations of {space}")
 
 
 def image_shape(space: gym.Space[Any]) -> tuple[int, int, int]:
-    """Return (channels, height, width). Channels are last, as Gymnasium renders, unless `channels_first`."""
+    """Return (channels, height, width) of what `ImageInput` returns.
+
+    Channels are last, as Gymnasium renders, unless `channels_first`. A grid has one channel per category, and stacked
+    colour frames, (frames, height, width, colours), have the channels of all frames.
+    """
     shape = tuple(space.shape or ())
+    if isinstance(space, spaces.MultiDiscrete):
+        channels, height, width = image_shape(spaces.Box(0, 1, shape))
+        return channels * int(space.nvec.flat[0]), height, width
+    if len(shape) == 4:
+        channels, height, width = image_shape(spaces.Box(0, 1, shape[1:]))
+        return channels * shape[0], height, width
     if len(shape) == 2:
         return 1, shape[0], shape[1]
     if shape[1] < min(shape[0], shape[2]):
@@ -75,39 +87,71 @@ def _conv_layers(shape: tuple[int, int, int]) -> list[nn.Module]:
     return [nn.Conv2d(channels, 16, 3), nn.ReLU()]  # MinAtar's network (Young and Tian 2019)
 
 
+def byte_scale(space: gym.Space[Any]) -> float:
+    """Return the factor that scales the values of a uint8 Box to [0, 1] by its upper bound; 1 for other spaces."""
+    is_bytes = isinstance(space, spaces.Box) and observation_field(space).dtype == np.uint8
+    return 1.0 / max(1.0, float(space.high.max())) if is_bytes else 1.0  # type: ignore[attr-defined]
+
+
 class ImageInput(nn.Module):
-    """Scales uint8 pixels to [0, 1]; other images keep their values. Returns (batch, channels, height, width)."""
+    """Scales integer pixels to [0, 1], and writes the categories of a grid as one-hot channels.
+
+    Other images keep their values. Returns (batch, channels, height, width).
+    """
 
     def __init__(self, space: gym.Space[Any]) -> None:
         super().__init__()
         self._shape = tuple(space.shape or ())
-        self._scale = 1.0 / 255.0 if observation_field(space).dtype == np.uint8 else 1.0
+        self._scale = byte_scale(space)
+        self._categories = int(space.nvec.flat[0]) if isinstance(space, spaces.MultiDiscrete) else 0
 
     def forward(self, obs: Tensor) -> Tensor:
-        pixels = obs.to(torch.float32) * self._scale
+        if self._categories:
+            choices = torch.arange(self._categories, device=obs.device)
+            one_hot = self._channels_first((obs[..., None] == choices).to(torch.float32))
+            return one_hot.movedim(-1, 2).flatten(1, 2)
+        return self._channels_first(obs.to(torch.float32) * self._scale)
+
+    def _channels_first(self, pixels: Tensor) -> Tensor:
+        """Return (batch, channels, height, width, ...) for pixels of shape (batch, *shape, ...)."""
         if len(self._shape) == 2:
             return pixels[:, None]
-        return pixels if channels_first(self._shape) else pixels.permute(0, 3, 1, 2)
+        if len(self._shape) == 4:  # (batch, frames, ...): the frames become channels
+            frames = pixels if channels_first(self._shape[1:]) else pixels.permute(0, 1, 4, 2, 3)
+            return frames.flatten(1, 2)
+        return pixels if channels_first(self._shape) else pixels.movedim(3, 1)
 
 
 class OneHot(nn.Module):
-    """Discrete observations as one-hot vectors."""
+    """Choices as concatenated one-hot vectors: (batch,) or (batch, *entries) -> (batch, sum of sizes)."""
 
-    def __init__(self, size: int, start: int) -> None:
+    def __init__(self, sizes: Sequence[int], starts: Sequence[int]) -> None:
+        """`sizes`: the number of choices of each entry; `starts`: the first choice of each."""
         super().__init__()
-        self._size, self._start = size, start
+        # Neighbours with the same choices are encoded together: (entries, first choice, number of choices).
+        same = itertools.groupby(zip(starts, sizes, strict=True))
+        self._groups = [(len(list(entries)), *choices) for choices, entries in same]
 
     def forward(self, obs: Tensor) -> Tensor:
         # Not `F.one_hot`, which reads the values and therefore cannot be compiled.
-        choices = torch.arange(self._start, self._start + self._size, device=obs.device)
-        return (obs[:, None] == choices).to(torch.float32)
+        parts = obs.reshape(len(obs), -1).split([entries for entries, _, _ in self._groups], 1)
+        encoded = []
+        for part, (_, start, size) in zip(parts, self._groups, strict=True):
+            choices = torch.arange(start, start + size, device=obs.device)
+            encoded.append((part[..., None] == choices).to(torch.float32).flatten(1))
+        return torch.cat(encoded, 1)
 
 
 class FlatFloat(nn.Module):
-    """Any array as a flat float vector."""
+    """Any array as a flat float vector. Bytes are scaled; if they were normalised, they are floats and keep values."""
+
+    def __init__(self, byte_scale: float = 1.0) -> None:
+        super().__init__()
+        self._byte_scale = byte_scale
 
     def forward(self, obs: Tensor) -> Tensor:
-        return obs.to(torch.float32).reshape(len(obs), -1)  # also of single numbers, (batch,)
+        floats = obs.to(torch.float32).reshape(len(obs), -1)  # also of single numbers, (batch,)
+        return floats * self._byte_scale if obs.dtype == torch.uint8 else floats
 
 
 class DictInput(nn.Module):

@@ -66,21 +66,10 @@ class DiscriminatorInputs(nn.Module):
 def action_encoder(space: gym.Space[object]) -> tuple[nn.Module, int]:
     """Return the encoder of actions and the size of its output: choices become one-hot vectors."""
     if isinstance(space, gym.spaces.Discrete):
-        return OneHot(int(space.n), 0), int(space.n)
+        return OneHot([int(space.n)], [0]), int(space.n)
     if isinstance(space, gym.spaces.MultiDiscrete):
-        return OneHots(space.nvec.tolist()), int(space.nvec.sum())
+        return OneHot(space.nvec.tolist(), [0] * len(space.nvec)), int(space.nvec.sum())
     return Clipped(), math.prod(space.shape or ())
-
-
-class OneHots(nn.Module):
-    """Several choices as concatenated one-hot vectors: (batch, choices) -> (batch, sum of sizes)."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__()
-        self._parts = [OneHot(size, 0) for size in sizes]
-
-    def forward(self, actions: Tensor) -> Tensor:
-        return torch.cat([part(actions[:, index]) for index, part in enumerate(self._parts)], 1)
 
 
 class Clipped(nn.Module):

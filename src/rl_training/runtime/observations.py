@@ -22,12 +22,14 @@ class PolicyInput:
 
 
 def read_observations(obs: Any, spaces: Spaces, action_mask: Any = None) -> PolicyInput:
-    """Check one observation or a batch: arrays or nested lists, a dict of them, or a list of dicts.
+    """Check one observation or a batch: arrays or nested lists, a dict or tuple of them, or a list of dicts.
 
     A dict may contain its own `action_mask`. Raises `ValueError` for input on which the action of the policy would mean
     nothing.
     """
-    if isinstance(obs, list | tuple) and any(isinstance(part, Mapping) for part in obs):
+    packed = spaces.observation if isinstance(spaces.observation, PackedSpace) else None
+    is_tuple = packed is not None and isinstance(packed.original, gym.spaces.Tuple)
+    if isinstance(obs, list | tuple) and any(isinstance(part, Mapping) for part in obs) and not is_tuple:
         return _read_each(obs, spaces, action_mask)
     if isinstance(obs, Mapping) and MASK_KEY in obs:
         if action_mask is not None:
@@ -102,7 +104,7 @@ def _checked_rows(obs: Any, space: gym.Space[Any], what: str) -> tuple[np.ndarra
             raise ValueError(f"{what} must hold finite numbers, got {batch.tolist()}")
     elif not np.array_equal(rows, batch):
         raise ValueError(f"{what} must hold {field.dtype} numbers, got {batch.tolist()}")
-    if isinstance(space, gym.spaces.Discrete) and not all(map(space.contains, rows)):
+    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) and not all(map(space.contains, rows)):
         raise ValueError(f"{what} must be one of {space}, got {batch.tolist()}")
     return rows, single
 

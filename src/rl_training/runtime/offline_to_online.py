@@ -12,7 +12,7 @@ from rl_training.hparams.offline import IQLHParams, IQLOnlineHParams
 from rl_training.learners.offline import OfflineLearner
 from rl_training.runtime.dataset_loading import find_arrays, load_transition_dataset
 from rl_training.runtime.resuming import run_dir_of
-from rl_training.runtime.setup import PreparedRun, RunOptions
+from rl_training.runtime.setup import PreparedRun, RunOptions, network_spaces
 
 _SAME_SETTINGS = ("network", "hidden_sizes", "layer_norm", "normalize_observations")  # they shape what is loaded
 
@@ -65,9 +65,10 @@ def _dataset(checkpoint: Checkpoint, prepared: PreparedRun, options: RunOptions)
     if offline_hparams.dataset_kind == "arrays":
         arrays = find_arrays(None, run_dir_of(checkpoint), allow_entry_points=allow)
     dataset = load_transition_dataset(offline_hparams, env_factory=factory, allow_entry_points=allow, arrays=arrays)
-    if (dataset.spaces.observation, dataset.spaces.action) != (spaces.observation, spaces.action):
+    trained_on = network_spaces(dataset.spaces, checkpoint.config)
+    if (trained_on.observation, trained_on.action) != (spaces.observation, spaces.action):
         raise CheckpointError(
-            f"{checkpoint.path} was trained on {dataset.spaces.observation} and {dataset.spaces.action}, but the "
+            f"{checkpoint.path} was trained on {trained_on.observation} and {trained_on.action}, but the "
             f"environment has {spaces.observation} and {spaces.action}"
         )
     return dataset

@@ -1,8 +1,9 @@
 """Build everything that a config describes, and check it, before anything is written."""
 
 import contextlib
+import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from rl_training.acceleration.determinism import deterministic_kernels, resolve_
 from rl_training.acceleration.steps import resolve_acceleration
 from rl_training.core.action_masks import MaskReader
 from rl_training.core.import_path import search_current_folder
+from rl_training.core.integer_obs import decide_obs_max, integer_parts, undecided_parts, with_obs_max
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces, observation_kind
 from rl_training.core.types import Algorithm, Memory
 from rl_training.datasets.metadata import metadata_from_text
+from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.datasets.transitions import Transitions
 from rl_training.envs.factory import (
     EnvFactory,
@@ -28,6 +31,7 @@ from rl_training.envs.factory import (
     make_envs,
     with_env_kwargs,
 )
+from rl_training.envs.seen_values import largest_values, part_values
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import CheckpointError, ConfigError, EnvError
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
@@ -76,6 +80,7 @@ class PreparedRun:
 
     config: TrainConfig
     env_factory: EnvFactory | None
+    spaces: Spaces  # of the environment or the dataset; those in `setup` are as the networks see them
     setup: Setup[Any]
     algorithm: Algorithm
     memory: Memory
@@ -119,7 +124,9 @@ def prepare_run(
     """
     if factory is not None:
         check_backend(factory, config.execution_backend)
-        setup = make_setup(config, factory, options.network)  # first, so that no dataset is generated or read in vain
+        spaces = spaces_of(factory)
+        setup = make_setup(config, factory, options.network, spaces=spaces)  # first, so that no dataset is read in vain
+        config, setup = _decide_obs_max(config, setup, functools.partial(largest_values, factory))
     choice, arrays = dataset_choice(config.hparams, has_env=bool(config.env_id)), None
     if choice is not None:
         choice.check_given(config.algo)
@@ -133,15 +140,49 @@ def prepare_run(
         if choice.held_out:
             dataset, held_out = dataset.split(choice.held_out, choice.dataset_seed)
         if factory is None:
-            setup = make_setup(config, None, options.network, spaces=dataset.spaces)
+            spaces = dataset.spaces
+            setup = make_setup(config, None, options.network, spaces=spaces)
+            config, setup = _decide_obs_max(config, setup, functools.partial(_largest_in, dataset))
         setup = replace(setup, dataset=dataset, held_out=held_out)
     is_vector = observation_kind(setup.spaces.observation) in ("vector", "discrete")
     deterministic = resolve_deterministic(config.deterministic, device=setup.device, is_vector=is_vector)
     config = config.updated(deterministic=deterministic)
     algorithm, memory = config.spec.build_algorithm(setup), config.spec.build_memory(setup)
     return PreparedRun(
-        config=config, env_factory=factory, setup=setup, algorithm=algorithm, memory=memory, arrays=arrays
+        config=config,
+        env_factory=factory,
+        spaces=spaces,
+        setup=setup,
+        algorithm=algorithm,
+        memory=memory,
+        arrays=arrays,
     )
+
+
+def _decide_obs_max(
+    config: TrainConfig, setup: Setup[Any], largest_seen: Callable[[], Mapping[str, int]]
+) -> tuple[TrainConfig, Setup[Any]]:
+    """Replace `obs_max: auto` by the largest values of the integer observations, if there are any."""
+    observation = setup.spaces.observation
+    if config.obs_max != "auto" or not integer_parts(observation):
+        return config, setup
+    obs_max = decide_obs_max(observation, largest_seen() if undecided_parts(observation) else {})
+    config = config.updated(obs_max=obs_max)
+    treatment = "encoded as one-hot channels up to" if config.one_hot_obs else "divided by"
+    log.info("integer observations are %s %s (obs_max)", treatment, obs_max)
+    return config, replace(setup, spaces=network_spaces(setup.spaces, config))
+
+
+def _largest_in(dataset: TransitionDataset) -> dict[str, int]:
+    parts = part_values(dataset.spaces.observation, dataset.obs)
+    return {name: int(parts[name].max()) for name in undecided_parts(dataset.spaces.observation)}
+
+
+def network_spaces(spaces: Spaces, config: TrainConfig) -> Spaces:
+    """Return the spaces as the networks see them; nothing changes before `obs_max: auto` is decided."""
+    if config.obs_max == "auto":
+        return spaces
+    return replace(spaces, observation=with_obs_max(spaces.observation, config.obs_max, one_hot=config.one_hot_obs))
 
 
 def make_setup(
@@ -153,18 +194,18 @@ def make_setup(
 ) -> Setup[Any]:
     """Collect what building an algorithm needs; raise for an environment that it cannot handle.
 
-    `spaces`: those of a dataset, if there is no environment.
+    `spaces`: those of the environment, if they are known, or of a dataset.
     """
-    if factory is not None:
+    if spaces is None:
+        assert factory is not None
         spaces = spaces_of(factory)
-    assert spaces is not None
     check_spaces(config.spec, spaces, config.env_id or "the dataset")
     if spaces.action_mask and not config.spec.action_masks:
         log.warning(
             "%s has action masks, but %s does not use them: it may choose any action", config.env_id, config.algo
         )
     return Setup(
-        spaces=spaces,
+        spaces=network_spaces(spaces, config),
         hparams=config.hparams,
         total_timesteps=config.total_timesteps,
         total_updates=config.total_updates,

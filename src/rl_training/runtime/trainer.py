@@ -69,7 +69,7 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
         config.spec.begin_run(prepared, options)
     path = create_run_dir(prepared.config, run_dir)
     with locked(path), hangs_end(config.worker_timeout, path):
-        keep_arrays(prepared.arrays, prepared.setup.spaces, path, replace_existing=options.dataset is not None)
+        keep_arrays(prepared.arrays, prepared.spaces, path, replace_existing=options.dataset is not None)
         remove_checkpoints(path, checkpoint_names(path / "checkpoints"))
         with contextlib.closing(make_collector(prepared, replayable=replayable, crash_dir=path / "crash")) as collector:
             return _run(prepared, collector, path, options)
@@ -103,7 +103,7 @@ def resume(
         prepared = prepare_run(config, options, options.factory_for(config), folder=run_dir_of(checkpoint))
     run_dir = resume_point.run_dir or fork(checkpoint, config)
     with locked(run_dir), hangs_end(config.worker_timeout, run_dir):
-        keep_arrays(prepared.arrays, prepared.setup.spaces, run_dir, replace_existing=False)
+        keep_arrays(prepared.arrays, prepared.spaces, run_dir, replace_existing=False)
         collector = make_collector(prepared, replayable=resume_point.replayable, crash_dir=run_dir / "crash")
         with contextlib.closing(collector):
             rewind_run_dir(run_dir, resume_point)
@@ -150,7 +150,7 @@ def _run(
             algorithm=prepared.algorithm,
             memory=prepared.memory,
             collector=collector,
-            spaces=prepared.setup.spaces,
+            spaces=prepared.spaces,
             callbacks=options.callbacks,
             stop_reason=resume_point.stop_reason if resume_point else "",
         )
@@ -165,6 +165,7 @@ def _run(
         facts = {
             "seed_streams": run.streams.seeds(),
             "device": describe_device(device),
+            "obs_max": prepared.config.obs_max,
             "step": run.step,
             "resume": resume_claim(
                 collector.exactness, device=device, deterministic=prepared.config.deterministic is True
