@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -76,9 +78,18 @@ def warm_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder for temporary files of all users, empty."""
+    return tmp_path_factory.mktemp("shared")
+
+
 @pytest.fixture(autouse=True)
-def _one_thread_and_own_cache(warm_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _one_thread_and_own_cache(warm_cache: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("RL_TRAINING_CACHE", str(warm_cache))
+    monkeypatch.setenv("TMPDIR", str(shared_folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(shared_folder))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -90,7 +101,7 @@ def compiled_once(warm_cache: Path) -> Path:
     """The package of the tiny step, compiled unless an earlier test did so."""
     tiny = TinyQLearning()
     accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
-    (package,) = (warm_cache / "aoti").iterdir()
+    (package,) = (warm_cache / "aoti").glob("*.pt2")
     return package
 
 
@@ -296,18 +307,55 @@ def test_a_damaged_package_is_compiled_again(
         "compiling the critic update",
         "compiled the critic update in 0 s",
     ]
-    assert list(compiled_once.parent.iterdir()) == [compiled_once]  # no temporary file is left
+    others = {path.name for path in compiled_once.parent.iterdir()} - {compiled_once.name}
+    assert others == {"inductor"}  # no temporary file is left
 
 
-def test_the_cache_folder_is_private_and_one_that_others_can_write_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_cache_folder_that_others_can_write_is_replaced_by_one_of_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "new"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folder = compiled_packages.cache_dir()
-    assert folder.stat().st_mode & 0o777 == 0o700
-    folder.chmod(0o770)
-    with pytest.raises(ConfigError, match=r"writable by you alone.*chmod 700"):
-        compiled_packages.cache_dir()
+    assert folder == (tmp_path / "new" / "aoti").resolve()
+    folder.parent.chmod(0o777)
+    other = compiled_packages.cache_dir()
+    assert other == compiled_packages.cache_dir()
+    assert other != folder
+    assert other.stat().st_mode & 0o777 == 0o700
+    (warning,) = caplog.messages  # once, although the folder was asked for twice
+    assert f"chmod go-w {folder.parent}" in warning
+    assert "each process compiles its updates again" in warning
+
+
+@pytest.mark.compile
+def test_compiling_writes_no_file_to_the_shared_temporary_folder(compiled_once: Path, shared_folder: Path) -> None:
+    # Importing PyTorch's compiler may create an empty folder there.
+    assert [path for path in shared_folder.rglob("*") if not path.is_dir()] == []
+
+
+@pytest.mark.compile
+def test_a_package_that_others_can_write_is_not_loaded_but_compiled_again(
+    compiled_once: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = compiled_once.read_bytes()
+    compiled_once.chmod(0o620)
+    monkeypatch.setattr(compiled_packages, "_build_package", lambda graph, inputs, path: path.write_bytes(whole))
+    tiny = TinyQLearning()
+    accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+    assert tiny.state["count"].item() == 1
+    assert f"{compiled_once} is writable by others (mode 620)" in caplog.messages[0]
+    assert compiled_once.stat().st_mode & 0o777 == 0o600
+
+
+def test_torch_compile_keeps_its_files_in_the_private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path))
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "shared"))
+    compiled_packages.keep_compiler_files_private()
+    private = tmp_path.resolve() / "aoti" / "inductor"
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == os.environ["TRITON_CACHE_DIR"] == str(private)
+    assert private.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.compile

@@ -1,11 +1,13 @@
 """Graphs compiled ahead of time with AOTInductor, cached on disk so that each is compiled once.
 
-A package holds native code. It is therefore loaded only from a folder that belongs to the user and that nobody else can
-write to, never from a run folder or a checkpoint. Its name is a hash of everything that the code depends on.
+A package holds native code. It is therefore built in and loaded from a folder of the user that nobody else can change
+(core/private_files.py), never from a run folder or a checkpoint. Its name is a hash of everything that the code depends
+on.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import hashlib
@@ -16,12 +18,10 @@ import platform
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
 import time
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -32,7 +32,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from rl_training.acceleration import native_build
 from rl_training.acceleration.compile_watch import compiling
+from rl_training.core.private_files import UntrustedPathError, check_private, private_folder
 from rl_training.core.stop_signals import STOP_SIGNALS
 from rl_training.errors import ConfigError
 
@@ -54,18 +56,29 @@ def compiler_available() -> bool:
 def cache_dir() -> Path:
     """Return the folder of compiled packages and create it if it is missing.
 
-    Raises `ConfigError` for a folder into which others could write native code.
+    If others could write native code into the user's folder, a new one is used and deleted when the process ends.
     """
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(os.environ.get("RL_TRAINING_CACHE") or base / "rl_training") / "aoti"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ConfigError(
-            f"{folder} must belong to you and be writable by you alone, because compiled code is loaded from it; "
-            f"run `chmod 700 {folder}`, or set RL_TRAINING_CACHE to another folder"
-        )
-    return folder
+    try:
+        return private_folder("aoti")
+    except UntrustedPathError as problem:
+        return _folder_of_this_process(str(problem))
+    except OSError as error:
+        raise _cannot_write(error) from error
+
+
+@functools.cache
+def _folder_of_this_process(problem: str) -> Path:
+    log.warning("%s. Until then each process compiles its updates again", problem)
+    folder = tempfile.mkdtemp(prefix="rl_training_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return check_private(Path(folder))
+
+
+def keep_compiler_files_private() -> None:
+    """Make PyTorch's compiler use a folder in the user's private cache; by default it shares /tmp with other users."""
+    folder = cache_dir() / "inductor"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = str(check_private(folder))
 
 
 def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> tuple[Program, Path]:
@@ -79,6 +92,8 @@ def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> tuple[
             return _open_package(path), path
         except FileNotFoundError:
             pass
+        except UntrustedPathError as problem:
+            log.warning("%s. It is not loaded", problem)
         except (OSError, RuntimeError, zipfile.BadZipFile) as error:
             log.warning("%s is damaged (%s)", path, error)
         log.debug("compiling the %s (once; cached in %s)", name, path.parent)
@@ -88,12 +103,10 @@ def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> tuple[
             package = Path(temporary) / path.name
             with _signals_held_back():
                 _build_package(graph, inputs, package)
+            package.chmod(0o600)
             package.replace(path)
     except OSError as error:
-        raise ConfigError(
-            f"acceleration: compile cannot write its result ({error}); "
-            "set RL_TRAINING_CACHE to another folder, or use acceleration: eager"
-        ) from error
+        raise _cannot_write(error) from error
     log.debug("compiled the %s in %.0f s", name, time.perf_counter() - start)
     return _open_package(path), path
 
@@ -104,7 +117,7 @@ def load_known_step(identity: str) -> tuple[Program, list[str]] | None:
     Tracing imports most of PyTorch's compiler. A known step needs neither.
     """
     try:
-        known = json.loads(_known_step_path(identity).read_text("utf-8"))
+        known = json.loads(check_private(_known_step_path(identity)).read_text("utf-8"))
         return _open_package(cache_dir() / Path(known["package"]).name), [str(name) for name in known["metrics"]]
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile):
         return None
@@ -151,16 +164,20 @@ def _signals_held_back() -> Iterator[None]:
 def _build_package(graph: GraphModule, inputs: list[Tensor], path: Path) -> None:
     from torch._inductor.exc import CppCompileError, InductorError, InvalidCxxCompiler  # takes a second to import
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # PyTorch's warnings about its own code
-        try:
-            program = torch.export.export(graph, tuple(inputs))
-            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-        except (CppCompileError, InvalidCxxCompiler, InductorError) as error:
-            cause = error.inner_exception if isinstance(error, InductorError) else error
-            if not isinstance(cause, CppCompileError | InvalidCxxCompiler):
-                raise  # a bug, in PyTorch or here
-            raise _compiler_failed(str(cause)) from error
+    try:
+        native_build.build_package(graph, inputs, path)
+    except (CppCompileError, InvalidCxxCompiler, InductorError) as error:
+        cause = error.inner_exception if isinstance(error, InductorError) else error
+        if not isinstance(cause, CppCompileError | InvalidCxxCompiler):
+            raise  # a bug, in PyTorch or here
+        raise _compiler_failed(str(cause)) from error
+
+
+def _cannot_write(error: OSError) -> ConfigError:
+    return ConfigError(
+        f"acceleration: compile cannot write its result ({error}); "
+        "set RL_TRAINING_CACHE to another folder, or use acceleration: eager"
+    )
 
 
 def _compiler_failed(what: str) -> ConfigError:
@@ -168,12 +185,14 @@ def _compiler_failed(what: str) -> ConfigError:
 
 
 def _open_package(path: Path) -> Program:
-    with zipfile.ZipFile(path) as archive:
-        if broken := archive.testzip():
-            raise zipfile.BadZipFile(f"bad checksum of {broken}")
-    # Not `aoti_load_package`: it spends a second on imports, and its model rebuilds an argument tree on each call.
-    single_threaded, runners, device_index = True, 1, -1
-    loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", single_threaded, runners, device_index)
+    """Load a package; raise `UntrustedPathError` if others can change it, `BadZipFile` if a checksum is wrong."""
+    private = check_private(path)
+    # Unpacked here: the loader would do so in a shared folder, and leave the files there if the process is killed.
+    with zipfile.ZipFile(private) as archive, tempfile.TemporaryDirectory(dir=private.parent) as unpacked:
+        archive.extractall(unpacked)
+        # Not `aoti_load_package`: it spends a second on imports, and its model rebuilds an argument tree on each call.
+        single_threaded, runners, device_index = True, 1, -1
+        loader = torch._C._aoti.AOTIModelPackageLoader(unpacked, "model", single_threaded, runners, device_index)
     run: Program = loader.boxed_run
     return run
 
@@ -184,6 +203,7 @@ def _cache_key(graph: GraphModule, inputs: list[Tensor]) -> str:
         graph.code,
         [(name, _layout(x), x.cpu().numpy().tobytes()) for name, x in constants(graph).items()],
         [_layout(x) for x in inputs],
+        Path(native_build.__file__).read_bytes(),  # the options of the compiler, and how it is called
         *_platform(),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()

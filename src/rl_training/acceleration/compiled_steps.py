@@ -10,7 +10,13 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rl_training.acceleration.compiled_packages import constants, load_compiled, load_known_step, save_known_step
+from rl_training.acceleration.compiled_packages import (
+    constants,
+    keep_compiler_files_private,
+    load_compiled,
+    load_known_step,
+    save_known_step,
+)
 from rl_training.acceleration.matmul_rewrites import decompositions
 from rl_training.core.types import Batch, Metrics, State
 
@@ -62,6 +68,7 @@ def trace(in_place: InPlace, state: State, batch: Batch) -> tuple[GraphModule, l
 
     The inputs are the tensors of the state, which the graph changes, then those of the batch, each sorted by name.
     """
+    keep_compiler_files_private()  # tracing imports PyTorch's compiler, which reads from its folder at once
     metric_names: list[str] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:

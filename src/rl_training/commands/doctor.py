@@ -115,9 +115,9 @@ def _compiler() -> Iterator[Finding]:
 
 
 def _compile_cache() -> Iterator[Finding]:
-    from rl_training.acceleration.compiled_packages import cache_dir
+    from rl_training.core.private_files import private_folder
 
-    folder = cache_dir()
+    folder = private_folder("aoti")
     sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
     yield Finding("ok", "cache", f"{folder}, {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB")
 
