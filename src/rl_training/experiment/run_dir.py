@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rl_training.core.durable_files import open_log, read_text, write_atomic
@@ -182,6 +183,11 @@ def _read_record(file: Path) -> dict[str, Any] | None:
         log.warning("%s is damaged and is written again: it holds no JSON object; the checkpoints are intact", file)
         return None
     return record
+
+
+def mean_score(result: Mapping[str, Any]) -> float:
+    """Return the mean return of the final evaluation."""
+    return fmean(episode["return"] for episode in result["eval"])
 
 
 @functools.cache

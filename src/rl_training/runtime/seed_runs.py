@@ -15,12 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
+from rich.console import Console
+
 from rl_training.core.durable_files import write_atomic
 from rl_training.core.parent_death import PARENT_PID
 from rl_training.datasets.metadata import ALLOW
 from rl_training.errors import ConfigError, TrainingError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.run_dir import RunInUseError, create_run_dir, env_name, is_in_use, read_result
+from rl_training.experiment.run_dir import RunInUseError, create_run_dir, env_name, is_in_use, mean_score, read_result
+from rl_training.runtime.seed_progress import SeedsProgress
 from rl_training.runtime.signals import EXIT_INTERRUPTED, signals_handled
 from rl_training.runtime.trainer import RunOptions, resume, train
 
@@ -114,7 +117,7 @@ def run_in(folder: Path, config: TrainConfig, options: RunOptions | None = None)
             return None
         result = read_result(folder)
     assert result is not None
-    return fmean(episode["return"] for episode in result["eval"])
+    return mean_score(result)
 
 
 def run_seeds(
@@ -137,9 +140,10 @@ def run_seeds(
             "several jobs run in their own processes, which cannot take an env factory, network or callbacks"
         )
     else:
-        allowed = options or RunOptions()
-        flags = [*([ALLOW] if allowed.allow_entry_points else []), *(["--allow-code"] if allowed.allow_code else [])]
-        results, interrupted = _run_in_parallel(config, folders, jobs, flags)
+        options = options or RunOptions()
+        flags = [*([ALLOW] if options.allow_entry_points else []), *(["--allow-code"] if options.allow_code else [])]
+        console = Console(stderr=True, quiet=not options.show_progress)
+        results, interrupted = _run_in_parallel(config, folders, jobs, flags, console)
     outcome = SeedsResult(folder, results, interrupted)
     if outcome.summary is not None:
         record = {"config": config.digest(), "seeds": results, "summary": asdict(outcome.summary)}
@@ -164,20 +168,22 @@ def _run_in_turn(
 
 
 def _run_in_parallel(
-    config: TrainConfig, folders: dict[int, Path], jobs: int, flags: Sequence[str]
+    config: TrainConfig, folders: dict[int, Path], jobs: int, flags: Sequence[str], console: Console
 ) -> tuple[dict[int, float], bool]:
     """Run the seeds in processes; a signal is passed on to them, so that each saves its run and can be resumed."""
     waiting = [seed for seed, folder in folders.items() if read_result(folder) is None]
     for seed in waiting:
         if not (folders[seed] / "config.yaml").is_file():
             create_run_dir(config.updated(seed=seed).resolved(), folders[seed])
-    _resume_each({seed: folders[seed] for seed in waiting}, jobs, flags)
+    unfinished = {seed: folders[seed] for seed in waiting}
+    with SeedsProgress(unfinished, console) as progress:
+        _resume_each(unfinished, jobs, flags, progress)
     done = {seed: folder for seed, folder in folders.items() if read_result(folder) is not None}
     scores = {seed: run_in(folder, config) for seed, folder in done.items()}
     return {seed: score for seed, score in scores.items() if score is not None}, len(done) < len(folders)
 
 
-def _resume_each(folders: dict[int, Path], jobs: int, flags: Sequence[str]) -> None:
+def _resume_each(folders: dict[int, Path], jobs: int, flags: Sequence[str], progress: SeedsProgress) -> None:
     """Resume the runs in processes, `jobs` at a time; on a signal, end those that run and start no more.
 
     A run in which another process trains is started when that one has ended, or left out if it takes too long.
@@ -197,6 +203,7 @@ def _resume_each(folders: dict[int, Path], jobs: int, flags: Sequence[str]) -> N
             elif time.monotonic() >= patience_ends:
                 log.warning("left out, because another process trains in them: seeds %s", waiting)
                 return
+            progress.show(waiting, running)
             time.sleep(0.05)
             if received:
                 for process in running.values():
@@ -209,6 +216,7 @@ def _resume_each(folders: dict[int, Path], jobs: int, flags: Sequence[str]) -> N
                     for process in running.values():
                         process.terminate()
                     raise TrainingError(f"seed {seed} ended with exit code {code}; see {folders[seed] / 'log.txt'}")
+        progress.show(waiting, running)
 
 
 def _start_process(folder: Path, flags: Sequence[str]) -> "subprocess.Popen[bytes]":

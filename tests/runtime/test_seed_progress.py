@@ -1,0 +1,66 @@
+"""The progress of several seeds: one line each."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rl_training.experiment.run_dir import write_result
+from rl_training.runtime.seed_progress import SeedsProgress
+
+
+class Display:
+    def __init__(self, folder: Path, *, terminal: bool = False) -> None:
+        self.now, self.file = 0.0, io.StringIO()
+        self.folders = {seed: folder / f"seed{seed}" for seed in range(3)}
+        for path in self.folders.values():
+            path.mkdir()
+        console = Console(file=self.file, force_terminal=terminal, width=100)
+        self.progress = SeedsProgress(self.folders, console, lambda: self.now)
+
+    def log(self, seed: int, text: str) -> None:
+        with (self.folders[seed] / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    def show(self, waiting: list[int], running: list[int], *, seconds: float = 0.0) -> list[str]:
+        self.now += seconds
+        before = len(self.file.getvalue())
+        self.progress.show(waiting, running)
+        return self.file.getvalue()[before:].splitlines()
+
+
+@pytest.fixture
+def display(tmp_path: Path) -> Display:
+    return Display(tmp_path)
+
+
+def test_each_change_of_a_seed_is_one_line(display: Display) -> None:
+    display.log(0, "")
+    display.log(1, "")
+    assert display.show([2], [0, 1]) == ["seed 0  running", "seed 1  running", "seed 2  waiting"]
+    assert display.show([2], [0, 1]) == []
+    write_result(display.folders[1], {"eval": [{"return": 100.0}, {"return": 300.0}]})
+    assert display.show([2], [0]) == ["seed 1  finished: 200.0"]
+    assert display.show([], []) == ["seed 0  not finished", "seed 2  not finished"]
+
+
+def test_running_seeds_show_the_last_line_of_their_log_now_and_then(display: Display) -> None:
+    display.log(0, "step 90/100  old\n")  # of an earlier process
+    display.show([1, 2], [0])
+    assert display.show([1, 2], [0], seconds=29.0) == []
+    assert display.show([1, 2], [0], seconds=1.0) == ["seed 0  running"]
+    display.log(0, "dqn on X\nstep 10/100  steps/s 7\x1b\n\n")
+    assert display.show([1, 2], [0], seconds=30.0) == ["seed 0  step 10/100  steps/s 7"]
+
+
+def test_a_terminal_shows_all_seeds_at_once(tmp_path: Path) -> None:
+    display = Display(tmp_path, terminal=True)
+    display.log(0, "")
+    with display.progress:
+        display.show([1, 2], [0])
+        display.log(0, "step 10/100\n")
+        shown = "\n".join(display.show([1, 2], [0], seconds=1.0))
+    assert "seed 0  step 10/100" in shown
+    assert "seed 1  waiting" in shown
+    assert "seed 2  waiting" in shown
