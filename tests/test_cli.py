@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import typer
 import yaml
 from typer.testing import CliRunner
 
@@ -24,6 +25,7 @@ from rl_training.commands.course import describe_course
 from rl_training.commands.datasets import dataset_app
 from rl_training.commands.doctor import Finding
 from rl_training.commands.evaluate import describe_returns
+from rl_training.commands.messages import reports_errors
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import registry
@@ -711,3 +713,20 @@ def test_the_installed_script_gives_the_version() -> None:
     script = Path(sys.executable).with_name("rl-training")
     ended = subprocess.run([script, "--version"], capture_output=True, text=True, env=os.environ)
     assert (ended.returncode, ended.stdout) == (0, f"{rl_training.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 29.1 TiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000000000000 bytes"),
+    ],
+)
+def test_running_out_of_memory_is_not_a_bug(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as ended:
+        reports_errors(command)()
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err.startswith(f"error: out of memory ({error}); smaller networks")

@@ -172,7 +172,7 @@ class Dreamer:
                 "critic": build_critic(sizes),
             }
 
-        networks = build_seeded(setup.streams.integer("init"), build)
+        networks = build_seeded(setup.streams.integer("init"), build, setup.device)
         self._parts = {name: FlatModule(network.to(setup.device)) for name, network in networks.items()}
         self._optimizers = _optimizers(hparams)
         self._bins = make_bins(hparams.num_bins, hparams.symlog_limit).to(setup.device)

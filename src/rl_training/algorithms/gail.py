@@ -250,4 +250,5 @@ def build_gail(setup: Setup[GAILHParams]) -> GAIL:
             absorbing_state=hparams.absorbing_state,
         )
 
-    return GAIL(policy, build_seeded(setup.streams.integer("init", 1), build), setup)
+    discriminator = build_seeded(setup.streams.integer("init", 1), build, setup.device)
+    return GAIL(policy, discriminator, setup)

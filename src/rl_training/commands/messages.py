@@ -52,6 +52,8 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
         except OSError as error:
             _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_USER_ERROR)
         except Exception as error:
+            if _is_out_of_memory(error):
+                _fail(f"out of memory ({error}); smaller networks, batches or buffers need less", EXIT_USER_ERROR)
             _fail(_describe_bug(error), EXIT_BUG)
 
     return wrapped
@@ -63,10 +65,14 @@ def _fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether numpy, or torch on a GPU or the CPU, found no memory."""
+    of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or of_torch
+
+
 def _describe_bug(error: Exception) -> str:
     summary = f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter from torch, on a GPU
-        return f"out of memory ({summary}); a smaller batch_size, buffer_capacity or num_envs needs less"
     with tempfile.NamedTemporaryFile("w", prefix="rl_training_", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(f"{shlex.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}")
     return f"{summary}\nthis is a bug in {PROGRAM}, not a mistake of yours; please report it with {file.name}"

@@ -1,4 +1,4 @@
-"""How much memory a run may use, and the check that a buffer fits."""
+"""How much memory a run may use, and the check that something fits."""
 
 import os
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 from rl_training.errors import ConfigError
 
 
-def check_memory(needed: int, what: str, setting: str) -> None:
-    """Raise `ConfigError` if a buffer cannot fit.
+def check_memory(needed: int, what: str, setting: str, *, available: int | None = None) -> None:
+    """Raise `ConfigError` for what cannot fit in `available` bytes; without a figure, in the memory of this machine.
 
-    Call it before the run starts: the system would kill the process when the buffer fills up.
+    Call it before the run starts: the system would kill the process when a buffer fills up.
     """
-    available = available_memory()
+    available = available_memory() if available is None else available
     if available is not None and needed > available:
         raise ConfigError(
             f"{what} needs {describe_bytes(needed)}, but only {describe_bytes(available)} of memory are available; "

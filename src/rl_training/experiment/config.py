@@ -58,7 +58,9 @@ class TrainConfig(Settings):
     worker_timeout: Positive = Field(
         60.0, description="seconds after which a call into an environment, or an env worker, counts as hung"
     )
-    threads: Count = Field(1, description="CPU threads of PyTorch; small networks are fastest, and repeatable, with 1")
+    threads: Count = Field(
+        1, le=1_024, description="CPU threads of PyTorch; small networks are fastest, and repeatable, with 1"
+    )
     matmul_precision: Literal["highest", "high", "medium"] = Field(
         "highest",
         description="precision of float32 matrix products; high: TF32 on a GPU, which convolutions use in any case; "

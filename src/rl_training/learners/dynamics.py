@@ -244,5 +244,5 @@ def build_ensemble(
             learned_termination=learned_termination,
         )
 
-    model = build_seeded(setup.streams.integer("model"), build)
+    model = build_seeded(setup.streams.integer("model"), build, setup.device)
     return DynamicsEnsemble(model, setup, identity=identity)

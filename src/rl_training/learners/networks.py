@@ -9,10 +9,14 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
+from rl_training.core.memory_limits import check_memory
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import observation_field
 
-N = TypeVar("N")
+N = TypeVar("N", bound=nn.Module | Mapping[str, nn.Module])
+
+_COPIES = 5  # of the weights, at least: their values before and after an update, their gradient, and Adam's moments
+_COUNTABLE = 2**63  # bytes; PyTorch counts no more
 
 
 def build_network(
@@ -23,7 +27,7 @@ def build_network(
     `check` raises for a network of the user that does not fit, by `check_output` and `submodules`.
     """
     if setup.network is None:
-        return build_seeded(setup.streams.integer("init"), build).to(setup.device)
+        return build_seeded(setup.streams.integer("init"), build, setup.device).to(setup.device)
     if isinstance(setup.network, type):
         name = setup.network.__name__
         raise TypeError(f"network must be an instance, got the class {name}: pass network={name}(...)")
@@ -35,11 +39,35 @@ def build_network(
     return network
 
 
-def build_seeded(seed: int, build: Callable[[], N]) -> N:
-    """Return what `build` returns; the seed determines the first weights, and PyTorch's own generator is left alone."""
+def build_seeded(seed: int, build: Callable[[], N], device: torch.device) -> N:
+    """Return the networks that `build` returns, on the CPU, if they can be trained in the memory of `device`.
+
+    The seed determines the first weights, and PyTorch's own generator is left alone.
+    """
     with torch.random.fork_rng(devices=[]):
+        _check_size(build, device)
         torch.manual_seed(seed)
         return build()
+
+
+def _check_size(build: Callable[[], nn.Module | Mapping[str, nn.Module]], device: torch.device) -> None:
+    """Raise `ConfigError` for networks that do not fit; they are built on the meta device, which allocates nothing."""
+    try:
+        with torch.device("meta"):
+            built = build()
+    except Exception as error:
+        if not any(word in str(error).lower() for word in ("overflow", "bad_alloc")):
+            return  # code that needs values; a mistake in it appears when the networks are built
+        size = _COUNTABLE  # of a single weight matrix
+    else:
+        networks = [built] if isinstance(built, nn.Module) else built.values()
+        size = sum(tensor.nbytes for network in networks for tensor in network.state_dict().values())
+    what, setting = "training the networks", "the sizes of the networks in algo_kwargs, such as hidden_sizes"
+    if device.type == "cuda":
+        check_memory(_COPIES * size, what, setting, available=torch.cuda.mem_get_info(device)[0])
+        check_memory(size, "building the networks", setting)
+    else:
+        check_memory(_COPIES * size, what, setting)
 
 
 # --- Trying a network of the user ------------------------------------------------------------------------------------

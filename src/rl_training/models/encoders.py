@@ -4,6 +4,7 @@ A network is an encoder and a head. No head depends on the kind of observation.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,10 +31,8 @@ def build_encoder(space: gym.Space[Any]) -> tuple[nn.Sequential, int]:
         sizes, starts = (np.ravel(getattr(space, "nvec", getattr(space, "n", 0))), np.ravel(getattr(space, "start", 0)))
         return nn.Sequential(OneHot(sizes.tolist(), starts.tolist())), int(sizes.sum())
     if kind == "image":
-        encoder = nn.Sequential(ImageInput(space), *_conv_layers(image_shape(space)), nn.Flatten())
-        with torch.no_grad():
-            probe = torch.zeros((1, *space.shape), dtype=torch.float32)  # type: ignore[misc]
-            return encoder, int(encoder(probe).shape[1])
+        layers = _conv_layers(image_shape(space))
+        return nn.Sequential(ImageInput(space), *layers, nn.Flatten()), _num_features(layers, image_shape(space))
     if kind == "vector":
         size = int(np.prod(space.shape))  # type: ignore[arg-type]
         is_flat_float = space.shape == (size,) and observation_field(space).dtype == np.float32
@@ -91,6 +90,15 @@ def byte_scale(space: gym.Space[Any]) -> float:
     """Return the factor that scales the values of a uint8 Box to [0, 1] by its upper bound; 1 for other spaces."""
     is_bytes = isinstance(space, spaces.Box) and observation_field(space).dtype == np.uint8
     return 1.0 / max(1.0, float(space.high.max())) if is_bytes else 1.0  # type: ignore[attr-defined]
+
+
+def _num_features(layers: Sequence[nn.Module], shape: tuple[int, int, int]) -> int:
+    """Return the number of outputs of convolutions without padding for images of (channels, height, width)."""
+    channels, *sides = shape
+    for conv in (layer for layer in layers if isinstance(layer, nn.Conv2d)):
+        channels = conv.out_channels
+        sides = [(side - conv.kernel_size[0]) // conv.stride[0] + 1 for side in sides]
+    return channels * math.prod(sides)
 
 
 class ImageInput(nn.Module):

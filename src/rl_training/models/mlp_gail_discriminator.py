@@ -56,7 +56,9 @@ class DiscriminatorInputs(nn.Module):
         self.actions, numbers = action_encoder(action_space)
         self.size = features + numbers + absorbing_state
         self._padding = (0, int(absorbing_state))
-        self.register_buffer("absorbing_vector", F.one_hot(torch.tensor([self.size - 1])).float(), persistent=False)
+        absorbing_vector = torch.zeros(1, self.size)
+        absorbing_vector[:, -1] = 1.0
+        self.register_buffer("absorbing_vector", absorbing_vector, persistent=False)
 
     def forward(self, obs: Tensor, actions: Tensor, absorbing: Tensor | None = None) -> Tensor:
         vectors = F.pad(torch.cat((self.encoder(obs), self.actions(actions)), 1), self._padding)

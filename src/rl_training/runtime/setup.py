@@ -43,6 +43,7 @@ from rl_training.hparams.datasets import dataset_choice
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, NoCollector
 from rl_training.runtime.dataset_loading import GivenDataset, find_arrays, load_transition_dataset
+from rl_training.runtime.run_size import check_run_size
 
 log = logging.getLogger("rl_training")
 
@@ -147,6 +148,7 @@ def prepare_run(
     is_vector = observation_kind(setup.spaces.observation) in ("vector", "discrete")
     deterministic = resolve_deterministic(config.deterministic, device=setup.device, is_vector=is_vector)
     config = config.updated(deterministic=deterministic)
+    check_run_size(config, setup.spaces)
     algorithm, memory = config.spec.build_algorithm(setup), config.spec.build_memory(setup)
     return PreparedRun(
         config=config,
