@@ -8,8 +8,8 @@ from typing import Any
 from benchmarks.datasets import normalised
 from benchmarks.engine import Row
 from benchmarks.results import Line
-from rl_training.runtime.seed_runs import Summary
-from rl_training.runtime.seed_runs import summarize as summarize_seeds
+from rl_training.results.statistics import Summary
+from rl_training.results.statistics import summarize as summarize_seeds
 
 HELD_EVALUATIONS = 3
 Curve = Mapping[str, Sequence[float]]  # "steps" and "returns", of the evaluations during training

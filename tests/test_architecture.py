@@ -16,7 +16,7 @@ LAYERS = (
     ("runtime",),
     ("algorithms",),
     ("learners", "data"),
-    ("acceleration", "datasets"),
+    ("acceleration", "datasets", "results"),
     ("models", "envs", "experiment"),
     ("core",),
     ("hparams",),

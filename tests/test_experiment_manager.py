@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from builders import make_config
 from rl_training.errors import ConfigError, TrainingError
 from rl_training.experiment.run_dir import write_result
+from rl_training.results import statistics as seed_statistics
+from rl_training.results.statistics import interquartile_mean, summarize
 from rl_training.runtime import seed_runs
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
-from rl_training.runtime.seed_runs import interquartile_mean, parse_seeds, run_in, run_seeds, summarize
+from rl_training.runtime.seed_runs import parse_seeds, run_in, run_seeds
 from rl_training.runtime.trainer import RunOptions
 
 QUIET = RunOptions(show_progress=False)
@@ -53,7 +55,7 @@ def test_summary_of_known_scores() -> None:
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12))
 def test_interval_lies_within_the_scores_and_is_repeatable(scores: list[float]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seed_runs, "BOOTSTRAP_RESAMPLES", 200)
+        patch.setattr(seed_statistics, "BOOTSTRAP_RESAMPLES", 200)
         summary, again = summarize(scores), summarize(scores)
     assert summary == again
     slack = 1e-6 * (1 + max(map(abs, scores)))

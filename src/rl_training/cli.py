@@ -1,4 +1,4 @@
-"""The command line: `rl-training train | evaluate | resume | predict | record | dataset | list | config | doctor`.
+"""The command line `rl-training`; `rl-training --help` lists the commands.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 a bug in rl-training (or a finding of
 `doctor`), 2 a mistake that the user can fix, 75 interrupted and saved, 130 interrupted at once.
@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 import rl_training
+from rl_training.commands.compare import compare_runs, plot
 from rl_training.commands.config import config_app, list_algorithms
 from rl_training.commands.datasets import dataset_app
 from rl_training.commands.doctor import doctor
@@ -32,6 +33,8 @@ app = typer.Typer(
 for command in (train, resume, evaluate, predict, record):
     app.command()(command)
 app.command(name="list")(list_algorithms)
+app.command(name="compare")(compare_runs)
+app.command()(plot)
 app.command()(doctor)
 app.add_typer(config_app, name="config")
 app.add_typer(dataset_app, name="dataset")

@@ -12,7 +12,7 @@ from benchmarks.results import RESULTS, Session, append_line, read_lines
 from benchmarks.spread import spread
 from benchmarks.summarize import round_floats, summarize, to_text
 
-from rl_training.runtime.seed_runs import summarize as summarize_seeds
+from rl_training.results.statistics import summarize as summarize_seeds
 
 # --- Statistics ------------------------------------------------------------------------------------------------------
 

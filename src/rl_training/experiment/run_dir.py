@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -89,12 +90,17 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def is_in_use(path: Path) -> bool:
-    """Return whether another process trains in the run folder."""
+    """Return whether another process trains in the run folder.
+
+    It only asks for the lock: taking it, even for a moment, could stop a process that starts.
+    """
+    query = struct.pack("hhllhh", fcntl.F_WRLCK, 0, 0, 0, 0, 0)
     try:
-        with locked(path):
-            return False
-    except RunInUseError:
-        return True
+        with (path / ".lock").open("rb") as file:
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, query)
+    except OSError:  # there is no such file, or a file system without locks
+        return False
+    return bool(struct.unpack("hhllhh", answer)[0] != fcntl.F_UNLCK)
 
 
 def create_run_dir(config: TrainConfig, path: Path | None = None) -> Path:

@@ -6,14 +6,12 @@ The same call after an interruption continues: finished seeds are read, unfinish
 import json
 import logging
 import os
-import random
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 
 from rich.console import Console
 
@@ -23,61 +21,14 @@ from rl_training.datasets.metadata import ALLOW
 from rl_training.errors import ConfigError, TrainingError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import RunInUseError, create_run_dir, env_name, is_in_use, mean_score, read_result
+from rl_training.results.statistics import Summary, summarize
 from rl_training.runtime.seed_progress import SeedsProgress
 from rl_training.runtime.signals import EXIT_INTERRUPTED, signals_handled
 from rl_training.runtime.trainer import RunOptions, resume, train
 
-BOOTSTRAP_RESAMPLES = 10_000
 IN_USE_SECONDS = 60.0  # in which the process of a killed driver saves its run
 
 log = logging.getLogger("rl_training")
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Scores over seeds; `interval` is the 95 % bootstrap interval of the interquartile mean."""
-
-    count: int
-    mean: float
-    std: float
-    iqm: float
-    interval: tuple[float, float]
-
-    def __str__(self) -> str:
-        return (
-            f"{self.mean:.1f} ± {self.std:.1f} (interquartile mean {self.iqm:.1f}, "
-            f"95 % interval {self.interval[0]:.1f} to {self.interval[1]:.1f}, {self.count} seeds)"
-        )
-
-
-def interquartile_mean(values: Sequence[float]) -> float:
-    """Return the mean without the lowest and the highest quarter (rounded down: of 5 values, the middle 3 count)."""
-    cut = len(values) // 4
-    return fmean(sorted(values)[cut : len(values) - cut])
-
-
-def summarize(*tasks: Sequence[float], resamples: int | None = None) -> Summary:
-    """Summarise the scores of one or several tasks, one score per seed; those of several must be normalised.
-
-    The bootstrap is stratified: each resample draws as many seeds of each task as that task has, and pools them
-    (Agarwal et al. 2021, Deep reinforcement learning at the edge of the statistical precipice). Its generator has a
-    fixed seed, so that equal scores have equal summaries.
-    """
-    pooled = [score for task in tasks for score in task]
-    if not pooled:
-        raise ValueError("there are no scores to summarise")
-    rng, count = random.Random(0), resamples or BOOTSTRAP_RESAMPLES
-    resampled = sorted(
-        interquartile_mean([score for task in tasks for score in rng.choices(task, k=len(task))]) for _ in range(count)
-    )
-    tail = int(0.025 * count)
-    return Summary(
-        count=len(pooled),
-        mean=fmean(pooled),
-        std=stdev(pooled) if len(pooled) > 1 else 0.0,
-        iqm=interquartile_mean(pooled),
-        interval=(resampled[tail], resampled[-1 - tail]),
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,169 @@
+"""`rl-training compare` and `rl-training plot`: look at runs, also while they train."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rl_training.commands.messages import reports_errors
+from rl_training.commands.options import AsJson, Debug, whole_number
+
+if TYPE_CHECKING:
+    from rl_training.results.comparison import Row
+    from rl_training.results.figures import Figure
+    from rl_training.results.runs import Runs
+
+EVAL_RETURN = "eval/return"
+_MAX_WIDTH = 60  # of a label in the table
+
+
+class Kind(str, Enum):
+    curve = "curve"
+    interval = "interval"
+    profile = "profile"
+    improvement = "improvement"
+
+
+class X(str, Enum):
+    step = "step"
+    gradient_step = "gradient_step"
+    wall_s = "wall_s"
+
+
+Paths = Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Run folders, or folders that hold some.")]
+By = Annotated[
+    str,
+    typer.Option(metavar="SETTINGS", help="Settings that make a group, such as algo,env_id; default: all but seed."),
+]
+Normalize = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="YAML with the returns that count as 0 and 1, such as CartPole-v1: [20, 500]."),
+]
+
+
+@reports_errors
+def compare_runs(
+    paths: Paths, by: By = "", normalize: Normalize = None, as_json: AsJson = False, debug: Debug = False
+) -> None:
+    """Compare final scores over seeds: table, settings that differ, probability of improvement."""
+    from rl_training.results.comparison import compare, read_anchors
+    from rl_training.results.runs import Runs, find_runs
+
+    runs = find_runs(*paths)
+    anchors = read_anchors(normalize) if normalize else None
+    settings = [name for name in by.split(",") if name]
+    tables = {env_id: Runs([run for run in runs if run.env_id == env_id]) for env_id in runs.env_ids}
+    separate = anchors is None and "env_id" in settings and len(tables) > 1
+    found = {
+        title: compare(chosen.groups(settings), anchors)
+        for title, chosen in (tables if separate else {"": runs}).items()
+    }
+    if as_json:
+        typer.echo(json.dumps([_record(row) for rows in found.values() for row in rows], indent=1))
+        return
+    for title, rows in found.items():
+        if title:
+            typer.echo(f"{title}:")
+        _show_table(rows)
+    _show_differences(runs)
+
+
+@reports_errors
+def plot(
+    paths: Paths,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="A .svg file; .png and .pdf need matplotlib.")
+    ],
+    y: Annotated[str, typer.Option(metavar="NAME", help="What to draw: eval/return, eval/length, train/loss, ...")] = (
+        EVAL_RETURN
+    ),
+    x: Annotated[X, typer.Option(help="The horizontal axis.")] = X.step,
+    kind: Annotated[Kind, typer.Option(help="Curves over training, or final scores.")] = Kind.curve,
+    by: By = "",
+    normalize: Normalize = None,
+    per_seed: Annotated[bool, typer.Option("--per-seed", help="Draw each seed, too.")] = False,
+    smooth: Annotated[
+        int, typer.Option(parser=whole_number(least=1), metavar="N", help="Mean over the last N points.")
+    ] = 1,
+    title: Annotated[str, typer.Option(metavar="TEXT", help="Title; the environment if not given.")] = "",
+    debug: Debug = False,
+) -> None:
+    """Draw learning curves or final scores of runs, also while they train."""
+    from rl_training.results.comparison import (
+        compare,
+        curve_figure,
+        improvement_figure,
+        interval_figure,
+        profile_figure,
+        read_anchors,
+    )
+    from rl_training.results.runs import find_runs
+
+    groups = find_runs(*paths).groups([name for name in by.split(",") if name])
+    anchors = read_anchors(normalize) if normalize else None
+    figure: Figure
+    if kind == Kind.curve:
+        figure = curve_figure(groups, y, x=x.value, per_seed=per_seed, smooth=smooth, title=title)
+    elif kind == Kind.profile:
+        figure = profile_figure(groups, anchors)
+    elif kind == Kind.interval:
+        figure = interval_figure(compare(groups, anchors))
+    else:
+        figure = improvement_figure(compare(groups, anchors))
+    typer.echo(figure.save(out))
+
+
+def _show_table(rows: "Sequence[Row]") -> None:
+    heads = ("group", "seeds", "steps", "score", "IQM", "95 % interval", "better", "wall time", "")
+    cells = [heads, *(_cells(row) for row in rows)]
+    widths = [max(len(line[place]) for line in cells) for place in range(len(heads))]
+    for line in cells:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    if any(row.improvement for row in rows):
+        typer.echo(f"better: probability that a run scores higher than one of {rows[0].label!r}, with its interval")
+
+
+def _cells(row: "Row") -> tuple[str, ...]:
+    label = row.label if len(row.label) <= _MAX_WIDTH else row.label[: _MAX_WIDTH - 1] + "…"
+    steps = f"{max(run.steps for run in row.runs):,}"
+    wall = str(timedelta(seconds=round(max(run.wall_s for run in row.runs))))
+    if row.summary is None:
+        return (label, str(len(row.runs)), steps, "-", "-", "-", "-", wall, "; ".join(row.notes))
+    summary = row.summary
+    digits = 3 if max(abs(summary.mean), summary.std) < 10 else 1
+    score = f"{summary.mean:,.{digits}f} ± {summary.std:,.{digits}f}"
+    interval = f"{summary.interval[0]:,.{digits}f} to {summary.interval[1]:,.{digits}f}"
+    better = "-"
+    if row.improvement is not None:
+        probability, (low, high) = row.improvement
+        better = f"{probability:.2f} ({low:.2f} to {high:.2f})"
+    seeds = str(len(row.runs))
+    return (label, seeds, steps, score, f"{summary.iqm:,.{digits}f}", interval, better, wall, "; ".join(row.notes))
+
+
+def _show_differences(runs: "Runs") -> None:
+    differences = runs.differences()
+    if differences:
+        typer.echo("settings that differ:")
+        for name, values in differences.items():
+            typer.echo(f"  {name}: {', '.join(values)}")
+
+
+def _record(row: "Row") -> Mapping[str, Any]:
+    """Return a row as JSON."""
+    summary = row.summary
+    return {
+        "group": row.label,
+        "runs": [
+            {"path": str(run.path), "seed": run.seed, "status": run.status, "score": run.score} for run in row.runs
+        ],
+        "mean": summary and summary.mean,
+        "std": summary and summary.std,
+        "iqm": summary and summary.iqm,
+        "interval": summary and list(summary.interval),
+        "improvement": row.improvement and {"probability": row.improvement[0], "interval": list(row.improvement[1])},
+    }

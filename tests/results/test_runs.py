@@ -1,0 +1,149 @@
+"""Run folders are read as they are: finished, unfinished, growing, damaged."""
+
+import fcntl
+import os
+import re
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rl_training.errors import ConfigError
+from rl_training.results.runs import RunRecord, find_runs
+from run_folders import write_run
+
+
+def test_runs_are_found_at_any_depth_and_nothing_else_is(tmp_path: Path) -> None:
+    write_run(tmp_path / "a" / "seed0")
+    write_run(tmp_path / "b" / "deep" / "seed1", seed=1)
+    write_run(tmp_path / "a" / "seed0" / "checkpoints" / "not_a_run")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert [run.path.relative_to(tmp_path).as_posix() for run in find_runs(tmp_path)] == ["a/seed0", "b/deep/seed1"]
+    assert len(find_runs(tmp_path / "a", tmp_path / "a" / "seed0")) == 1
+    with pytest.raises(ConfigError, match=r"no run found in .*empty: a run folder holds a config.yaml"):
+        find_runs(tmp_path / "empty")
+    with pytest.raises(ConfigError, match="there is no folder"):
+        find_runs(tmp_path / "missing")
+
+
+def test_a_run_has_score_steps_and_records(tmp_path: Path) -> None:
+    run = RunRecord(write_run(tmp_path / "run", returns=(1.0, 4.0)))
+    assert (run.score, run.steps, run.wall_s, run.status) == (4.0, 200, 4.0, "finished")
+    assert run.records["eval/return"] == {100: 1.0, 200: 4.0}
+    assert run.records["train/loss"] == {100: 1.0, 200: 0.5}
+    assert run.positions([50, 150], "gradient_step") == pytest.approx([25.0, 75.0])
+    assert run.positions([100], "wall_s") == pytest.approx([2.0])
+
+
+def test_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", returns=(1.0, 2.0), finished=False)
+    with (path / "eval.jsonl").open("a") as file:
+        file.write('{"step": 300, "episode": 0, "return": 9.0, "length": 10}\n{"step": 300, "epis')
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 250, "metrics": {"lo')
+    run = RunRecord(path)
+    assert run.score == 2.0  # the evaluation that is being written does not count yet
+    assert (run.steps, run.status) == (200, "interrupted")
+
+
+@pytest.mark.process
+def test_the_status_tells_running_from_interrupted_and_failed(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", finished=False)
+    lock = path / ".lock"
+    lock.touch()
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:  # holds the lock as a training process does
+        with lock.open("a") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            os.write(write_end, b"x")
+            signal.pause()
+        os._exit(0)
+    os.read(read_end, 1)
+    try:
+        assert RunRecord(path).status == "running"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert RunRecord(path).status == "interrupted"
+    (path / "crash").mkdir()
+    (path / "crash" / "traceback.txt").touch()
+    assert RunRecord(path).status == "failed"
+
+
+def test_groups_are_runs_that_differ_in_their_seed_only(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path / f"slow{seed}", seed=seed, algo_kwargs={"learning_rate": 1e-4})
+        write_run(tmp_path / f"fast{seed}", seed=seed, algo_kwargs={"learning_rate": 1e-3})
+    runs = find_runs(tmp_path)
+    groups = runs.groups()
+    assert {label: sorted(run.seed for run in group) for label, group in groups.items()} == {
+        "learning_rate=0.001": [0, 1],
+        "learning_rate=0.0001": [0, 1],
+    }
+    assert runs.differences() == {"algo_kwargs.learning_rate": ["0.001", "0.0001"]}
+    assert list(runs.groups(["algo"])) == ["dqn CartPole-v1"]
+    with pytest.raises(ConfigError, match=r"no run has a setting 'alg'; did you mean 'algo'\?"):
+        runs.groups(["alg"])
+
+
+def test_a_curve_joins_the_seeds_at_the_steps_they_share(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", seed=0, returns=(1.0, 2.0, 3.0))
+    write_run(tmp_path / "b", seed=1, returns=(3.0, 4.0), finished=False)
+    curve = find_runs(tmp_path).curve("eval/return")
+    assert list(curve.positions) == [100, 200, 300]
+    assert curve.per_seed.tolist() == [[1, 2, 3], [3, 4, 4]]  # a seed that stopped keeps its last value
+    assert curve.ends == [3, 2]
+    assert curve.centre.tolist() == [2.0, 3.0, 3.5]
+    assert curve.low is None
+
+
+def test_three_seeds_have_a_band_and_smoothing_is_a_mean_of_the_last_points(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / str(seed), seed=seed, returns=(1.0 + seed, 2.0 + seed, 6.0 + seed))
+    runs = find_runs(tmp_path)
+    curve = runs.curve("eval/return")
+    assert curve.low is not None
+    assert (curve.low < curve.centre).all()
+    smooth = runs.curve("eval/return", smooth=2)
+    assert smooth.per_seed[0].tolist() == [1.0, 1.5, 4.0]
+    assert runs.curve("train/loss", x="wall_s").positions == pytest.approx([2.0, 4.0, 6.0])
+
+
+def test_an_unknown_record_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    message = "a has no record named 'eval/retrun'; did you mean 'eval/return'? others: eval/length, speed/steps_per_s"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        find_runs(tmp_path).curve("eval/retrun")
+
+
+def test_seeds_evaluated_at_different_steps_cannot_be_joined(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", interval=100, returns=(1.0, 2.0))
+    write_run(tmp_path / "b", interval=70, returns=(1.0, 2.0, 3.0, 4.0))
+    with pytest.raises(ConfigError, match="the seeds share no step at which eval/return was recorded"):
+        find_runs(tmp_path).curve("eval/return")
+
+
+def test_damaged_files_are_harmless(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a")
+    (path / "result.json").write_text("[1, 2")
+    (path / "eval.jsonl").write_bytes(b"\xff\xfe\n[]\n3\nnull\n" + (path / "eval.jsonl").read_bytes())
+    run = RunRecord(path)
+    assert run.status == "interrupted"
+    assert run.score == 3.0
+    (path / "config.yaml").write_text("just text")
+    with pytest.raises(ConfigError, match=r"config.yaml does not hold the settings of a run"):
+        assert RunRecord(path).config
+    (path / "metrics.jsonl").unlink()
+    os.mkfifo(path / "metrics.jsonl")
+    assert RunRecord(path).metrics == []
+
+
+def test_positions_without_records_are_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a")
+    (path / "metrics.jsonl").write_text("")
+    with pytest.raises(ConfigError, match="has no records of wall_s yet"):
+        find_runs(tmp_path).curve("eval/return", x="wall_s")
+    assert np.array_equal(find_runs(tmp_path).curve("eval/return").positions, [100, 200, 300])
