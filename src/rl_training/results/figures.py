@@ -98,7 +98,7 @@ class Figure:
 def draw(figures: Sequence[Figure]) -> str:
     """Return figures side by side as one SVG picture."""
     width = _LEFT + len(figures) * (WIDTH + _GAP) - _GAP + 24
-    height = _TOP + HEIGHT + _BOTTOM + max(_CAPTION_LINE * len(_wrapped(figure.caption)) for figure in figures)
+    height = _TOP + HEIGHT + _BOTTOM + max(_height_below(figure) for figure in figures)
     title = ", ".join(figure.title for figure in figures)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -169,7 +169,7 @@ def _curves(figure: Figure) -> list[str]:
         parts.append(f'<polyline class="{kind} {colour}"{dashes} points="{" ".join(points[: max(solid, 1)])}"/>')
         if solid < len(points):
             parts.append(f'<polyline class="{kind} early {colour}" points="{" ".join(points[max(solid - 1, 0) :])}"/>')
-    return [*parts, *_legend([line for line in lines if not line.thin])]
+    return [*parts, *_legend(_labelled(figure))]
 
 
 def _points(xs: np.ndarray, ys: np.ndarray, x: Scale, y: Scale) -> list[str]:
@@ -203,27 +203,30 @@ def _frame(figure: Figure) -> list[str]:
         f'<rect class="frame" width="{WIDTH}" height="{HEIGHT}"/>',
         f'<text x="{WIDTH / 2:g}" y="{HEIGHT + 42}" text-anchor="middle">{escape(figure.x_label)}</text>',
     ]
+    top = HEIGHT + 62 + _LEGEND_LINE * len(_labelled(figure))
     for number, text in enumerate(_wrapped(figure.caption)):
-        y = HEIGHT + 62 + _CAPTION_LINE * number
-        parts.append(f'<text class="caption" x="{WIDTH / 2:g}" y="{y}" text-anchor="middle">{escape(text)}</text>')
+        parts.append(f'<text class="caption" x="0" y="{top + _CAPTION_LINE * number}">{escape(text)}</text>')
     return parts
 
 
+def _labelled(figure: Figure) -> list[Line]:
+    return [line for line in figure.lines if not line.thin]
+
+
+def _height_below(figure: Figure) -> int:
+    """Return the height of legend and caption."""
+    return _LEGEND_LINE * len(_labelled(figure)) + _CAPTION_LINE * len(_wrapped(figure.caption))
+
+
 def _legend(lines: Sequence[Line]) -> list[str]:
-    """Return the legend, in the corner where the curves leave most room: below, if they end high."""
-    if not lines:
-        return []
-    width = 44 + 7.2 * max(len(line.label) for line in lines)
-    height = _LEGEND_LINE * len(lines) + 8
-    left, top = WIDTH - width - 6, HEIGHT - height - 6
-    parts = [f'<rect class="page" x="{left:.0f}" y="{top}" width="{width:.0f}" height="{height}" opacity="0.8"/>']
+    """Return the legend, below the plot: there it covers no curve."""
+    parts = []
     for number, line in enumerate(lines):
-        y = top + 14 + _LEGEND_LINE * number
+        y = HEIGHT + 58 + _LEGEND_LINE * number
         parts.append(
-            f'<line class="line c{line.colour % len(COLOURS)}"{_dashes(line.colour)} x1="{left + 6:.0f}" '
-            f'x2="{left + 32:.0f}" y1="{y}" y2="{y}"/>'
+            f'<line class="line c{line.colour % len(COLOURS)}"{_dashes(line.colour)} x1="0" x2="26" y1="{y}" y2="{y}"/>'
         )
-        parts.append(f'<text x="{left + 40:.0f}" y="{y + 4.5}">{escape(line.label)}</text>')
+        parts.append(f'<text x="34" y="{y + 4.5}">{escape(line.label)}</text>')
     return parts
 
 
@@ -265,7 +268,7 @@ def _wrapped(text: str) -> list[str]:
 
 def _description(figure: Figure) -> str:
     """Return what the figure shows in words, for readers who cannot see it."""
-    ends = [f"{line.label} ends at {tick_text(float(line.y[-1]))}" for line in figure.lines if not line.thin]
+    ends = [f"{line.label} ends at {tick_text(float(line.y[-1]))}" for line in _labelled(figure)]
     marks = [f"{mark.label}: {mark.value:.4g} ({mark.low:.4g} to {mark.high:.4g})" for mark in figure.marks]
     return f"{figure.y_label or figure.x_label}: {'; '.join([*ends, *marks])}. {figure.caption}"
 
