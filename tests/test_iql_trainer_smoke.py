@@ -251,7 +251,7 @@ def test_entry_points_are_allowed_on_the_command_line_alone(tmp_path: Path) -> N
     (run,) = (tmp_path / "runs").iterdir()
     assert "allow_entry" not in (run / "config.yaml").read_text()  # the permission is not kept
     longer = ["resume", run, "--total-timesteps", 70]
-    assert "--allow-entry-points reads the data anyway" in call(*longer).stderr
+    assert "--allow-entry-points (in Python allow_entry_points=True) reads the data anyway" in call(*longer).stderr
     assert call(*longer, "--allow-entry-points").exit_code == 0
     assert call("predict", run, "--obs", "[0, 0, 0]").exit_code == 0  # opens no dataset
 

@@ -145,9 +145,13 @@ def test_the_stub_declares_the_public_names_and_the_package_is_marked_as_typed()
 
 
 USER_SCRIPT = """
-from rl_training import DQN, Callback, Run, RunOptions, load_config, train_qr_dqn
+from collections.abc import Sequence
+from rl_training import DQN, PPO, Callback, EvalEpisode, Run, RunOptions, load_config, train_qr_dqn
 
 class StopWhenGood(Callback):
+    def on_evaluation(self, run: Run, episodes: Sequence[EvalEpisode]) -> None:
+        run.log("my/best", max(episode.ret for episode in episodes))
+
     def on_step(self, run: Run) -> None:
         if run.best_return is not None and run.best_return > 400.0:
             run.stop_reason = "good"
@@ -162,7 +166,12 @@ reveal_type(agent.evaluate(episodes=3))
 reveal_type(agent.save("agent"))
 reveal_type(train_qr_dqn(load_config("configs/qr_dqn/cartpole.yaml"), RunOptions(show_progress=False)).eval_return)
 agent.predict([0.0, 0.0, 0.0, 0.0])
+agent.player()([0.0, 0.0, 0.0, 0.0])
+PPO("CartPole-v1").learn(1_000, on_signal="return")
 agent.lern()
+agent.predict([0.0], determinstic=False)
+agent.learn(on_signal="stop")
+PPO("MlpPolicy", "CartPole-v1")
 DQN.for_env("CartPole-v1", 1_000, sed=1)
 DQN.for_env("CartPole-v1", 1_000, seed="one")
 """
@@ -198,6 +207,11 @@ def test_a_type_checker_knows_the_api_and_finds_misspelt_names(tmp_path: Path, m
     ]
     assert re.findall("error: (.*)", out) == [
         '"DQN" has no attribute "lern"  [attr-defined]',
+        'Unexpected keyword argument "determinstic" for "predict" of "ManagedAlgorithm"; '
+        'did you mean "deterministic"?  [call-arg]',
+        'Argument "on_signal" to "learn" of "ManagedAlgorithm" has incompatible type "Literal[\'stop\']"; '
+        "expected \"Literal['raise', 'return']\"  [arg-type]",
+        'Argument 2 to "PPO" has incompatible type "str"; expected "Never"  [arg-type]',
         'Argument "sed" to "for_env" of "ManagedAlgorithm" has incompatible type "int"; expected "Never"  [arg-type]',
         'Argument "seed" to "for_env" of "ManagedAlgorithm" has incompatible type "str"; expected "int"  [arg-type]',
     ]

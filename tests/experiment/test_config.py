@@ -256,10 +256,10 @@ def test_overrides_win_over_the_file_and_are_read_as_yaml(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("seed", "--set takes key=value, such as algo_kwargs.gamma=0.98, got 'seed'"),
-        ("=3", "--set takes key=value"),
-        ("seed.x=3", "--set seed.x=3: 'seed' is a single value, not a group of settings"),
-        ("seed=[", "--set seed=[ is not valid YAML"),
+        ("seed", "a setting is given as key=value, such as algo_kwargs.gamma=0.98, got 'seed'"),
+        ("=3", "a setting is given as key=value"),
+        ("seed.x=3", "seed.x=3: 'seed' is a single value, not a group of settings"),
+        ("seed=[", "seed=[ is not valid YAML"),
         ("algo_kwargs.gama=0.9", "dqn.algo_kwargs: unknown setting 'gama'; did you mean 'gamma'?"),
         ("sed=1", "unknown setting 'sed'; did you mean 'seed'?"),
     ],

@@ -55,7 +55,7 @@ def plain_env_id(env_id: object, source: str, *, allow_entry_points: bool) -> st
     if not allow_entry_points:
         raise DatasetError(
             f"{source}: the metadata's env_id is {_shortened(env_id)}, which is not a plain environment id; "
-            f"{ALLOW} reads the data anyway"
+            f"{ALLOW} (in Python allow_entry_points=True) reads the data anyway"
         )
     return ""
 
@@ -91,7 +91,7 @@ def refuse_entry_points(metadata: Mapping[str, Any], source: str, *, allowed: bo
         of_env = f" for the environment {env_id!r}" if env_id else ""
         raise DatasetError(
             f"{source}: the metadata name the entry point {_shortened(entry_point)}{of_env}, which is not registered "
-            f"here; it is never run, and {ALLOW} reads the data anyway"
+            f"here; it is never run, and {ALLOW} (in Python allow_entry_points=True) reads the data anyway"
         )
 
 

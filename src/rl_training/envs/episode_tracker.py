@@ -98,6 +98,11 @@ def describe(cause: BaseException) -> str:
     return str(cause) if isinstance(cause, EnvError) else f"raised {type(cause).__name__}: {cause}"
 
 
+def describe_alone(cause: BaseException) -> str:
+    """Describe what an env did where no place follows, before which some descriptions end with a comma."""
+    return describe(cause).removesuffix(",")
+
+
 def format_traceback(cause: BaseException) -> str:
     return "".join(traceback.format_exception(type(cause), cause, cause.__traceback__))
 

@@ -24,7 +24,7 @@ from rl_training.envs.atari import SETTINGS as ATARI_SETTINGS
 from rl_training.envs.atari import make_atari
 from rl_training.envs.dict_obs import sample_action
 from rl_training.envs.envpool_envs import EnvPoolEnvs, reject
-from rl_training.envs.episode_tracker import describe
+from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
@@ -149,7 +149,7 @@ def _difference(env: Env, env_id: str, env_kwargs: dict[str, Any]) -> str:
             spaces = (env.observation_space, env.action_space)
             copied_spaces = (copied.observation_space, copied.action_space)
     except Exception as error:
-        return f"gymnasium.make({env_id!r}) fails: {describe(error)}"
+        return f"gymnasium.make({env_id!r}) fails: {describe_alone(error)}"
     if layers != copied_layers:
         return f"gymnasium.make({env_id!r}) gives {' of '.join(copied_layers)}, not {' of '.join(layers)}"
     return "" if spaces == copied_spaces else f"gymnasium.make({env_id!r}) gives other spaces"
@@ -233,7 +233,7 @@ def _try_env(env_id: str, env: Env) -> None:
     except SpaceError as cause:
         raise SpaceError(f"env_id {env_id!r}: {cause}") from None
     except Exception as cause:
-        raise EnvError(f"env_id {env_id!r}: the environment {describe(cause)}") from cause
+        raise EnvError(f"env_id {env_id!r}: the environment {describe_alone(cause)}") from cause
 
 
 def _env_name(env_id: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.envs.dict_obs import MASK_KEY, sample_action
-from rl_training.envs.episode_tracker import describe
+from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.slot import Env, EnvState, ReplayDivergedError, check_env, close_env
 from rl_training.envs.vector import EnvGroup
@@ -49,7 +49,9 @@ def check_replay(factory: Callable[[], Env], seed: int) -> bool:
                 envs.append(check_env(factory()))
             return _is_repeatable(envs[0], envs[1], np.random.default_rng(seed))
     except Exception as cause:
-        raise EnvError(f"the check whether the environment can be replayed failed: it {describe(cause)}") from cause
+        raise EnvError(
+            f"the check whether the environment can be replayed failed: it {describe_alone(cause)}"
+        ) from cause
     finally:
         for env in envs:
             close_env(env)

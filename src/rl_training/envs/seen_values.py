@@ -8,7 +8,7 @@ import numpy as np
 from rl_training.core.integer_obs import CATEGORY_MAX, undecided_parts
 from rl_training.core.packed_space import PackedSpace
 from rl_training.envs.dict_obs import sample_action
-from rl_training.envs.episode_tracker import describe
+from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.slot import Env, check_env
 from rl_training.errors import EnvError
 
@@ -26,7 +26,7 @@ def largest_values(factory: Callable[[], Env]) -> dict[str, int]:
     try:
         return _largest_values(env)
     except Exception as cause:
-        raise EnvError(f"the check of the values of observations failed: it {describe(cause)}") from cause
+        raise EnvError(f"the check of the values of observations failed: it {describe_alone(cause)}") from cause
     finally:
         env.close()
 

@@ -305,12 +305,12 @@ def build_config(values: Mapping[Any, Any], overrides: Iterable[str] = ()) -> Tr
 def _apply_override(values: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not key:
-        raise ConfigError(f"--set takes key=value, such as algo_kwargs.gamma=0.98, got {override!r}")
+        raise ConfigError(f"a setting is given as key=value, such as algo_kwargs.gamma=0.98, got {override!r}")
     *parents, last = key.split(".")
     place = values
     for parent in parents:
         child = place.get(parent)
         if child is not None and not isinstance(child, Mapping):
-            raise ConfigError(f"--set {override}: {parent!r} is a single value, not a group of settings")
+            raise ConfigError(f"{override}: {parent!r} is a single value, not a group of settings")
         place[parent] = place = dict(child or {})
-    place[last] = parse_yaml(text, f"--set {override}")
+    place[last] = parse_yaml(text, override)

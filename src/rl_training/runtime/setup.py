@@ -110,8 +110,8 @@ def env_factory_of(config: TrainConfig, options: RunOptions) -> EnvFactory:
     factory = options.factory_for(config)
     if factory is None:
         raise ConfigError(
-            "env_id is empty: there is no environment to evaluate in; eval.jsonl in the run folder and "
-            "`rl-training evaluate` show the evaluation on held-out data"
+            "env_id is empty: there is no environment to evaluate in; eval.jsonl in the run folder holds the "
+            "evaluations on held-out data"
         )
     return factory
 

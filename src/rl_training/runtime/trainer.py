@@ -219,6 +219,6 @@ def _save_after_error(run: Run, error: BaseException, checkpointing: Checkpointi
         return
     try:
         checkpointing.save(run)
-        log.warning("the run was saved at step %d; `rl-training resume %s` continues it", run.step, run.folder.path)
+        log.warning("the run was saved at step %d; resume continues it from %s", run.step, run.folder.path)
     except Exception as another:
         log.warning("the run could not be saved after the error: %s", another)
