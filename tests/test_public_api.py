@@ -102,6 +102,7 @@ def test_for_env_passes_every_setting_on() -> None:
         "deterministic": False,
         "obs_max": {"image": 10},
         "one_hot_obs": True,
+        "wrappers": ["gymnasium.wrappers:FlattenObservation"],
     }
     assert changes.keys() == TrainConfig.model_fields.keys() - {"algo", "env_id", "env_factory", "total_timesteps"}
     expected = TrainConfig(algo="dqn", env_id="CartPole-v1", total_timesteps=100, **changes)

@@ -33,6 +33,9 @@ class Made:
     def __new__(cls):
         return make()
 
+class Wrapper(gymnasium.Wrapper):
+    pass
+
 not_a_function = 3
 """
 MODULE = "module_of_a_test"
@@ -98,6 +101,7 @@ USES: dict[str, Callable[..., object]] = {
 NAMES: list[dict[str, Any]] = [
     {"env_id": f"{MODULE}:Own-v0"},
     {"env_factory": f"{MODULE}:make"},
+    {"wrappers": [f"{MODULE}:Wrapper"]},
 ]
 
 

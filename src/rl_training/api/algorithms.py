@@ -131,6 +131,7 @@ class ManagedAlgorithm:
         *,
         algo_kwargs: Mapping[str, Any] = _DEFAULT.algo_kwargs,
         env_kwargs: Mapping[str, Any] = _DEFAULT.env_kwargs,
+        wrappers: list[str | dict[str, Any]] = _DEFAULT.wrappers,
         env_id: str = _DEFAULT.env_id,
         seed: int = _DEFAULT.seed,
         num_envs: int = _DEFAULT.num_envs,

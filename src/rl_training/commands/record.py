@@ -143,7 +143,9 @@ def _with_common_env(configs: "Sequence[TrainConfig]") -> "TrainConfig":
     if not first.env_id:
         raise ConfigError("the run has no environment to record in: its env_id is empty")
     for other in configs[1:]:
-        if any(getattr(other, name) != getattr(first, name) for name in ("env_id", "env_factory", "env_kwargs")):
+        if any(
+            getattr(other, name) != getattr(first, name) for name in ("env_id", "env_factory", "env_kwargs", "wrappers")
+        ):
             raise ConfigError(
                 f"the runs must have the same environment, found {first.env_id} {first.env_kwargs} "
                 f"and {other.env_id} {other.env_kwargs}"

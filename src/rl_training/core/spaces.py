@@ -108,7 +108,7 @@ def pack_space(space: Composite) -> PackedSpace:
         names.add(name)
         cannot = f"the part {name!r} of the observation space cannot be"
         if observation_kind(leaf) is None:
-            raise SpaceError(f"{cannot} encoded: it is {leaf}, of {space}")
+            raise SpaceError(f"{cannot} encoded: it is {leaf}, of {space}{_without(space, path[0])}")
         try:
             dtypes[path] = observation_field(leaf).dtype
         except SpaceError as cause:
@@ -118,6 +118,13 @@ def pack_space(space: Composite) -> PackedSpace:
     if not dtypes:
         raise SpaceError(f"the observation space has no parts: it is {space}")
     return PackedSpace(space, dtypes)
+
+
+def _without(space: Composite, key: str) -> str:
+    """Return how to leave out a part of a Dict, for messages; empty if nothing else is left."""
+    others = ", ".join(other for other in getattr(space.spaces, "keys", list)() if other != key)
+    remedy = f"[{{class: gymnasium.wrappers:FilterObservation, filter_keys: [{others}]}}]"
+    return f"; this setting leaves it out: wrappers: {remedy}" if others else ""
 
 
 def action_field(space: gym.Space[Any]) -> Field:

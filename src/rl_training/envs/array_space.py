@@ -31,7 +31,10 @@ class ArraySpace:
     def of(cls, space: gym.Space[Any], role: Literal["observation", "action"]) -> "ArraySpace":
         shape, dtype = space.shape, space.dtype
         if shape is None or dtype is None or np.dtype(dtype).kind not in "biuf":
-            raise SpaceError(f"the {role} space must be one array of numbers, but it is {space}")
+            raise SpaceError(
+                f"the {role} space must be one array of numbers, but it is {space}; "
+                f"gymnasium.wrappers.Transform{role.title()} around the environment can make numbers of it"
+            )
         dtype = np.dtype(dtype)
         stored = observation_field(space).dtype if role == "observation" else dtype
         choices = None
@@ -133,6 +136,11 @@ def _max_squares(dtype: np.dtype[Any], stored: np.dtype[Any]) -> float:
 def checked_reward(reward: Any) -> float:
     """Return a reward as a number; raise `EnvError` for what is none, or not finite in float32."""
     found = np.asarray(reward)
+    if found.dtype.kind in "biuf" and found.size > 1:
+        raise EnvError(
+            f"returned a reward of {found.size} numbers, {reward!r}; algorithms learn from one, which a wrapper can "
+            "compute (`wrappers: [mo_gymnasium.wrappers:LinearReward]` adds them up),"
+        )
     if found.dtype.kind not in "biuf" or found.size != 1:
         raise EnvError(f"returned the reward {reward!r}, which is not a number,")
     value = float(found.item())

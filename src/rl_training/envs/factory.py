@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -30,6 +30,7 @@ from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
 from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
+from rl_training.envs.wrapping import WrappedEnv, with_wrappers
 from rl_training.errors import ConfigError, EnvError, SpaceError, UserError
 
 EnvFactory = Callable[..., Env]  # called without arguments; the user's own, with `env_kwargs`
@@ -65,6 +66,7 @@ EXTRAS = {
     "ale_py": ("atari", re.compile(r"^ale_py")),
     "minatar": ("minatar", re.compile(r"^rl_training\.envs\.minatar")),
 }
+_OWN_ERRORS = (gym.error.DependencyNotInstalled, gym.error.DeprecatedEnv)  # that say themselves what to do
 ATARI_ID = re.compile(r"^ALE/|(NoFrameskip|Deterministic)-v\d+$")
 
 
@@ -122,6 +124,18 @@ def with_env_kwargs(function: EnvFactory, env_kwargs: Mapping[str, Any]) -> EnvF
     return OwnEnv(function, env_kwargs)
 
 
+def modules_of(factory: EnvFactory) -> list[str]:
+    """Return the modules that the environments and wrappers of a factory come from."""
+    if isinstance(factory, WrappedEnv):
+        return [*modules_of(factory.factory), *(wrapper.__module__ for wrapper, _ in factory.wrappers)]
+    if isinstance(factory, OwnEnv):
+        return modules_of(factory.function)
+    if not isinstance(factory, RegisteredEnv):
+        return [getattr(factory, "__module__", None) or type(factory).__module__]
+    entry_point = gym.registry[_env_name(factory.env_id)].entry_point
+    return [entry_point.partition(":")[0] if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")]
+
+
 def settings_of(env: Env) -> tuple[str, dict[str, Any]]:
     """Return the `env_id` and `env_kwargs` that build a copy of an instance; raise `ConfigError` if there are none."""
     spec = env.spec
@@ -165,16 +179,20 @@ def _layers(env: Env) -> list[str]:
     return [*names, type(env).__qualname__]
 
 
-def make_env_factory(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
+def make_env_factory(
+    env_id: str,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[str | Mapping[str, Any]] = (),
+) -> EnvFactory:
     """Check that the environment can be built, reset and stepped; return the function that builds it.
 
     `env_id` may be `module:EnvId`: the module is imported first. `env_kwargs` go to `gym.make`, which also
-    accepts `max_episode_steps`.
+    accepts `max_episode_steps`. `wrappers` are those of the config.
     """
     kwargs = dict(env_kwargs or {})
     if ATARI_ID.search(_env_name(env_id)) or _env_name(env_id) not in gym.registry:
         _register_atari()
-    factory = RegisteredEnv(env_id, kwargs)
+    factory = with_wrappers(RegisteredEnv(env_id, kwargs), wrappers)
     try:
         env = check_env(factory())
     except SpaceError as cause:
@@ -208,6 +226,8 @@ def make_envs(
     if backend == "local_async":
         return AsyncEnvs(factory, num_envs, worker_timeout=worker_timeout, crash_dir=crash_dir)
     if backend == "envpool":
+        if isinstance(factory, WrappedEnv):
+            reject("it cannot step environments with wrappers")
         if not isinstance(factory, RegisteredEnv):
             reject(f"it cannot step environments built by your own function {getattr(factory, '__name__', factory)}")
         return EnvPoolEnvs(factory, num_envs, crash_dir=crash_dir)
@@ -252,9 +272,10 @@ def _explain_failure(env_id: str, env_kwargs: Mapping[str, Any], cause: Exceptio
     extra = _missing_extra(name, spec, cause)
     if extra is not None:
         raise EnvError(
-            f"env_id {env_id!r} needs packages that are not installed: pip install 'rl-training[{extra}]'"
+            f"env_id {env_id!r} needs packages that are not installed: pip install 'rl-training[{extra}]' "
+            f"({type(cause).__name__}: {cause})"
         ) from cause
-    if spec is None and isinstance(cause, gym.error.Error):
+    if spec is None and isinstance(cause, gym.error.Error) and not isinstance(cause, _OWN_ERRORS):
         raise ConfigError(_unknown_env(env_id)) from cause
     if isinstance(cause, ModuleNotFoundError):
         raise EnvError(

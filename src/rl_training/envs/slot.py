@@ -176,21 +176,21 @@ class EnvSlot:
         The state of the innermost env is enough only if no wrapper keeps more than what is restored here: a frame
         stack, for example, would silently keep the frames of another episode.
         """
-        stateless = all(isinstance(wrapper, STATELESS_WRAPPERS) for wrapper in self._wrappers())
+        stateless = all(isinstance(wrapper, STATELESS_WRAPPERS) for wrapper in self.wrappers())
         candidates = [self._unpacked, self._unpacked.unwrapped] if stateless else [self._unpacked]
         for env in candidates:
             if callable(getattr(env, "get_state", None)) and callable(getattr(env, "set_state", None)):
                 return env
         return None
 
-    def _wrappers(self) -> Iterator[gym.Wrapper[Any, Any, Any, Any]]:
+    def wrappers(self) -> Iterator[gym.Wrapper[Any, Any, Any, Any]]:
         env: Env = self.env
         while isinstance(env, gym.Wrapper):
             yield env
             env = env.env
 
     def _time_limits(self) -> list[Any]:
-        return [wrapper for wrapper in self._wrappers() if isinstance(wrapper, TimeLimit)]
+        return [wrapper for wrapper in self.wrappers() if isinstance(wrapper, TimeLimit)]
 
 
 def _numeric_arrays(state: object) -> EnvState | None:

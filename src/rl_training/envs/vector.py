@@ -173,6 +173,10 @@ class SyncEnvs:
         self._episodes.started(index, int(state[NUM_STEPS_KEY]))
         return obs
 
+    def wrappers(self) -> list[gym.Wrapper[Any, Any, Any, Any]]:
+        """Return the wrappers of the first environment, outermost first."""
+        return list(self._slots[0].wrappers())
+
     def close(self) -> None:
         slots, self._slots = self._slots, []
         self._episodes.close()

@@ -91,6 +91,11 @@ class TrainConfig(Settings):
     keep_checkpoints: Count = Field(3, description="newest checkpoints to keep; the best one is kept too")
     tensorboard: Switch = Field(True, description="also write TensorBoard event files")
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the environment")
+    wrappers: list[str | dict[str, Any]] = Field(
+        default_factory=list,
+        description="Gymnasium wrappers around the environment, innermost first: `module:Class`, or a group with "
+        "`class` and its arguments",
+    )
     algo_kwargs: dict[str, Any] = Field(default_factory=dict, description="the algorithm's own settings")
 
     _origin: Path | None = PrivateAttr(None)
@@ -106,8 +111,8 @@ class TrainConfig(Settings):
         hparams = self.hparams  # its errors name the setting
         if not self.env_id and self.spec.loop != "offline":
             raise ConfigError(f"env_id is missing: {self.algo} learns in an environment")
-        if not self.env_id and (self.stop_return is not None or self.env_kwargs):
-            name = "stop_return" if self.stop_return is not None else "env_kwargs"
+        if not self.env_id and (self.stop_return is not None or self.env_kwargs or self.wrappers):
+            name = "stop_return" if self.stop_return is not None else "env_kwargs" if self.env_kwargs else "wrappers"
             raise ConfigError(f"{name} needs an environment, but env_id is empty")
         try:
             hparams.check_run(self.num_envs, has_env=bool(self.env_id))

@@ -22,6 +22,7 @@ def named_code(config: TrainConfig) -> list[str]:
         ("env_factory", config.env_factory),
         ("env_id", config.env_id if ":" in config.env_id else ""),
         *_references("env_kwargs", config.env_kwargs),
+        *_references("wrappers", config.wrappers),
     ]
     return [f"{name}: {value}" for name, value in named if value]
 

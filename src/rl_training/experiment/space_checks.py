@@ -15,7 +15,8 @@ def check_spaces(spec: AlgorithmSpec, spaces: Spaces, env_id: str) -> None:
     if isinstance(spaces.action, gym.spaces.Box) and not spaces.action.is_bounded("both"):
         raise SpaceError(
             f"{spec.name} needs finite bounds of every action, but {env_id} has {spaces.action}; "
-            "gymnasium.wrappers.RescaleAction gives an environment finite ones"
+            "remove the wrapper ClipAction if it is there (it removes the bounds; actions are clipped in any case), or "
+            "declare bounds with TransformAction(env, lambda action: action, Box(low, high))"
         )
     if observation_kind(spaces.observation) not in spec.observations:
         expected = " or ".join(sorted(spec.observations))

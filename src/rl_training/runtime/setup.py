@@ -32,7 +32,9 @@ from rl_training.envs.factory import (
     with_env_kwargs,
 )
 from rl_training.envs.seen_values import largest_values, part_values
+from rl_training.envs.statistics import refuse_statistics
 from rl_training.envs.vector import SyncEnvs
+from rl_training.envs.wrapping import with_wrappers
 from rl_training.errors import CheckpointError, ConfigError, EnvError
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig
@@ -62,13 +64,14 @@ class RunOptions:
 
     def factory_for(self, config: TrainConfig) -> EnvFactory | None:
         """Return the function that builds the environments of the run; None if it has none (offline only)."""
-        if self.env_factory is not None:
-            return with_env_kwargs(self.env_factory, config.env_kwargs)
-        check_consent(config, allowed=self.allow_code)
-        search_current_folder(config.env_factory or config.env_id)
-        if config.env_factory:
-            return with_env_kwargs(import_reference(config), config.env_kwargs)
-        return make_env_factory(config.env_id, config.env_kwargs) if config.env_id else None
+        if self.env_factory is None or config.wrappers:
+            check_consent(config, allowed=self.allow_code)
+            for reference in (config.env_factory or config.env_id, *map(str, config.wrappers)):
+                search_current_folder(reference)
+        if self.env_factory is not None or config.env_factory:
+            function = self.env_factory or import_reference(config)
+            return with_wrappers(with_env_kwargs(function, config.env_kwargs), config.wrappers)
+        return make_env_factory(config.env_id, config.env_kwargs, config.wrappers) if config.env_id else None
 
     def remembered_in(self, config: TrainConfig) -> TrainConfig:
         """Return the config with a reference to the user's env function, so that its run is used without it later."""
@@ -125,7 +128,7 @@ def prepare_run(
     """
     if factory is not None:
         check_backend(factory, config.execution_backend)
-        spaces = spaces_of(factory)
+        spaces = spaces_of(factory, config)
         setup = make_setup(config, factory, options.network, spaces=spaces)  # first, so that no dataset is read in vain
         config, setup = _decide_obs_max(config, setup, functools.partial(largest_values, factory))
     choice, arrays = dataset_choice(config.hparams, has_env=bool(config.env_id)), None
@@ -200,7 +203,7 @@ def make_setup(
     """
     if spaces is None:
         assert factory is not None
-        spaces = spaces_of(factory)
+        spaces = spaces_of(factory, config)
     check_spaces(config.spec, spaces, config.env_id or "the dataset")
     if spaces.action_mask and not config.spec.action_masks:
         log.warning(
@@ -221,9 +224,14 @@ def make_setup(
     )
 
 
-def spaces_of(factory: EnvFactory) -> Spaces:
-    """Return the spaces of one environment of the factory, and whether it has action masks."""
+def spaces_of(factory: EnvFactory, config: TrainConfig | None = None) -> Spaces:
+    """Return the spaces of one environment of the factory, and whether it has action masks.
+
+    `config`: of the run, whose algorithm must be able to learn in the environment as it is wrapped.
+    """
     with contextlib.closing(SyncEnvs(factory)) as envs:
+        if config is not None:
+            refuse_statistics(envs.wrappers(), config.algo, config.spec.hparams.model_fields)
         _, (info,) = envs.reset([0], [0])
         has_masks = "action_mask" in info
         if has_masks:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from rl_training.acceleration.determinism import describe_device, resume_claim
 from rl_training.core.seeding import Streams
-from rl_training.envs.factory import EnvFactory
+from rl_training.envs.factory import EnvFactory, modules_of
 from rl_training.envs.hang_watch import hangs_end
+from rl_training.envs.packages import package_versions
 from rl_training.envs.resumable import check_replay
 from rl_training.errors import CheckpointError, ConfigError, TrainingError, exits_are_errors
 from rl_training.experiment.checkpointing import checkpoint_names, resumable_names
@@ -166,6 +167,7 @@ def _run(
             "seed_streams": run.streams.seeds(),
             "device": describe_device(device),
             "obs_max": prepared.config.obs_max,
+            "env_packages": package_versions(modules_of(prepared.env_factory)) if prepared.env_factory else {},
             "step": run.step,
             "resume": resume_claim(
                 collector.exactness, device=device, deterministic=prepared.config.deterministic is True
