@@ -712,7 +712,7 @@ def test_masks_that_do_not_fit_are_refused(obs: Any, mask: Any, message: str) ->
 
 def test_some_observations_with_a_mask_and_some_without_are_refused() -> None:
     parts = {"a": [0.0, 0.0], "b": 1}
-    with pytest.raises(ValueError, match="1 of 2 observations have an action_mask: all or none must"):
+    with pytest.raises(ValueError, match="1 of 2 observations have an action_mask: all or none must have one"):
         read_observations([parts, {**parts, "action_mask": [1, 1, 1]}], PARTS)
 
 

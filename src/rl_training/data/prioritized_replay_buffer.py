@@ -157,7 +157,9 @@ class PrioritizedReplayBuffer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if "priorities" not in state:
-            raise CheckpointError("the stored transitions have no priorities: they were saved without prioritized")
+            raise CheckpointError(
+                "the stored transitions have no priorities: prioritized was false when they were saved"
+            )
         self.storage.load_state_dict(state)
         self._synced_first, self._synced_end = self.storage.first, self.storage.end
         self._tree.set_range(0, self.capacity, 0.0)

@@ -60,7 +60,8 @@ def _read_each(observations: list[Any] | tuple[Any, ...], spaces: Spaces, action
         policy_inputs.append(policy_input)
     with_mask = [policy_input.action_mask for policy_input in policy_inputs if policy_input.action_mask is not None]
     if with_mask and len(with_mask) < len(policy_inputs):
-        raise ValueError(f"{len(with_mask)} of {len(policy_inputs)} observations have an {MASK_KEY}: all or none must")
+        count = f"{len(with_mask)} of {len(policy_inputs)} observations"
+        raise ValueError(f"{count} have an {MASK_KEY}: all or none must have one")
     rows = np.concatenate([policy_input.rows for policy_input in policy_inputs])
     return PolicyInput(rows, np.concatenate(with_mask) if with_mask else None, single=False)
 
