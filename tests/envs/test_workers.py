@@ -428,6 +428,18 @@ def test_workers_end_with_their_parent_however_it_ends(then: str, is_killed: boo
     assert shared_memory_files(parent.pid) == []
 
 
+@linux_only
+def test_workers_that_are_stopped_end_with_their_killed_parent() -> None:
+    command = [sys.executable, "-c", SCRIPT.format(then="time.sleep(60)")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        parent.kill()
+    wait_until(lambda: not any(map(is_running, pids)), limit=60.0)
+
+
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="worker_timeout must be positive"):
         AsyncEnvs(Misbehaving, 1, worker_timeout=0)

@@ -6,6 +6,7 @@ blocks: a pipe or an endless device in place of a file is an error.
 
 import contextlib
 import errno
+import glob
 import hashlib
 import os
 import shutil
@@ -60,6 +61,7 @@ def write_atomic(path: Path, content: str) -> None:
     """Replace the file by a text; a reader sees the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}_{os.getpid()}")
     try:
+        _remove_leftovers(path)
         write_synced(temporary, content.encode())
         temporary.replace(path)
         sync_folder(path.parent)
@@ -67,6 +69,24 @@ def write_atomic(path: Path, content: str) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise CheckpointError(f"{path} cannot be written: {error}; the run's checkpoints are intact") from error
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of writers of `path` that were killed."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}_*"):
+        pid = leftover.name.rpartition("_")[2]
+        if pid.isdecimal() and not _is_running(int(pid)):
+            leftover.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        pass
+    return True
 
 
 def make_folder(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import faulthandler
-import os
 import pickle
 import signal
 import threading
@@ -15,13 +14,13 @@ from typing import IO, Any
 
 import numpy as np
 
+from rl_training.core.parent_death import end_with_parent
 from rl_training.core.stop_signals import STOP_SIGNALS
 from rl_training.envs.array_space import ArraySpace
 from rl_training.envs.episode_tracker import describe, format_traceback
 from rl_training.envs.slot import Env, EnvSlot, ReplayDivergedError, check_env, close_env
 
 STEP = b"step"  # the one command that is not pickled: its values are in shared memory
-PARENT_CHECK_SECONDS = 0.5  # how often a worker checks that its parent is alive
 HEARTBEAT_SECONDS = 0.2  # how often a worker reports that it is busy with a long replay
 
 
@@ -76,7 +75,9 @@ def run_worker(
     for other in inherited:
         other.close()
     _leave_signals_to_parent()
-    threading.Thread(target=_exit_with_parent, args=(parent_pid,), daemon=True).start()
+    # Watching the pipe is not enough: processes forked later hold copies of the parent's end. SIGKILL ends a worker that
+    # is stopped, too.
+    end_with_parent(parent_pid, signal.SIGKILL)
     if dump is not None:
         faulthandler.enable(dump)  # a segmentation fault writes its traceback where the parent reads it
         faulthandler.register(signal.SIGUSR1, dump)  # and so does a hang, when the parent asks
@@ -106,13 +107,6 @@ def _leave_signals_to_parent() -> None:
         if number in STOP_SIGNALS or callable(signal.getsignal(number)):
             with contextlib.suppress(OSError, ValueError):
                 signal.signal(number, signal.SIG_IGN)
-
-
-def _exit_with_parent(parent_pid: int) -> None:
-    # Watching the pipe is not enough: processes forked later hold copies of the parent's end.
-    while os.getppid() == parent_pid:
-        time.sleep(PARENT_CHECK_SECONDS)
-    os._exit(1)
 
 
 def _serve(index: int, slot: EnvSlot, connection: Connection, shared: SharedArrays) -> None:
