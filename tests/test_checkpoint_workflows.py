@@ -181,6 +181,40 @@ def test_folder_names_hold_letters_digits_and_three_marks(env: str, part: str, t
     assert create_run_dir(config).name.startswith(f"dqn__{part}__seed0__2")
 
 
+class Wanders(gym.Wrapper[Any, Any, Any, Any]):
+    """Changes the working folder when it is made, and at every step."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(gym.make("rl_training/Chain-v0"))
+        self._folder = folder
+        os.chdir(folder)
+
+    def step(self, action: Any) -> Any:
+        os.chdir(self._folder)
+        return super().step(action)
+
+
+def test_env_that_changes_the_working_folder_does_not_move_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    options = RunOptions(show_progress=False, env_factory=lambda: Wanders(elsewhere))
+    result = train(make_config(Path("runs")), options)
+    assert result.run_dir.parent == tmp_path / "runs"
+    assert result.checkpoint.is_dir()
+    assert not any(elsewhere.iterdir())
+
+
+def test_home_folder_in_a_path_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run_dir = train(make_config(Path("~/runs")), QUIET).run_dir
+    assert run_dir.parent == tmp_path / "runs"
+    assert find_checkpoint(f"~/runs/{run_dir.name}").parent.parent == run_dir
+    assert resume(f"~/runs/{run_dir.name}", QUIET, total_timesteps=70).run_dir == run_dir
+
+
 def test_prediction_does_not_read_the_memory(stopped: Path) -> None:
     (newest(stopped) / "memory.safetensors").unlink()
     (newest(stopped) / "training.safetensors").write_bytes(b"")

@@ -730,3 +730,9 @@ def test_running_out_of_memory_is_not_a_bug(error: Exception, capsys: pytest.Cap
         reports_errors(command)()
     assert ended.value.exit_code == 2
     assert capsys.readouterr().err.startswith(f"error: out of memory ({error}); smaller networks")
+
+
+def test_home_folder_on_the_command_line_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    message = fails("resume", "~/no_such_run")
+    assert str(tmp_path / "no_such_run") in message

@@ -376,3 +376,12 @@ def test_every_setting_is_described(name: str) -> None:
 def test_updates_owed_by_hand(frequency: int, gradient_steps: int, starts: int, step: int, expected: int) -> None:
     hparams = DQNHParams(train_frequency=frequency, gradient_steps=gradient_steps, learning_starts=starts)
     assert q_learning_updates(hparams, step) == expected
+
+
+def test_home_folder_is_expanded_in_every_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    kwargs = {"dataset_path": "~/data.npz", "dataset_kind": "npz"}
+    config = TrainConfig(algo="bc", total_timesteps=10, output_dir="~/runs", algo_kwargs=kwargs)
+    assert config.output_dir == Path("/home/ada/runs")
+    assert config.resolved().algo_kwargs["dataset_path"] == "/home/ada/data.npz"
+    assert TrainConfig(algo="bc", total_timesteps=10, output_dir="~nobody-has-this-name/x", algo_kwargs=kwargs)

@@ -39,6 +39,7 @@ from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
 from rl_training.hparams.datasets import dataset_choice
+from rl_training.hparams.fields import expand_home
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.dataset_loading import GivenDataset, with_dataset
 from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes
@@ -312,7 +313,7 @@ class ManagedAlgorithm:
         """Copy the newest checkpoint to the new folder `path`, from which `load` and the CLI read it; return `path`."""
         if self._checkpoint is None:
             raise CheckpointError("there is nothing to save yet: call learn() first")
-        target = Path(path)
+        target = expand_home(path)
         if target.exists():
             raise CheckpointError(f"{target} exists already")
         temporary = target.with_name(f".{target.name}_writing")

@@ -11,6 +11,7 @@ from rl_training.commands.messages import reports_errors, show
 from rl_training.commands.options import AllowEntryPoints, AsJson, Debug
 from rl_training.core.import_path import search_current_folder
 from rl_training.errors import ConfigError
+from rl_training.hparams.fields import expand_home
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +25,12 @@ _BARS = 12  # of the histogram
 _CHOICES = 20  # the number of choices whose shares are shown
 
 DatasetPath = Annotated[
-    Path, typer.Argument(metavar="DATASET", help="A .npz, .hdf5 or .parquet file, or the folder of a Minari dataset.")
+    Path,
+    typer.Argument(
+        parser=expand_home,
+        metavar="DATASET",
+        help="A .npz, .hdf5 or .parquet file, or the folder of a Minari dataset.",
+    ),
 ]
 EnvOfDataset = Annotated[
     str | None,
@@ -38,7 +44,9 @@ EnvOfDataset = Annotated[
 @reports_errors
 def inspect(
     path: DatasetPath,
-    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw returns, lengths and actions.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(parser=expand_home, metavar="FILE", help="Also draw returns, lengths and actions.")
+    ] = None,
     env: EnvOfDataset = None,
     allow_entry_points: AllowEntryPoints = False,
     as_json: AsJson = False,
@@ -63,7 +71,9 @@ def inspect(
 @reports_errors
 def convert(
     source: DatasetPath,
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="The new dataset; its name determines the format.")],
+    target: Annotated[
+        Path, typer.Argument(parser=expand_home, metavar="OUT", help="The new dataset; its name determines the format.")
+    ],
     env: EnvOfDataset = None,
     allow_entry_points: AllowEntryPoints = False,
     debug: Debug = False,

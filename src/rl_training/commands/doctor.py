@@ -16,6 +16,7 @@ import typer
 
 from rl_training.commands.messages import EXIT_BUG, reports_errors
 from rl_training.commands.options import Debug
+from rl_training.hparams.fields import expand_home
 
 _PACKAGES = ("rl-training", "torch", "gymnasium", "numpy", "pydantic", "safetensors", "tensorboard", "typer", "rich")
 # Extra -> the modules of it that the library imports.
@@ -41,7 +42,9 @@ class Finding:
 
 @reports_errors
 def doctor(
-    output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the runs.")] = Path("runs"),
+    output_dir: Annotated[Path, typer.Option(parser=expand_home, metavar="DIR", help="Folder of the runs.")] = Path(
+        "runs"
+    ),
     debug: Debug = False,
 ) -> None:
     """Check this machine: packages, devices, compiler, memory, disk, and a short training run."""

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rl_training.hparams.fields import expand_home
+
 
 def whole_number(*, least: int) -> Callable[[str], int]:
     """Return a parser of whole numbers from `least` on, written as 10000, 10_000 or 1e4."""
@@ -36,7 +38,9 @@ TotalTimesteps = Annotated[
         parser=whole_number(least=1), metavar="N", help="Total env steps (gradient steps if offline), such as 1e5."
     ),
 ]
-RunPath = Annotated[Path, typer.Argument(metavar="PATH", help="A run folder, or a checkpoint folder in it.")]
+RunPath = Annotated[
+    Path, typer.Argument(parser=expand_home, metavar="PATH", help="A run folder, or a checkpoint folder in it.")
+]
 Best = Annotated[bool, typer.Option("--best", help="Use the checkpoint with the best evaluation, not the newest.")]
 AllowEntryPoints = Annotated[
     bool,

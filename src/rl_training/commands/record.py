@@ -14,6 +14,7 @@ from rl_training.commands.messages import command_line, reports_errors, show
 from rl_training.commands.options import AllowCode, Debug, Quiet, whole_number
 from rl_training.core.import_path import search_current_folder
 from rl_training.errors import ConfigError
+from rl_training.hparams.fields import expand_home
 from rl_training.runtime.report_timer import ReportTimer
 
 if TYPE_CHECKING:
@@ -32,11 +33,23 @@ log = logging.getLogger("rl_training")
 @reports_errors
 def record(
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DATASET", help="A .npz, .hdf5 or .parquet file, or a Minari folder.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            parser=expand_home,
+            metavar="DATASET",
+            help="A .npz, .hdf5 or .parquet file, or a Minari folder.",
+        ),
     ],
     run: Annotated[
         list[Path] | None,
-        typer.Option("--run", metavar="PATH", help="A run folder or checkpoint whose policy acts; repeatable."),
+        typer.Option(
+            "--run",
+            parser=expand_home,
+            metavar="PATH",
+            help="A run folder or checkpoint whose policy acts; repeatable.",
+        ),
     ] = None,
     share: Annotated[
         list[float] | None,

@@ -27,6 +27,7 @@ from rl_training.core.parent_death import end_with_named_parent
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, build_config, load_config
 from rl_training.hparams.datasets import dataset_choice
+from rl_training.hparams.fields import expand_home
 
 if TYPE_CHECKING:
     from rl_training.runtime.seed_runs import SeedsResult
@@ -58,7 +59,7 @@ def train(
     ] = 1,
     total_timesteps: TotalTimesteps = None,
     output_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder in which the run folder is created.")
+        Path | None, typer.Option(parser=expand_home, metavar="DIR", help="Folder in which the run folder is created.")
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help='"auto", "cpu", "cuda" or "cuda:N".')] = None,
     allow_entry_points: AllowEntryPoints = False,
@@ -129,7 +130,8 @@ def resume(
     path: RunPath,
     total_timesteps: TotalTimesteps = None,
     output_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Continue in a new run folder in DIR; the old one stays.")
+        Path | None,
+        typer.Option(parser=expand_home, metavar="DIR", help="Continue in a new run folder in DIR; the old one stays."),
     ] = None,
     allow_entry_points: AllowEntryPoints = False,
     allow_code: AllowCode = False,

@@ -75,8 +75,8 @@ def run_worker(
     for other in inherited:
         other.close()
     _leave_signals_to_parent()
-    # Watching the pipe is not enough: processes forked later hold copies of the parent's end. SIGKILL ends a worker that
-    # is stopped, too.
+    # Watching the pipe is not enough: processes forked later hold copies of the parent's end. SIGKILL also ends a
+    # worker that is stopped.
     end_with_parent(parent_pid, signal.SIGKILL)
     if dump is not None:
         faulthandler.enable(dump)  # a segmentation fault writes its traceback where the parent reads it

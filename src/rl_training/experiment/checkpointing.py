@@ -41,6 +41,7 @@ from rl_training.experiment.manifest import (
     writer_of,
 )
 from rl_training.experiment.state_files import first_non_finite, flatten, read_tensors, unflatten, write_tensors
+from rl_training.hparams.fields import expand_home
 
 _NAME = re.compile(r"step_\d{1,18}")
 _MAX_POINTER_BYTES = 100
@@ -274,7 +275,7 @@ def read_pointer(folder: Path, pointer: str) -> str | None:
 
 def find_checkpoint(path: str | Path, pointer: str = "latest") -> Path:
     """Return the checkpoint folder for a run folder, its `checkpoints` folder, or a checkpoint folder itself."""
-    path = Path(path)
+    path = expand_home(path)
     if (path / MANIFEST).is_file():
         return path
     if not path.exists():

@@ -19,7 +19,7 @@ from rl_training.core.durable_files import read_text
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import AlgorithmSpec, find_spec, registry
 from rl_training.hparams.base import HParams, Settings, explain
-from rl_training.hparams.fields import Count, CountOrZero, NonNegative, Positive, Real, Switch
+from rl_training.hparams.fields import Count, CountOrZero, HomePath, NonNegative, Positive, Real, Switch, expand_home
 
 PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
 _MAX_CONFIG_BYTES = 2**20
@@ -74,7 +74,7 @@ class TrainConfig(Settings):
         description="kernels that repeat bit for bit on a GPU, which exact resume needs there; auto: for observations "
         "without images; a CPU always repeats",
     )
-    output_dir: Path = Field(Path("runs"), description="folder in which the run folder is created")
+    output_dir: HomePath = Field(Path("runs"), description="folder in which the run folder is created")
     log_interval: Count = Field(1_000, description="env steps (offline: gradient steps) between records of metrics")
     eval_interval: CountOrZero = Field(
         0, description="env steps (offline: gradient steps) between evaluations; 0 = only at the end"
@@ -256,7 +256,7 @@ def check_plain(settings: object) -> None:
 
 def find_config_file(path: str | Path) -> Path:
     """Return the path of a config on disk, or else of one in the package, so that any working folder can be used."""
-    path = Path(path)
+    path = expand_home(path)
     if path.is_file():
         return path
     parts = path.parts[1:] if path.parts[:1] == ("configs",) else path.parts

@@ -103,11 +103,14 @@ def is_in_use(path: Path) -> bool:
     return bool(struct.unpack("hhllhh", answer)[0] != fcntl.F_UNLCK)
 
 
-def create_run_dir(config: TrainConfig, path: Path | None = None) -> Path:
-    """Create the run folder, or use `path`, and write the config into it."""
+def create_run_dir(config: TrainConfig, path: Path | None = None, *, output_dir: Path | None = None) -> Path:
+    """Create the run folder, or use `path`, and write the config into it.
+
+    `output_dir`: that of the config as an absolute path, if the working folder may have changed.
+    """
     try:
         if path is None:
-            path = _make_new_folder(config)
+            path = _make_new_folder(config, output_dir or config.output_dir)
         path.mkdir(parents=True, exist_ok=True)
         write_atomic(path / CONFIG, _sealed_text(config))
     except (OSError, CheckpointError) as error:
@@ -121,15 +124,15 @@ def env_name(config: TrainConfig) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", config.env_id or "dataset").strip("-") or "env"
 
 
-def _make_new_folder(config: TrainConfig) -> Path:
+def _make_new_folder(config: TrainConfig, output_dir: Path) -> Path:
     time = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
     name = f"{config.algo}__{env_name(config)}__seed{config.seed}__{time}"
     for number in range(1000):  # other runs may start in the same second
-        path = config.output_dir / (f"{name}_{number}" if number else name)
+        path = output_dir / (f"{name}_{number}" if number else name)
         with contextlib.suppress(FileExistsError):
             path.mkdir(parents=True)
             return path
-    raise FileExistsError(f"{config.output_dir / name} and 999 variants of it exist")
+    raise FileExistsError(f"{output_dir / name} and 999 variants of it exist")
 
 
 def _sealed_text(config: TrainConfig) -> str:

@@ -3,11 +3,12 @@
 A settings class then reads `gamma: Discount = 0.99`. A field that only one class has is described there.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BeforeValidator, Field, PlainSerializer, StrictBool
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StrictBool
 
 from rl_training.hparams.datasets import HELD_OUT_WITHOUT_ENV, DatasetKind
 
@@ -27,6 +28,11 @@ def _number(value: Any) -> Any:
     if isinstance(value, bool | str):
         raise ValueError("must be a number")
     return value
+
+
+def expand_home(path: str | Path) -> Path:
+    """Replace a leading `~` or `~user` by the home folder; one that is unknown stays as it is."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 (`Path.expanduser` raises for an unknown user)
 
 
 def _path_as_text(path: Path | None) -> str | None:
@@ -49,7 +55,8 @@ OpenFraction = Annotated[float, Gt(0.0), Lt(1.0), REAL]
 Positive = Annotated[float, Gt(0.0), REAL]
 NonNegative = Annotated[float, Ge(0.0), REAL]
 Sizes = tuple[Count, ...]
-PathOrNull = Annotated[Path | None, PlainSerializer(_path_as_text, return_type=str | None)]
+HomePath = Annotated[Path, AfterValidator(expand_home)]
+PathOrNull = Annotated[HomePath | None, PlainSerializer(_path_as_text, return_type=str | None)]
 
 # --- Data: replay ----------------------------------------------------------------------------------------------------
 

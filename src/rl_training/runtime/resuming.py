@@ -92,9 +92,9 @@ def run_dir_of(checkpoint: Checkpoint) -> Path | None:
     return folder.parent if in_run else None
 
 
-def fork(checkpoint: Checkpoint, config: TrainConfig) -> Path:
+def fork(checkpoint: Checkpoint, config: TrainConfig, *, output_dir: Path | None = None) -> Path:
     """Create a run folder with the logs, which the run truncates, the best checkpoint so far, and this one."""
-    path = create_run_dir(config)
+    path = create_run_dir(config, output_dir=output_dir)
     folder = path / "checkpoints"
     old = run_dir_of(checkpoint)
     for log_file in old.glob("*.jsonl") if old else ():

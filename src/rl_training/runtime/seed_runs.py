@@ -82,7 +82,7 @@ def run_seeds(
         raise ConfigError("env_id is empty: seeds are compared by the returns of their evaluations in an environment")
     if options is not None and options.dataset is not None:
         raise ConfigError("the folder of several seeds is named by their config: give the dataset there, dataset_path")
-    folder = config.output_dir / f"{config.algo}__{env_name(config)}__{config.digest()}"
+    folder = config.output_dir.absolute() / f"{config.algo}__{env_name(config)}__{config.digest()}"
     folders = {seed: folder / f"seed{seed}" for seed in seeds}
     if jobs == 1:
         results, interrupted = _run_in_turn(config, folders, options)

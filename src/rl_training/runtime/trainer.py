@@ -17,6 +17,7 @@ from rl_training.experiment.checkpointing import checkpoint_names, resumable_nam
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import RunDir, create_run_dir, locked, read_run_config, write_metadata
+from rl_training.hparams.fields import expand_home
 from rl_training.runtime.callbacks import (
     Callback,
     Checkpointing,
@@ -62,13 +63,15 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
     config = options.remembered_in(resolve(with_dataset(config, options.dataset)))
     if run_dir is not None and resumable_names(run_dir / "checkpoints"):
         raise ConfigError(f"{run_dir} holds a run already: resume it, or train in another folder")
+    # Absolute before any code of the user runs, which may change the working folder.
+    run_dir, output_dir = run_dir and run_dir.absolute(), config.output_dir.absolute()
     factory = options.factory_for(config)
     with hangs_end(config.worker_timeout):
         replayable = _is_replayable(config, factory)
         prepared = prepare_run(config, options, factory, folder=run_dir)  # before the folder is created
         _report_held_out(prepared)
         config.spec.begin_run(prepared, options)
-    path = create_run_dir(prepared.config, run_dir)
+    path = create_run_dir(prepared.config, run_dir, output_dir=output_dir)
     with locked(path), hangs_end(config.worker_timeout, path):
         keep_arrays(prepared.arrays, prepared.spaces, path, replace_existing=options.dataset is not None)
         remove_checkpoints(path, checkpoint_names(path / "checkpoints"))
@@ -91,7 +94,7 @@ def resume(
     `agent.save`, continues in a new one.
     """
     options = options or RunOptions()
-    path = Path(path)
+    path = expand_home(path).absolute()
     changes = {"total_timesteps": total_timesteps, "output_dir": output_dir}
     changes = {name: value for name, value in changes.items() if value is not None}
     if is_unsaved_run(path):
@@ -100,9 +103,10 @@ def resume(
         return train(config.as_own() if options.allow_code else config, options, run_dir=None if output_dir else path)
     resume_point = find_resume_point(path, options, changes=changes)
     config, checkpoint = resume_point.config, resume_point.checkpoint
+    runs = config.output_dir.absolute()
     with hangs_end(config.worker_timeout):
         prepared = prepare_run(config, options, options.factory_for(config), folder=run_dir_of(checkpoint))
-    run_dir = resume_point.run_dir or fork(checkpoint, config)
+    run_dir = resume_point.run_dir or fork(checkpoint, config, output_dir=runs)
     with locked(run_dir), hangs_end(config.worker_timeout, run_dir):
         keep_arrays(prepared.arrays, prepared.spaces, run_dir, replace_existing=False)
         collector = make_collector(prepared, replayable=resume_point.replayable, crash_dir=run_dir / "crash")
