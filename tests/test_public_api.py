@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from gymnasium.wrappers import FrameStackObservation, TimeLimit
+from gymnasium.wrappers import FlattenObservation, FrameStackObservation, TimeLimit, TransformReward
 from torch import Tensor, nn
 
 import rl_training.api.algorithms as api
@@ -173,6 +173,26 @@ def test_an_instance_is_copied_by_its_id_and_arguments(tmp_path: Path) -> None:
     assert DQN(gym.make("CartPole-v1", max_episode_steps=-1)).config.env_kwargs == {"max_episode_steps": -1}
 
 
+def test_an_instance_is_copied_with_its_wrappers(tmp_path: Path) -> None:
+    env = FlattenObservation(FrameStackObservation(gym.make("rl_training/Chain-v0"), 2))
+    agent = DQN.for_env(env, 40, **settings(tmp_path))
+    assert agent.config.wrappers == [
+        {
+            "class": "gymnasium.wrappers.stateful_observation:FrameStackObservation",
+            "stack_size": 2,
+            "padding_type": "reset",
+        },
+        {"class": "gymnasium.wrappers.transform_observation:FlattenObservation"},
+    ]
+    result = agent.learn()
+    assert agent.predict(np.zeros(10)).shape == ()
+    assert DQN.load(result.run_dir).predict(np.zeros(10)).shape == ()
+
+
+class Unrecorded(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that does not record its arguments."""
+
+
 class ChainMap(Chain):
     def __init__(self, cells: tuple[int, ...]) -> None:
         super().__init__(len(cells))
@@ -186,13 +206,21 @@ gym.register("ChainMap-v0", f"{__name__}:ChainMap")
     [
         (Chain(), "it was not made by gymnasium.make"),
         (
-            FrameStackObservation(gym.make("rl_training/Chain-v0"), 2),
+            Unrecorded(gym.make("rl_training/Chain-v0")),
+            "its wrapper Unrecorded does not record its arguments (gymnasium.utils.RecordConstructorArgs)",
+        ),
+        (
+            TimeLimit(gym.make("rl_training/Chain-v0"), 9),
             "gymnasium.make('rl_training/Chain-v0') gives TimeLimit of OrderEnforcing of Chain, not "
-            "FrameStackObservation of TimeLimit of OrderEnforcing of Chain",
+            "TimeLimit of TimeLimit of OrderEnforcing of Chain",
+        ),
+        (
+            TransformReward(gym.make("rl_training/Chain-v0"), lambda reward: 2 * float(reward)),
+            "config.yaml cannot hold the arguments {'class': 'gymnasium.wrappers.transform_reward:TransformReward'",
         ),
         (
             gym.make("ChainMap-v0", cells=(0, 0, 0)),
-            "config.yaml cannot hold the arguments it was made with, {'cells': (0, 0, 0)}",
+            "config.yaml cannot hold the arguments {'cells': (0, 0, 0)}",
         ),
     ],
 )
@@ -213,7 +241,7 @@ def test_other_things_than_an_env_are_refused() -> None:
     ):
         DQN.for_env(vector, 100)  # type: ignore[arg-type]
     env = gym.make("CartPole-v1")
-    with pytest.raises(TypeError, match="env_kwargs are for an id or a function, but env is an environment"):
+    with pytest.raises(TypeError, match="env_kwargs and wrappers are for an id or a function, but env is"):
         DQN.for_env(env, 100, env_kwargs={"max_episode_steps": 9})
     with pytest.raises(TypeError, match="env_id names what a function makes, but env is 'CartPole-v1' already"):
         DQN.for_env(env, 100, env_id="mine")

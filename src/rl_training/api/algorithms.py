@@ -181,8 +181,8 @@ class ManagedAlgorithm:
         arguments = locals()  # by name: every setting is passed on, and a test checks that none is missing
         settings = {name: arguments[name] for name in TrainConfig.model_fields if name in arguments}
         chosen, env_factory = cls._choose_env(env, total_timesteps)
-        if "env_kwargs" in chosen and env_kwargs:
-            raise TypeError("env_kwargs are for an id or a function, but env is an environment that was made already")
+        if isinstance(env, gym.Env) and (env_kwargs or wrappers):
+            raise TypeError("env_kwargs and wrappers are for an id or a function, but env is an environment already")
         if env_id and env_factory is None:
             raise TypeError(f"env_id names what a function makes, but env is {chosen['env_id']!r} already")
         settings |= chosen
@@ -331,7 +331,7 @@ class ManagedAlgorithm:
             return {"env_id": env}, None
         if isinstance(env, gym.Env):
             try:
-                env_id, env_kwargs = settings_of(env)
+                return settings_of(env), None
             except ConfigError as problem:
                 steps = "50_000" if total_timesteps is None else total_timesteps
                 call = f"{cls.__name__}.for_env(lambda: {type(env.unwrapped).__name__}(...), {steps})"
@@ -339,7 +339,6 @@ class ManagedAlgorithm:
                     f"env: a run makes its own copies, but this environment cannot be copied: {problem}; "
                     f"give a function that makes it, such as {call}"
                 ) from None
-            return {"env_id": env_id, "env_kwargs": env_kwargs}, None
         if not callable(env):
             raise TypeError(
                 f"env must be a Gymnasium id, one environment or a function that makes one, got {type(env).__name__}"

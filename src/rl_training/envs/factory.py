@@ -136,37 +136,51 @@ def modules_of(factory: EnvFactory) -> list[str]:
     return [entry_point.partition(":")[0] if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")]
 
 
-def settings_of(env: Env) -> tuple[str, dict[str, Any]]:
-    """Return the `env_id` and `env_kwargs` that build a copy of an instance; raise `ConfigError` if there are none."""
+def settings_of(env: Env) -> dict[str, Any]:
+    """Return `env_id`, `env_kwargs` and `wrappers` that build a copy of an instance; raise `ConfigError` if none do."""
     spec = env.spec
     if spec is None:
         raise ConfigError("it was not made by gymnasium.make")
-    kwargs = dict(spec.kwargs)
+    kwargs, added = dict(spec.kwargs), spec.additional_wrappers
     registered = gym.registry.get(spec.id)
-    if registered is not None and registered.max_episode_steps != spec.max_episode_steps:
-        kwargs["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
-    if difference := _difference(env, spec.id, kwargs):
-        raise ConfigError(difference)
-    return spec.id, kwargs
+    if registered is not None:
+        added = added[len(registered.additional_wrappers) :]
+        if registered.max_episode_steps != spec.max_episode_steps:
+            kwargs["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
+    for wrapper in added:
+        if wrapper.kwargs is None:
+            raise ConfigError(
+                f"its wrapper {wrapper.name} does not record its arguments (gymnasium.utils.RecordConstructorArgs)"
+            )
+    wrappers = [{"class": wrapper.entry_point, **(wrapper.kwargs or {})} for wrapper in added]
+    for arguments in (kwargs, *wrappers):
+        _check_writable(arguments)
+    _check_copy(env, spec.id, kwargs, wrappers)
+    return {"env_id": spec.id, "env_kwargs": kwargs, "wrappers": wrappers}
 
 
-def _difference(env: Env, env_id: str, env_kwargs: dict[str, Any]) -> str:
-    """Return how a copy made from these settings differs from the instance; an empty text if it does not."""
+def _check_writable(arguments: dict[str, Any]) -> None:
     try:
-        if json.loads(json.dumps(env_kwargs)) != env_kwargs:
+        if json.loads(json.dumps(arguments)) != arguments:
             raise TypeError("lists and dicts with text keys are the only containers")
     except TypeError as error:
-        return f"config.yaml cannot hold the arguments it was made with, {env_kwargs} ({error})"
+        raise ConfigError(f"config.yaml cannot hold the arguments {arguments} ({error})") from None
+
+
+def _check_copy(env: Env, env_id: str, env_kwargs: dict[str, Any], wrappers: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `ConfigError` if a copy made from these settings differs from the instance."""
     try:
-        with contextlib.closing(RegisteredEnv(env_id, env_kwargs)()) as copied:
+        with contextlib.closing(with_wrappers(RegisteredEnv(env_id, env_kwargs), wrappers)()) as copied:
             layers, copied_layers = _layers(env), _layers(copied)
             spaces = (env.observation_space, env.action_space)
             copied_spaces = (copied.observation_space, copied.action_space)
     except Exception as error:
-        return f"gymnasium.make({env_id!r}) fails: {describe_alone(error)}"
+        raise ConfigError(f"gymnasium.make({env_id!r}) and its wrappers: {describe_alone(error)}") from error
     if layers != copied_layers:
-        return f"gymnasium.make({env_id!r}) gives {' of '.join(copied_layers)}, not {' of '.join(layers)}"
-    return "" if spaces == copied_spaces else f"gymnasium.make({env_id!r}) gives other spaces"
+        made, found = " of ".join(copied_layers), " of ".join(layers)
+        raise ConfigError(f"gymnasium.make({env_id!r}) gives {made}, not {found}")
+    if spaces != copied_spaces:
+        raise ConfigError(f"gymnasium.make({env_id!r}) gives other spaces")
 
 
 def _layers(env: Env) -> list[str]:
