@@ -41,6 +41,7 @@ from rl_training.experiment.registry import registry
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.changed_settings import changed_settings, with_settings
 from rl_training.runtime.dataset_loading import GivenDataset, with_dataset
 from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes
 from rl_training.runtime.predicting import Observations, Predictor, make_player
@@ -121,6 +122,7 @@ class ManagedAlgorithm:
             show_progress=show_progress,
         )
         self._checkpoint: Path | None = None
+        self._changes: Mapping[str, Any] = {}  # settings that `learn` changes when it continues a loaded run
         self._algorithm: Algorithm | None = None
         self._spaces: Spaces | None = None
 
@@ -202,6 +204,7 @@ class ManagedAlgorithm:
         cls,
         path: str | Path,
         *,
+        algo_kwargs: Mapping[str, Any] | None = None,
         env_factory: EnvFactory | None = None,
         network: nn.Module | None = None,
         dataset: GivenDataset | None = None,
@@ -213,6 +216,8 @@ class ManagedAlgorithm:
 
         Args:
             path: a run folder, or a checkpoint in it or from `save`.
+            algo_kwargs: settings of the algorithm that `learn` continues with, in a new run folder; the old one stays.
+                Settings that the saved state depends on, such as `hidden_sizes`, are rejected.
             env_factory: makes an environment from the saved `env_kwargs`, in place of the saved `env_id`.
             network: a module of the architecture that was trained, if it was not the default one.
             dataset: the dataset that was learned from, if it is not where it was; other data are refused by `learn`.
@@ -222,8 +227,12 @@ class ManagedAlgorithm:
                 if you trust the run's author. Your own runs need it never.
         """
         checkpoint = open_checkpoint(find_checkpoint(path), parts=(POLICY,))
+        config, changes = checkpoint.config, {"algo_kwargs": algo_kwargs} if algo_kwargs else {}
+        if changes:
+            config = with_settings(config, changes)
+            changed_settings(checkpoint.config, config)  # rejects what cannot change
         agent = cls(
-            checkpoint.config,
+            config,
             env_factory=env_factory,
             network=network,
             dataset=dataset,
@@ -231,7 +240,7 @@ class ManagedAlgorithm:
             show_progress=show_progress,
         )
         agent._options = replace(agent._options, allow_code=allow_code)
-        agent._checkpoint = checkpoint.path
+        agent._checkpoint, agent._changes = checkpoint.path, changes
         agent._load_policy()
         return agent
 
@@ -258,7 +267,8 @@ class ManagedAlgorithm:
             if self._checkpoint is None:
                 result = train(config, options)
             else:
-                result = resume(self._checkpoint, options, total_timesteps=total_timesteps)
+                changes = self._changes
+                result = resume(self._checkpoint, options, total_timesteps=total_timesteps, settings=changes)
         except RunFinishedError as error:
             raise ConfigError(
                 f"the run is finished at {error.step:,} steps; learn(total_timesteps={2 * error.step}) continues it"
@@ -383,7 +393,7 @@ class _Watch(Callback):
 
     def on_end(self, run: Run) -> None:
         if resumable_names(run.folder.checkpoints):
-            self._agent._checkpoint = find_checkpoint(run.folder.path)
+            self._agent._checkpoint, self._agent._changes = find_checkpoint(run.folder.path), {}
 
 
 def _is_env_id(text: str) -> bool:

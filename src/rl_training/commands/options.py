@@ -32,6 +32,14 @@ Overrides = Annotated[
         help="Change a setting, such as algo_kwargs.gamma=0.98; repeatable.",
     ),
 ]
+ChangedSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Continue with another setting, such as algo_kwargs.learning_rate=1e-4, in a new run folder; repeatable.",
+    ),
+]
 TotalTimesteps = Annotated[
     int | None,
     typer.Option(

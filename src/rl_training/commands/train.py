@@ -15,6 +15,7 @@ from rl_training.commands.messages import command_line, reports_errors, show
 from rl_training.commands.options import (
     AllowCode,
     AllowEntryPoints,
+    ChangedSettings,
     Debug,
     Overrides,
     Quiet,
@@ -25,7 +26,7 @@ from rl_training.commands.options import (
 from rl_training.core.import_path import search_current_folder
 from rl_training.core.parent_death import end_with_named_parent
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig, build_config, load_config
+from rl_training.experiment.config import TrainConfig, build_config, load_config, parse_overrides
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home
 
@@ -133,22 +134,29 @@ def resume(
         Path | None,
         typer.Option(parser=expand_home, metavar="DIR", help="Continue in a new run folder in DIR; the old one stays."),
     ] = None,
+    settings: ChangedSettings = None,
     allow_entry_points: AllowEntryPoints = False,
     allow_code: AllowCode = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Continue a run from its newest checkpoint, exactly as if it had never stopped; a finished run stays as it is."""
+    """Continue a run from its newest checkpoint, exactly as if it had never stopped; a finished run stays as it is.
+
+    With --set it continues with other settings in a new run folder; the old one stays.
+    """
     end_with_named_parent()
     from rl_training.runtime.resuming import RunFinishedError
     from rl_training.runtime.trainer import RunOptions
     from rl_training.runtime.trainer import resume as resume_training
 
     options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points, allow_code=allow_code)
+    changes = parse_overrides(settings or [])
     try:
-        result = resume_training(path, options, total_timesteps=total_timesteps, output_dir=output_dir)
+        result = resume_training(
+            path, options, total_timesteps=total_timesteps, output_dir=output_dir, settings=changes
+        )
     except RunFinishedError as finished:
-        if output_dir is not None:
+        if output_dir is not None or changes:
             raise
         typer.echo(str(finished))  # not an error: a batch job may resume until the run is finished
     else:

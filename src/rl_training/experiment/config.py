@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, field_serializer, model_validator
@@ -19,7 +19,17 @@ from rl_training.core.durable_files import read_text
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import AlgorithmSpec, find_spec, registry
 from rl_training.hparams.base import HParams, Settings, explain
-from rl_training.hparams.fields import Count, CountOrZero, HomePath, NonNegative, Positive, Real, Switch, expand_home
+from rl_training.hparams.fields import (
+    Count,
+    CountOrZero,
+    Fixed,
+    HomePath,
+    NonNegative,
+    Positive,
+    Real,
+    Switch,
+    expand_home,
+)
 
 PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
 _MAX_CONFIG_BYTES = 2**20
@@ -27,32 +37,42 @@ _MAX_VALUES, _MAX_DEPTH = 100_000, 50  # in one config
 _MAX_CLOSE_CONFIGS = 6  # a message with more suggestions does not help
 
 
+FIXED_ENV = Fixed("the saved environments and transitions belong to it")
+FIXED_SCALE = Fixed("the saved networks have learned from observations of this scale")
+
+
 class TrainConfig(Settings):
     """The settings of one run: algorithm, environment, length, evaluation, logs and checkpoints."""
 
-    algo: str = Field(description="algorithm name; `rl-training list` shows them")
-    env_id: str = Field("", description="Gymnasium id of the environment; optional for offline algorithms")
-    env_factory: str = Field(
+    algo: Annotated[str, Fixed("the saved state belongs to this algorithm")] = Field(
+        description="algorithm name; `rl-training list` shows them"
+    )
+    env_id: Annotated[str, FIXED_ENV] = Field(
+        "", description="Gymnasium id of the environment; optional for offline algorithms"
+    )
+    env_factory: Annotated[str, FIXED_ENV] = Field(
         "",
         description="`module:function` that makes the environment, which `env_id` then only names; a run that was "
         "started with a function remembers it here",
     )
     total_timesteps: Count = Field(description="env steps to train for; gradient steps for offline algorithms")
-    seed: CountOrZero = Field(0, description="the integer from which every random stream is derived")
-    num_envs: Count = Field(1, description="environments stepped together")
+    seed: Annotated[CountOrZero, Fixed("the saved random streams continue")] = Field(
+        0, description="the integer from which every random stream is derived"
+    )
+    num_envs: Annotated[Count, FIXED_ENV] = Field(1, description="environments stepped together")
     device: str = Field("auto", description='"auto", "cpu", "cuda" or "cuda:N"')
-    execution_backend: Literal["local_sync", "local_async", "envpool"] = Field(
+    execution_backend: Annotated[Literal["local_sync", "local_async", "envpool"], FIXED_ENV] = Field(
         "local_sync", description="envs in this process, one worker process per env, or EnvPool's C++ threads"
     )
-    clip_rewards: Switch = Field(
+    clip_rewards: Annotated[Switch, Fixed("the saved replay buffer holds rewards as it says")] = Field(
         False, description="learn from the sign of rewards, as is usual for Atari; reported returns are not clipped"
     )
-    obs_max: Literal["auto"] | Count | dict[str, Count] = Field(
+    obs_max: Annotated[Literal["auto"] | Count | dict[str, Count], FIXED_SCALE] = Field(
         "auto",
         description="largest value of integer observations, which are divided by it, or by name for the parts of a "
         "Dict; auto: the bound of the space, or, where that is 255, what random episodes show",
     )
-    one_hot_obs: Switch = Field(
+    one_hot_obs: Annotated[Switch, FIXED_SCALE] = Field(
         False, description="encode each value of an integer image, from 0 to obs_max, as a channel of 0 and 1"
     )
     worker_timeout: Positive = Field(
@@ -90,8 +110,10 @@ class TrainConfig(Settings):
     )
     keep_checkpoints: Count = Field(3, description="newest checkpoints to keep; the best one is kept too")
     tensorboard: Switch = Field(True, description="also write TensorBoard event files")
-    env_kwargs: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the environment")
-    wrappers: list[str | dict[str, Any]] = Field(
+    env_kwargs: Annotated[dict[str, Any], FIXED_ENV] = Field(
+        default_factory=dict, description="keyword arguments of the environment"
+    )
+    wrappers: Annotated[list[str | dict[str, Any]], FIXED_ENV] = Field(
         default_factory=list,
         description="Gymnasium wrappers around the environment, innermost first: `module:Class`, or a group with "
         "`class` and its arguments",
@@ -297,6 +319,14 @@ def parse_config(text: str, path: str, overrides: Iterable[str] = ()) -> TrainCo
     if not isinstance(values, Mapping):
         raise ConfigError(f"{path} must hold settings as `key: value` lines, found {type(values).__name__}")
     return build_config(values, overrides)
+
+
+def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+    """Return the settings that "key=value" strings change, nested as in a config file."""
+    settings: dict[str, Any] = {}
+    for override in overrides:
+        _apply_override(settings, override)
+    return settings
 
 
 def build_config(values: Mapping[Any, Any], overrides: Iterable[str] = ()) -> TrainConfig:

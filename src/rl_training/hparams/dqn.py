@@ -14,6 +14,7 @@ from rl_training.hparams.fields import (
     BufferCapacity,
     Count,
     Discount,
+    Fixed,
     Fraction,
     HiddenSizes,
     ImportanceEnd,
@@ -80,6 +81,8 @@ def check_support(v_min: float, v_max: float) -> None:
     if v_max <= v_min:
         raise ValueError(f"v_max must be greater than v_min, {v_min:g}, got {v_max:g}")
 
+
+FIXED_ATOMS = Fixed("the saved network has learned probabilities of these atoms")
 
 # --- Settings --------------------------------------------------------------------------------------------------------
 
@@ -159,8 +162,12 @@ class C51HParams(HParams):
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
     evaluation_epsilon: EvaluationEpsilon = 0.0
-    v_min: Real = Field(-10.0, description="smallest return that can be represented: the first atom")
-    v_max: Real = Field(10.0, description="largest return that can be represented: the last atom")
+    v_min: Annotated[Real, FIXED_ATOMS] = Field(
+        -10.0, description="smallest return that can be represented: the first atom"
+    )
+    v_max: Annotated[Real, FIXED_ATOMS] = Field(
+        10.0, description="largest return that can be represented: the last atom"
+    )
     num_atoms: AtLeastTwo = Field(51, description="atoms of the distribution, v_min and v_max among them")
 
 

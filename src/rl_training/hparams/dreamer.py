@@ -1,16 +1,18 @@
 """Settings of Dreamer."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from rl_training.hparams.base import HParams
 from rl_training.hparams.fields import (
+    FIXED_BUFFER,
     AdamEps,
     Count,
     CountOrZero,
     Discount,
     EntropyCoef,
+    Fixed,
     Fraction,
     MemoryKind,
     NonNegative,
@@ -42,7 +44,7 @@ class DreamerHParams(HParams):
     checks: ClassVar = (check_sizes,)
     run_checks: ClassVar = (check_sequences,)
 
-    buffer_capacity: Count = Field(
+    buffer_capacity: Annotated[Count, FIXED_BUFFER] = Field(
         100_000, description="capacity of the replay buffer in observations, of all envs together"
     )
     memory: MemoryKind = "ram"
@@ -60,7 +62,9 @@ class DreamerHParams(HParams):
     hidden_size: Count = Field(256, description="units of every hidden layer")
     cnn_depth: Count = Field(16, description="unit of convolution channels: the layers have 2, 3, 4, 4, ... times this")
     num_bins: Count = Field(255, description="bins of rewards and values; odd, so that one of them is 0")
-    symlog_limit: Positive = Field(20.0, description="limit of the bins, ± symexp of this: e ** 20 - 1 is 5e8")
+    symlog_limit: Annotated[Positive, Fixed("the saved values are probabilities of these bins")] = Field(
+        20.0, description="limit of the bins, ± symexp of this: e ** 20 - 1 is 5e8"
+    )
     unimix: Fraction = Field(0.01, description="share of the uniform distribution in latents and in the policy")
 
     world_model_learning_rate: Positive = Field(1e-4, description="learning rate of Adam for the world model")

@@ -4,6 +4,7 @@ A settings class then reads `gamma: Discount = 0.99`. A field that only one clas
 """
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,13 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StrictBool
 
 from rl_training.hparams.datasets import HELD_OUT_WITHOUT_ENV, DatasetKind
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Mark of a setting that cannot change when a run is resumed: the saved state would mean something else."""
+
+    reason: str
 
 
 def _whole_number(value: Any) -> Any:
@@ -60,7 +68,8 @@ PathOrNull = Annotated[HomePath | None, PlainSerializer(_path_as_text, return_ty
 
 # --- Data: replay ----------------------------------------------------------------------------------------------------
 
-BufferCapacity = Annotated[Count, Field(description="capacity of the replay buffer in transitions")]
+FIXED_BUFFER = Fixed("the saved replay buffer is laid out by it")
+BufferCapacity = Annotated[Count, FIXED_BUFFER, Field(description="capacity of the replay buffer in transitions")]
 MemoryKind = Annotated[
     Literal["ram", "mmap"],
     Field(
@@ -72,10 +81,18 @@ LearningStarts = Annotated[CountOrZero, Field(description="env steps of random a
 TrainFrequency = Annotated[Count, Field(description="env steps between rounds of updates")]
 UpdatesPerStep = Annotated[Positive, Field(description="critic updates per env step")]
 NStep = Annotated[
-    Count, Field(description="rewards summed before the target bootstraps; fewer at the end of an episode")
+    Count,
+    Fixed("the saved replay buffer holds sums of that many rewards"),
+    Field(description="rewards summed before the target bootstraps; fewer at the end of an episode"),
 ]
-Prioritized = Annotated[Switch, Field(description="sampling of transitions by their TD error (prioritized replay)")]
-PriorityExponent = Annotated[NonNegative, Field(description="exponent of the priorities; 0: uniform sampling")]
+Prioritized = Annotated[
+    Switch, FIXED_BUFFER, Field(description="sampling of transitions by their TD error (prioritized replay)")
+]
+PriorityExponent = Annotated[
+    NonNegative,
+    Fixed("the saved priorities have this exponent"),
+    Field(description="exponent of the priorities; 0: uniform sampling"),
+]
 ImportanceStart = Annotated[Fraction, Field(description="exponent of the importance weights at the first update")]
 ImportanceEnd = Annotated[
     Fraction,
@@ -112,18 +129,24 @@ HeldOut = Annotated[
         f"{HELD_OUT_WITHOUT_ENV} without an environment, else 0"
     ),
 ]
+FIXED_REWARDS = Fixed("the saved critics have learned values of rewards in this unit")
 RewardScale = Annotated[
     Positive | Literal["none", "return"],
+    FIXED_REWARDS,
     Field(description="factor on rewards; return: 1000 / (largest - smallest return of the dataset's episodes)"),
 ]
-RewardShift = Annotated[Real, Field(description="constant added to the scaled rewards")]
+RewardShift = Annotated[Real, FIXED_REWARDS, Field(description="constant added to the scaled rewards")]
 NormalizeObservations = Annotated[
     Switch, Field(description="normalization of observations by the dataset's mean and standard deviation")
 ]
 
 # --- Data: rollouts --------------------------------------------------------------------------------------------------
 
-NumSteps = Annotated[Count, Field(description="steps per env between updates; a rollout has num_steps * num_envs rows")]
+NumSteps = Annotated[
+    Count,
+    Fixed("the saved rollout may be part of one of that length"),
+    Field(description="steps per env between updates; a rollout has num_steps * num_envs rows"),
+]
 UpdateEpochs = Annotated[Count, Field(description="passes over each rollout")]
 MinibatchSize = Annotated[Count, Field(description="rows per gradient step; must divide the rows of a rollout")]
 Normalize = Annotated[
@@ -145,7 +168,9 @@ CriticLayerNorm = Annotated[
     Switch, Field(description="layer normalization of the critics' hidden layers; values diverge far less with it")
 ]
 Activation = Annotated[
-    Literal["tanh", "relu"], Field(description="activation function of the hidden layers after the encoder")
+    Literal["tanh", "relu"],
+    Fixed("the saved weights were learned with it"),
+    Field(description="activation function of the hidden layers after the encoder"),
 ]
 SharedTrunk = Annotated[
     Literal["auto", "yes", "no"],
@@ -271,7 +296,7 @@ ModelHoldoutRatio = Annotated[
 ]
 RolloutHorizon = Annotated[Count, Field(description="steps of a rollout, unless it terminates before")]
 SyntheticCapacity = Annotated[
-    Count, Field(description="largest number of rollout transitions that are kept, for any horizon")
+    Count, FIXED_BUFFER, Field(description="largest number of rollout transitions that are kept, for any horizon")
 ]
 SyntheticRefreshes = Annotated[Count, Field(description="latest refreshes whose transitions are kept")]
 SyntheticRatio = Annotated[Fraction, Field(description="share of each batch that comes from rollouts")]

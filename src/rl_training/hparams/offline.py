@@ -1,6 +1,6 @@
 """Settings of IQL, on a dataset and continued in an environment, and of BC."""
 
-from typing import ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -8,6 +8,7 @@ from rl_training.hparams.base import HParams
 from rl_training.hparams.checks import check_evaluable, check_network, check_replay
 from rl_training.hparams.datasets import check_dataset
 from rl_training.hparams.fields import (
+    FIXED_BUFFER,
     AdamEps,
     BatchSize,
     CosineSchedule,
@@ -20,6 +21,7 @@ from rl_training.hparams.fields import (
     DatasetSource,
     Discount,
     Expectile,
+    Fixed,
     HeldOut,
     HiddenSizes,
     ImportanceEnd,
@@ -93,13 +95,13 @@ class IQLOnlineHParams(HParams):
 
     checks: ClassVar = (check_replay, check_network, check_plain_replay, check_statistics)
 
-    init_from: PathOrNull = Field(
+    init_from: Annotated[PathOrNull, Fixed("the saved run has begun from it")] = Field(
         None, description="run folder or checkpoint of the offline run to continue; null: a new start"
     )
     reward_scale: RewardScale = "none"
     reward_shift: RewardShift = 0.0
     normalize_observations: NormalizeObservations = False
-    buffer_capacity: Count = Field(
+    buffer_capacity: Annotated[Count, FIXED_BUFFER] = Field(
         1_000_000, description="capacity of the replay buffer in transitions, those of the dataset included"
     )
     memory: MemoryKind = "ram"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_training.core.types import StateDict
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpointing import (
     Checkpoint,
@@ -18,13 +19,15 @@ from rl_training.experiment.checkpointing import (
     open_checkpoint,
     remove_checkpoint,
     resumable_names,
+    save_checkpoint,
     step_of,
     write_pointer,
 )
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import RESULT, create_run_dir, read_result, read_run_config
+from rl_training.runtime.changed_settings import Changed, changed_settings, with_settings
 from rl_training.runtime.dataset_loading import with_dataset
-from rl_training.runtime.setup import RunOptions
+from rl_training.runtime.setup import RunOptions, resolve
 
 
 class RunFinishedError(ConfigError):
@@ -45,6 +48,8 @@ class ResumePoint:
     config: TrainConfig
     run_dir: Path | None  # None: in a new folder
     ended: bool  # regularly; not killed or interrupted
+    before: TrainConfig  # the settings of the run until now
+    changed: Changed  # the settings that it continues with, where they differ
 
     @property
     def replayable(self) -> bool:
@@ -61,26 +66,35 @@ def is_unsaved_run(path: Path) -> bool:
     return (path / "config.yaml").is_file() and not resumable_names(path / "checkpoints")
 
 
-def find_resume_point(path: Path, options: RunOptions, *, changes: Mapping[str, Any]) -> ResumePoint:
-    """Find how to continue from a run folder or checkpoint; with an `output_dir` in `changes`, in a new folder.
+def find_resume_point(
+    path: Path, options: RunOptions, *, changes: Mapping[str, Any], settings: Mapping[str, Any]
+) -> ResumePoint:
+    """Find how to continue from a run folder or checkpoint.
 
-    A dataset in `options` says where the run's dataset is now; other data are refused when the run is loaded.
+    With an `output_dir` in `changes`, or changed `settings`, it continues in a new folder. A dataset in `options` says
+    where the run's dataset is now; other data are refused when the run is loaded.
     """
     checkpoint = open_checkpoint(find_checkpoint(path))
     if not checkpoint.is_resumable:
         raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation): it cannot be resumed")
     run_dir = run_dir_of(checkpoint) if "output_dir" not in changes else None
-    config = checkpoint.config
+    config = before = checkpoint.config
     if run_dir is not None:  # an earlier resume may have lengthened it
         written = read_run_config(run_dir)
-        config = config.updated(total_timesteps=written.total_timesteps, output_dir=written.output_dir)
+        config = before = config.updated(total_timesteps=written.total_timesteps, output_dir=written.output_dir)
+    changed: Changed = {}
+    if settings:
+        config = resolve(with_settings(config, settings))
+        changed, run_dir = changed_settings(before, config), None
     config = options.remembered_in(with_dataset(config.updated(**changes), options.dataset))
     if options.allow_code:  # from now on it is the user's own run
         config = config.as_own()
     ended = run_dir is None or read_result(run_dir) is not None
     if checkpoint.step >= config.total_timesteps and ended:
         raise RunFinishedError(path, checkpoint.step, config.total_timesteps)
-    return ResumePoint(checkpoint=checkpoint, config=config, run_dir=run_dir, ended=ended)
+    return ResumePoint(
+        checkpoint=checkpoint, config=config, run_dir=run_dir, ended=ended, before=before, changed=changed
+    )
 
 
 def run_dir_of(checkpoint: Checkpoint) -> Path | None:
@@ -92,8 +106,17 @@ def run_dir_of(checkpoint: Checkpoint) -> Path | None:
     return folder.parent if in_run else None
 
 
-def fork(checkpoint: Checkpoint, config: TrainConfig, *, output_dir: Path | None = None) -> Path:
-    """Create a run folder with the logs, which the run truncates, the best checkpoint so far, and this one."""
+def fork(
+    checkpoint: Checkpoint,
+    config: TrainConfig,
+    *,
+    output_dir: Path | None = None,
+    parts: Mapping[str, StateDict] | None = None,
+) -> Path:
+    """Create a run folder with the logs, which the run truncates, the best checkpoint so far, and this one.
+
+    `parts`: those of the checkpoint for the changed settings of `config`, if any did.
+    """
     path = create_run_dir(config, output_dir=output_dir)
     folder = path / "checkpoints"
     old = run_dir_of(checkpoint)
@@ -104,7 +127,10 @@ def fork(checkpoint: Checkpoint, config: TrainConfig, *, output_dir: Path | None
             raise CheckpointError(f"{log_file} could not be copied to {path}: {error}") from error
     if old and (best := _best_before(checkpoint)):
         write_pointer(folder, "best", copy_checkpoint(open_checkpoint(best), folder).name)
-    copied = copy_checkpoint(checkpoint, folder)
+    if parts is None:
+        copied = copy_checkpoint(checkpoint, folder)
+    else:
+        copied = save_checkpoint(folder, config=config, counters=checkpoint.manifest["counters"], parts=parts)
     clear_stop_reason(copied)
     write_pointer(folder, "latest", copied.name)
     return path

@@ -3,8 +3,10 @@
 import contextlib
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rl_training.acceleration.determinism import describe_device, resume_claim
 from rl_training.core.seeding import Streams
@@ -13,7 +15,7 @@ from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.packages import package_versions
 from rl_training.envs.resumable import check_replay
 from rl_training.errors import CheckpointError, ConfigError, TrainingError, exits_are_errors
-from rl_training.experiment.checkpointing import checkpoint_names, resumable_names
+from rl_training.experiment.checkpointing import checkpoint_names, find_checkpoint, open_checkpoint, resumable_names
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import RunDir, create_run_dir, locked, read_run_config, write_metadata
@@ -25,6 +27,7 @@ from rl_training.runtime.callbacks import (
     Evaluation,
     MetricsLog,
 )
+from rl_training.runtime.changed_settings import changed_parts, with_settings
 from rl_training.runtime.collector import Collector, NoCollector
 from rl_training.runtime.dataset_loading import keep_arrays, with_dataset
 from rl_training.runtime.loops import run_off_policy, run_offline, run_on_policy
@@ -86,12 +89,14 @@ def resume(
     *,
     total_timesteps: int | None = None,
     output_dir: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> TrainResult:
     """Continue a run from its newest checkpoint, or a copy of it in `output_dir`, exactly as if never stopped.
 
-    `total_timesteps` extends the run. A run that was killed before its first checkpoint starts again from its config;
-    one that was killed after its last step only finishes. A checkpoint outside of a run folder, such as one of
-    `agent.save`, continues in a new one.
+    `total_timesteps` extends the run. With changed `settings`, such as `{"algo_kwargs": {"learning_rate": 1e-4}}`, it
+    continues in a new run folder; those that the saved state depends on are rejected. A run that was killed before its
+    first checkpoint starts again from its config; one that was killed after its last step only finishes. A checkpoint
+    outside of a run folder, such as one of `agent.save`, continues in a new one.
     """
     options = options or RunOptions()
     path = expand_home(path).absolute()
@@ -99,20 +104,37 @@ def resume(
     changes = {name: value for name, value in changes.items() if value is not None}
     if is_unsaved_run(path):
         log.warning("%s holds no checkpoint yet: the run starts again from its config", path)
-        config = read_run_config(path).updated(**changes)
-        return train(config.as_own() if options.allow_code else config, options, run_dir=None if output_dir else path)
-    resume_point = find_resume_point(path, options, changes=changes)
+        config = with_settings(read_run_config(path).updated(**changes), settings or {})
+        in_place = not output_dir and not settings
+        return train(config.as_own() if options.allow_code else config, options, run_dir=path if in_place else None)
+    resume_point = find_resume_point(path, options, changes=changes, settings=settings or {})
     config, checkpoint = resume_point.config, resume_point.checkpoint
     runs = config.output_dir.absolute()
     with hangs_end(config.worker_timeout):
         prepared = prepare_run(config, options, options.factory_for(config), folder=run_dir_of(checkpoint))
-    run_dir = resume_point.run_dir or fork(checkpoint, config, output_dir=runs)
+    run_dir = resume_point.run_dir
+    if run_dir is None:
+        run_dir, resume_point = _fork(prepared, resume_point, runs)
     with locked(run_dir), hangs_end(config.worker_timeout, run_dir):
         keep_arrays(prepared.arrays, prepared.spaces, run_dir, replace_existing=False)
         collector = make_collector(prepared, replayable=resume_point.replayable, crash_dir=run_dir / "crash")
         with contextlib.closing(collector):
             rewind_run_dir(run_dir, resume_point)
             return _run(prepared, collector, run_dir, options, resume_point)
+
+
+def _fork(prepared: PreparedRun, resume_point: ResumePoint, output_dir: Path) -> tuple[Path, ResumePoint]:
+    """Create the folder in which a run continues, with the changed settings if there are any."""
+    checkpoint, config, changed = resume_point.checkpoint, resume_point.config, resume_point.changed
+    if not changed:
+        return fork(checkpoint, config, output_dir=output_dir), resume_point
+    parts = changed_parts(checkpoint, prepared, resume_point.before, changed)
+    run_dir = fork(checkpoint, config, output_dir=output_dir, parts=parts)
+    for name, (old, new) in changed.items():
+        log.info(
+            "%s changes from %s to %s at step %d; the run continues in %s", name, old, new, checkpoint.step, run_dir
+        )
+    return run_dir, replace(resume_point, checkpoint=open_checkpoint(find_checkpoint(run_dir)))
 
 
 def _report_held_out(prepared: PreparedRun) -> None:
@@ -167,7 +189,7 @@ def _run(
         if collector.inexact_restores:
             log.warning("%s", collector.exactness)
         device = prepared.setup.device
-        facts = {
+        facts: dict[str, Any] = {
             "seed_streams": run.streams.seeds(),
             "device": describe_device(device),
             "obs_max": prepared.config.obs_max,
@@ -177,6 +199,9 @@ def _run(
                 collector.exactness, device=device, deterministic=prepared.config.deterministic is True
             ),
         }
+        if resume_point is not None and resume_point.changed:
+            changed = resume_point.changed.items()
+            facts["changed_settings"] = {name: {"old": old, "new": new} for name, (old, new) in changed}
         write_metadata(path, facts)
         with signals_stop(run):
             _loop(run, options)
