@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete
 
 import rl_training
 from builders import make_config
+from rl_training.acceleration.step_checks import is_due
 from rl_training.core.seeding import Streams
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint
@@ -169,9 +170,9 @@ def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
         train_dqn(make_config(tmp_path, device="cuda:99"), QUIET)
 
 
-def test_a_run_uses_the_threads_and_the_precision_of_its_config_and_gives_them_back(tmp_path: Path) -> None:
-    def settings() -> tuple[int, str]:
-        return torch.get_num_threads(), torch.get_float32_matmul_precision()
+def test_a_run_uses_the_threads_precision_and_checks_of_its_config_and_gives_them_back(tmp_path: Path) -> None:
+    def settings() -> tuple[int, str, bool]:
+        return torch.get_num_threads(), torch.get_float32_matmul_precision(), is_due(7)
 
     class NoteSettings(Callback):
         seen = settings()
@@ -180,7 +181,7 @@ def test_a_run_uses_the_threads_and_the_precision_of_its_config_and_gives_them_b
             self.seen = settings()
 
     note, before = NoteSettings(), settings()
-    config = make_config(tmp_path, total_timesteps=4, threads=2, matmul_precision="high")
+    config = make_config(tmp_path, total_timesteps=4, threads=2, matmul_precision="high", check_compiled_every=7)
     train_dqn(config, RunOptions(callbacks=[note], show_progress=False))
-    assert note.seen == (2, "high")
-    assert settings() == before == (1, "highest")
+    assert note.seen == (2, "high", True)
+    assert settings() == before == (1, "highest", False)

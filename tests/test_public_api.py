@@ -98,6 +98,7 @@ def test_for_env_passes_every_setting_on() -> None:
         "worker_timeout": 5.0,
         "acceleration": "eager",
         "matmul_precision": "high",
+        "check_compiled_every": 13,
         "threads": 2,
         "deterministic": False,
         "obs_max": {"image": 10},

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeAlias
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 
 from builders import make_setup
 from rl_training.acceleration import compiled_packages, compiled_steps, steps
+from rl_training.acceleration.cuda_graphs import capture_step
+from rl_training.acceleration.step_checks import repeated_checks
 from rl_training.acceleration.steps import accelerate, accelerate_rounds, resolve_acceleration
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Batch, Metrics, State
@@ -259,6 +262,131 @@ def test_all_rounds_are_captured_together(monkeypatch: pytest.MonkeyPatch) -> No
     metrics = [update(state, {"rows": torch.arange(1.0, 7.0)}, 3)["total"].tolist() for _ in range(2)]
     # As above, then starting from 45: 2 * 45 + 3 = 93, 2 * 93 + 7 = 193, 2 * 193 + 11 = 397.
     assert metrics == [[5.0, 17.0, 45.0], [93.0, 193.0, 397.0]]
+
+
+# --- The comparison with eager ---------------------------------------------------------------------------------------
+
+
+Corruption: TypeAlias = Callable[[list[Tensor], list[Tensor]], object]  # of the inputs and outputs of a program
+
+
+def corrupt_programs(monkeypatch: pytest.MonkeyPatch, change: Corruption) -> None:
+    """Make each compiled program change its inputs and outputs wrongly after it ran, as a wrong kernel would."""
+    open_package = compiled_packages._open_package
+
+    def opened(path: Path) -> compiled_packages.Program:
+        program = open_package(path)
+
+        def run(tensors: list[Tensor]) -> list[Tensor]:
+            inputs = list(tensors)  # a program takes the tensors out of its argument
+            outputs = program(tensors)
+            change(inputs, outputs)
+            return outputs
+
+        return run
+
+    monkeypatch.setattr(compiled_packages, "_open_package", opened)
+
+
+STATE_NAMES = ["count", "mean", "params", "square", "target"]  # in the order of a program's inputs
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda inputs, outputs: inputs[STATE_NAMES.index("params")][:20].mul_(1.5), "params"),
+        (lambda inputs, outputs: inputs[STATE_NAMES.index("mean")][-1:].neg_(), "mean"),  # the bias of one action
+        (lambda inputs, outputs: inputs[STATE_NAMES.index("square")][0].fill_(torch.nan), "square"),
+        (lambda inputs, outputs: inputs[STATE_NAMES.index("count")].add_(1), "count"),
+        (lambda inputs, outputs: outputs[0].mul_(1.1), "loss"),
+    ],
+    ids=["parameters", "one gradient", "nan", "integer", "metric"],
+)
+def test_a_corrupt_kernel_is_named_and_replaced_by_the_eager_step(
+    change: Corruption,
+    named: str,
+    known_step: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    corrupt_programs(monkeypatch, change)
+    plain, fast = TinyQLearning(), TinyQLearning()
+    update = accelerate(plain.step, "eager")
+    compiled = accelerate(a_step_of_the_package(fast), "compile", "tiny update", identity="new")
+    for seed in range(3):
+        expected, metrics = update(plain.state, make_batch(seed)), compiled(fast.state, make_batch(seed))
+        torch.testing.assert_close(metrics, expected, rtol=0, atol=0)
+        torch.testing.assert_close(fast.state, plain.state, rtol=0, atol=0)
+    (warning,) = [message for message in caplog.messages if "differs" in message]
+    assert warning.startswith("the compiled tiny update differs from the eager one by more than rounding in ")
+    assert named in warning
+    assert len(list(known_step.glob("step_*.json"))) == 1  # the step is not recorded as one that was compared
+
+
+@pytest.mark.compile
+def test_rounding_is_no_difference(
+    compiled_once: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    corrupt_programs(monkeypatch, lambda inputs, outputs: [tensor.mul_(1 + 3e-7) for tensor in (inputs[2], outputs[0])])
+    tiny = TinyQLearning()
+    accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+    assert caplog.messages == []
+
+
+@pytest.mark.compile
+def test_a_kernel_that_turns_wrong_later_is_found_by_a_repeated_check(
+    compiled_once: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_wrong = False
+    corrupt_programs(monkeypatch, lambda inputs, outputs: inputs[2].neg_() if is_wrong else None)
+    tiny = TinyQLearning()
+    update = accelerate(tiny.step, "compile")
+    with repeated_checks(3):
+        update(tiny.state, make_batch(0))
+        is_wrong = True
+        update(tiny.state, make_batch(1))
+        assert caplog.messages == []
+        before = {name: tensor.clone() for name, tensor in tiny.state.items()}
+        update(tiny.state, make_batch(2))
+    assert "differs from the eager one by more than rounding in params" in caplog.messages[0]
+    accelerate(tiny.step, "eager")(before, make_batch(2))
+    torch.testing.assert_close(tiny.state, before, rtol=0, atol=0)
+
+
+@pytest.mark.compile
+def test_checks_do_not_change_the_results(compiled_once: Path) -> None:
+    def run(every: int) -> State:
+        tiny = TinyQLearning()
+        update = accelerate(tiny.step, "compile")
+        with repeated_checks(every):
+            for seed in range(6):
+                update(tiny.state, make_batch(seed))
+        return tiny.state
+
+    torch.testing.assert_close(run(every=2), run(every=0), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("recorded_graphs")
+def test_a_corrupt_captured_step_is_replaced_by_the_eager_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def capture_wrongly(*arguments: Any) -> steps.InPlaceStep:
+        captured = capture_step(*arguments)
+
+        def step(state: State, batch: Batch) -> Metrics:
+            metrics = captured(state, batch)
+            state["total"].mul_(2.0)
+            return metrics
+
+        return step
+
+    monkeypatch.setattr(steps, "_compile", compile_eagerly)
+    monkeypatch.setattr(steps, "capture_step", capture_wrongly)
+    state, update = {"total": torch.tensor(1.0)}, accelerate_rounds(add_rows, "cuda_graph")
+    assert update(state, {"rows": torch.arange(1.0, 7.0)}, 3)["total"].tolist() == [5.0, 17.0, 45.0]
+    assert state["total"].item() == 45.0
+    assert "differs from the eager one by more than rounding in total" in caplog.messages[0]
 
 
 # --- The cache -------------------------------------------------------------------------------------------------------

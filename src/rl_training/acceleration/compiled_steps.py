@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 import torch
@@ -18,9 +19,10 @@ from rl_training.acceleration.compiled_packages import (
     save_known_step,
 )
 from rl_training.acceleration.matmul_rewrites import decompositions
+from rl_training.acceleration.step_checks import InPlace, checked, copy_tensors
 from rl_training.core.types import Batch, Metrics, State
 
-InPlace: TypeAlias = Callable[[State, Batch], Metrics]  # writes the new state into the tensors of `state`
+FlatProgram: TypeAlias = Callable[[list[Tensor]], Sequence[Tensor]]
 
 
 def tensor_signature(tensors: dict[str, Tensor]) -> tuple[object, ...]:
@@ -30,15 +32,35 @@ def tensor_signature(tensors: dict[str, Tensor]) -> tuple[object, ...]:
 def compile_step(
     in_place: InPlace, qualname: str, state: State, batch: Batch, name: str, identity: str | None = None
 ) -> InPlace:
-    """Return the in-place step compiled for tensors like these. `qualname`, `identity`: by which it is found again."""
-    device = next(iter(state.values())).device
-    run: Callable[[list[Tensor]], Sequence[Tensor]]
-    if device.type == "cpu":
-        run, metric_names = _compile_for_cpu(in_place, qualname, state, batch, name, identity)
-    else:
-        graph, _, metric_names = trace(in_place, state, batch)
-        compiled = torch.compile(graph, fullgraph=True, dynamic=False)
-        run = torch.no_grad()(lambda tensors: compiled(*tensors))
+    """Return the in-place step compiled for tensors like these. `qualname`, `identity`: by which it is found again.
+
+    A new program is compared with the step itself on this batch. One that the cache knows was compared before.
+    """
+    whole = None
+    if next(iter(state.values())).device.type == "cpu":
+        numbers = f"{tensor_signature(state)} {tensor_signature(batch)} {torch.get_float32_matmul_precision()}"
+        whole = f"{qualname} {identity} {numbers}" if identity else None
+        if whole and (known := load_known_step(whole)):
+            return _over_names(*known, state, batch)
+    graph, inputs, metric_names = trace(in_place, state, batch)
+    run, package = _compile_graph(graph, inputs, name)
+    compiled = _over_names(run, metric_names, state, batch)
+    step = checked(compiled, torch.no_grad()(in_place), state, batch, name)
+    if whole and package and step is compiled:
+        save_known_step(whole, package, metric_names)
+    return step
+
+
+def _compile_graph(graph: GraphModule, inputs: list[Tensor], name: str) -> tuple[FlatProgram, Path | None]:
+    """Return the compiled graph and, on the CPU, the path of its package."""
+    if inputs[0].device.type == "cpu":
+        return load_compiled(graph, inputs, name)
+    compiled = torch.compile(graph, fullgraph=True, dynamic=False)
+    return torch.no_grad()(lambda tensors: compiled(*tensors)), None
+
+
+def _over_names(run: FlatProgram, metric_names: list[str], state: State, batch: Batch) -> InPlace:
+    """Return a program over a flat list of tensors, in the order of `trace`, as a step over names."""
     state_names, batch_names = sorted(state), sorted(batch)
 
     def compiled_step(state: State, batch: Batch) -> Metrics:
@@ -46,21 +68,6 @@ def compile_step(
         return dict(zip(metric_names, outputs, strict=True))
 
     return compiled_step
-
-
-def _compile_for_cpu(
-    in_place: InPlace, qualname: str, state: State, batch: Batch, name: str, identity: str | None
-) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[str]]:
-    """Return the compiled step over a flat list of tensors in the order of `trace`, and the names of the metrics."""
-    numbers = f"{tensor_signature(state)} {tensor_signature(batch)} {torch.get_float32_matmul_precision()}"
-    whole = f"{qualname} {identity} {numbers}" if identity else None
-    if whole and (known := load_known_step(whole)):
-        return known
-    graph, inputs, metric_names = trace(in_place, state, batch)
-    run, package = load_compiled(graph, inputs, name)
-    if whole:
-        save_known_step(whole, package, metric_names)
-    return run, metric_names
 
 
 def trace(in_place: InPlace, state: State, batch: Batch) -> tuple[GraphModule, list[Tensor], list[str]]:
@@ -79,9 +86,8 @@ def trace(in_place: InPlace, state: State, batch: Batch) -> tuple[GraphModule, l
         metric_names[:] = metrics
         return list(metrics.values())
 
-    # Tracing runs the step, so it gets a copy of the state; not by `clone`, which may choose other strides.
-    copies = [_copy(state[name]) for name in sorted(state)]
-    inputs = copies + [batch[name] for name in sorted(batch)]
+    copies = copy_tensors(state)  # tracing runs the step
+    inputs = [copies[name] for name in sorted(state)] + [batch[name] for name in sorted(batch)]
     on_cpu = all(x.device.type == "cpu" for x in inputs)
     replaced = decompositions() if on_cpu else {}
     with torch.no_grad():
@@ -90,7 +96,3 @@ def trace(in_place: InPlace, state: State, batch: Batch) -> tuple[GraphModule, l
     if any(constant.untyped_storage().data_ptr() in state_memory for constant in constants(graph).values()):
         raise RuntimeError("the step reads its state from outside of `state`, which compiled would never change again")
     return graph, inputs, metric_names
-
-
-def _copy(x: Tensor) -> Tensor:
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)

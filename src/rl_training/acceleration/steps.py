@@ -7,6 +7,8 @@ the new weights. `_write_in_place` is where they are written; the modes differ i
     eager        `_run_eagerly`   operation by operation
     compile      `_compile`       traced to one graph and compiled (compiled_steps.py)
     cuda_graph   `_capture`       the compiled step (or the eager one) recorded in a CUDA graph
+
+A compiled or captured step is compared with the eager one before its first use (step_checks.py).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from rl_training.acceleration.compile_watch import compiling
 from rl_training.acceleration.compiled_packages import compiler, compiler_available
 from rl_training.acceleration.compiled_steps import compile_step, tensor_signature
 from rl_training.acceleration.cuda_graphs import capture_step
+from rl_training.acceleration.step_checks import checked, is_due
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
 
@@ -78,7 +81,9 @@ def accelerate(
         )
     is_own = step.__module__.startswith("rl_training.")  # the source of other steps may change unnoticed
     known_as = identity if is_own else None
-    return _BuildPerSignature(lambda state, batch: _compile(step, state, batch, name, known_as))
+    return _BuildPerSignature(
+        lambda state, batch: _compile(step, state, batch, name, known_as), _run_eagerly(step), name
+    )
 
 
 def accelerate_rounds(step: Step, mode: str, name: str = "update", *, identity: str | None = None) -> InPlaceRounds:
@@ -116,27 +121,39 @@ class _BuildPerSignature:
     as at the last call.
     """
 
-    def __init__(self, build: Callable[[State, Batch], InPlaceStep], *, uses_state_memory: bool = False) -> None:
+    def __init__(
+        self,
+        build: Callable[[State, Batch], InPlaceStep],
+        eager: InPlaceStep,
+        name: str,
+        *,
+        uses_state_memory: bool = False,
+    ) -> None:
         """`uses_state_memory`: what `build` returns works on the memory of the state that it was built with."""
-        self._build, self._uses_state_memory = build, uses_state_memory
+        self._build, self._eager, self._name, self._uses_state_memory = build, eager, name, uses_state_memory
         self._built: dict[object, InPlaceStep] = {}
         self._last_tensors: list[Tensor] = []
+        self._signature: object
         self._current: InPlaceStep
+        self._calls = 0
 
     def __call__(self, state: State, batch: Batch) -> Metrics:
         tensors = [*state.values(), *batch.values()]
         if len(tensors) != len(self._last_tensors) or not all(map(is_, tensors, self._last_tensors)):
-            self._current = self._find_or_build(state, batch)
+            self._find_or_build(state, batch)
             self._last_tensors = tensors
+        self._calls += 1
+        if is_due(self._calls):
+            self._current = checked(self._current, self._eager, state, batch, self._name)
+            self._built[self._signature] = self._current
         return self._current(state, batch)
 
-    def _find_or_build(self, state: State, batch: Batch) -> InPlaceStep:
-        signature: tuple[object, ...] = (tensor_signature(state), tensor_signature(batch))
-        if self._uses_state_memory:
-            signature = (*signature, *(tensor.data_ptr() for tensor in state.values()))
-        if signature not in self._built:
-            self._built[signature] = self._build(state, batch)
-        return self._built[signature]
+    def _find_or_build(self, state: State, batch: Batch) -> None:
+        memory = [tensor.data_ptr() for tensor in state.values()] if self._uses_state_memory else []
+        self._signature = (tensor_signature(state), tensor_signature(batch), *memory)
+        if self._signature not in self._built:
+            self._built[self._signature] = self._build(state, batch)
+        self._current = self._built[self._signature]
 
 
 # --- Eager -----------------------------------------------------------------------------------------------------------
@@ -173,9 +190,17 @@ def _compile(step: Step, state: State, batch: Batch, name: str, identity: str | 
 
 
 def _capture_per_signature(step: Step, name: str, *, rounds: int, plain: bool) -> InPlaceStep:
-    return _BuildPerSignature(
-        lambda state, batch: _capture(step, state, batch, name, rounds, plain=plain), uses_state_memory=True
-    )
+    run = _run_eagerly(step)
+
+    def eager(state: State, batch: Batch) -> Metrics:
+        device = next(iter(state.values())).device
+        return _run_rounds(run, state, {key: tensor.to(device) for key, tensor in batch.items()}, rounds)
+
+    def capture(state: State, batch: Batch) -> InPlaceStep:
+        captured = _capture(step, state, batch, name, rounds, plain=plain)
+        return checked(captured, eager, state, batch, name)
+
+    return _BuildPerSignature(capture, eager, name, uses_state_memory=True)
 
 
 def _capture(step: Step, state: State, batch: Batch, name: str, rounds: int, *, plain: bool) -> InPlaceStep:

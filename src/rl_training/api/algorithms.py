@@ -155,6 +155,7 @@ class ManagedAlgorithm:
         worker_timeout: float = _DEFAULT.worker_timeout,
         acceleration: Literal["auto", "eager", "compile", "cuda_graph"] = _DEFAULT.acceleration,
         matmul_precision: Literal["highest", "high", "medium"] = _DEFAULT.matmul_precision,
+        check_compiled_every: int = _DEFAULT.check_compiled_every,
         deterministic: bool | Literal["auto"] = _DEFAULT.deterministic,
         threads: int = _DEFAULT.threads,
         network: nn.Module | None = None,

@@ -89,6 +89,11 @@ class TrainConfig(Settings):
     acceleration: Literal["auto", "eager", "compile", "cuda_graph"] = Field(
         "auto", description="how the update step runs; auto chooses by the run's length, the device and the compiler"
     )
+    check_compiled_every: CountOrZero = Field(
+        0,
+        description="calls of a compiled or captured step between comparisons with the eager one; 0 = only when it is "
+        "new",
+    )
     deterministic: Switch | Literal["auto"] = Field(
         "auto",
         description="kernels that repeat bit for bit on a GPU, which exact resume needs there; auto: for observations "

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from rl_training.acceleration.determinism import deterministic_kernels, resolve_deterministic
+from rl_training.acceleration.step_checks import repeated_checks
 from rl_training.acceleration.steps import resolve_acceleration
 from rl_training.core.action_masks import MaskReader
 from rl_training.core.import_path import search_current_folder
@@ -276,13 +277,16 @@ def saved_spaces(checkpoint: Checkpoint) -> Spaces:
 
 @contextlib.contextmanager
 def torch_settings(config: TrainConfig) -> Iterator[None]:
-    """Apply the global PyTorch settings of the run while the block runs: threads, precision, deterministic kernels."""
+    """Apply the run's global settings while the block runs: threads, precision, deterministic kernels, checks."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(config.threads)
     torch.set_float32_matmul_precision(config.matmul_precision)
     on_gpu = config.device.startswith("cuda")
     try:
-        with deterministic_kernels() if on_gpu and config.deterministic is True else contextlib.nullcontext():
+        with (
+            deterministic_kernels() if on_gpu and config.deterministic is True else contextlib.nullcontext(),
+            repeated_checks(config.check_compiled_every),
+        ):
             yield
     finally:
         torch.set_num_threads(threads)
