@@ -27,6 +27,7 @@ import rl_training.experiment.registry as registry_module
 import rl_training.runtime.callbacks as callbacks
 from builders import make_config
 from rl_training import DQN
+from rl_training.core.version import __version__
 from rl_training.errors import CheckpointError, ConfigError, EnvError, TrainingError, UserCodeError
 from rl_training.experiment.checkpointing import (
     checkpoint_names,
@@ -500,6 +501,40 @@ def test_missing_best_is_named(tmp_path: Path) -> None:
     run_dir = start(tmp_path, Returns(set())).run_dir
     with pytest.raises(CheckpointError, match=r"holds no best checkpoint"):
         load_policy(run_dir, QUIET, pointer="best")
+
+
+def warnings_of_resume(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
+    caplog.clear()
+    resume(path, QUIET)
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_software_that_changed_is_reported_once(stopped: Path, caplog: pytest.LogCaptureFixture) -> None:
+    metadata = stopped / "metadata.json"
+    text = json.loads(metadata.read_text())
+    torch_now = text["starts"][-1]["versions"]["torch"]
+    text["starts"][-1]["versions"] |= {"torch": "1.0", "rl-training": "0.0.1"}
+    metadata.write_text(json.dumps(text))
+    expected = f"rl-training 0.0.1 is now {__version__}, torch 1.0 is now {torch_now}: the resumed run may differ"
+    (found,) = warnings_of_resume(stopped, caplog)
+    assert found.startswith(expected)
+
+
+def test_same_software_and_config_are_not_reported(stopped: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert warnings_of_resume(stopped, caplog) == []
+
+
+def test_edited_config_of_a_run_is_reported(stopped: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = stopped / "config.yaml"
+    config.write_text(config.read_text().replace("gamma: 0.99", "gamma: 0.5").replace("seed: 0", "seed: 7"))
+    (found,) = warnings_of_resume(stopped, caplog)
+    assert found.startswith(f"{config} was edited (seed is 7, was 0, algo_kwargs.gamma is 0.5, was 0.99): the run")
+    assert read_run_config(stopped).hparams.gamma == 0.99  # type: ignore[attr-defined]
+
+
+def test_missing_config_of_a_run_is_reported(stopped: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (stopped / "config.yaml").unlink()
+    assert warnings_of_resume(stopped, caplog) == [f"{stopped} has no config.yaml: the run continues in a new folder"]
 
 
 def test_log_that_lost_records_is_reported(stopped: Path, caplog: pytest.LogCaptureFixture) -> None:

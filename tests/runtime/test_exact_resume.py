@@ -250,6 +250,7 @@ def test_env_that_cannot_be_replayed_resumes_at_an_episode_boundary(
     pytest.importorskip("Box2D")
     case = shortened(Case(name="walker", env_factory=FourGaits), env_id="BipedalWalker-v3", total_timesteps=500)
     stopped = train(case.config(tmp_path), case.options(StopAt(201)), run_dir=tmp_path / "run")
+    assert "a resume of this run will continue at an episode boundary" in caplog.text
     opened = read_json_lines(stopped.run_dir / "episodes.jsonl")
     with caplog.at_level(logging.WARNING, logger="rl_training"):
         resumed = resume(stopped.run_dir, case.options())

@@ -14,7 +14,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from rl_training.errors import CheckpointError
+from rl_training.core.memory_limits import describe_bytes
+from rl_training.errors import CheckpointError, ConfigError
 
 MAX_TEXT_BYTES = 64 * 2**20  # of a file that is read as a whole
 
@@ -50,6 +51,24 @@ def _regular(descriptor: int, path: Path) -> int:
     return descriptor
 
 
+def describe_os_error(error: OSError, folder: Path, needed: int | None = None) -> str:
+    """Return the text of an error; if the disk is full, with the bytes that are free and those that are needed."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return str(error)
+    figures = f"{describe_bytes(shutil.disk_usage(folder).free)} are free in {folder}"
+    return f"{error} ({f'{describe_bytes(needed)} are needed, ' if needed is not None else ''}{figures})"
+
+
+def check_free_space(needed: int, folder: Path, what: str) -> None:
+    """Raise `ConfigError` if the disk of `folder`, which need not exist yet, cannot hold `needed` bytes."""
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        raise ConfigError(
+            f"{what} needs {describe_bytes(needed)}, but only {describe_bytes(free)} are free in {folder}"
+        )
+
+
 def write_synced(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
         file.write(content)
@@ -68,14 +87,15 @@ def write_atomic(path: Path, content: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise CheckpointError(f"{path} cannot be written: {error}; the run's checkpoints are intact") from error
+        problem = describe_os_error(error, path.parent, len(content.encode()))
+        raise CheckpointError(f"{path} cannot be written: {problem}; the run's checkpoints are intact") from error
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of writers of `path` that were killed."""
+    """Remove the temporary files of other writers of `path` that were killed."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}_*"):
         pid = leftover.name.rpartition("_")[2]
-        if pid.isdecimal() and not _is_running(int(pid)):
+        if pid.isdecimal() and pid != str(os.getpid()) and not _is_running(int(pid)):
             leftover.unlink(missing_ok=True)
 
 

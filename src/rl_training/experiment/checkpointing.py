@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.core.durable_files import (
+    describe_os_error,
     link_or_copy,
     make_folder,
     read_text,
@@ -40,7 +41,14 @@ from rl_training.experiment.manifest import (
     with_proofs,
     writer_of,
 )
-from rl_training.experiment.state_files import first_non_finite, flatten, read_tensors, unflatten, write_tensors
+from rl_training.experiment.state_files import (
+    first_non_finite,
+    flatten,
+    num_bytes,
+    read_tensors,
+    unflatten,
+    write_tensors,
+)
 from rl_training.hparams.fields import expand_home
 
 _NAME = re.compile(r"step_\d{1,18}")
@@ -123,7 +131,8 @@ def save_checkpoint(
         )
         write_synced(temporary / MANIFEST, text.encode())
 
-    target = _write_atomically(folder / checkpoint_name(counters["step"]), write)
+    needed = sum(num_bytes(state) for state in parts.values())
+    target = _write_atomically(folder / checkpoint_name(counters["step"]), write, needed)
     if TRAINING in parts:
         write_pointer(folder, "latest", target.name)
     return target
@@ -135,11 +144,12 @@ def copy_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
     def copy(temporary: Path) -> None:
         shutil.copytree(checkpoint.path, temporary, copy_function=link_or_copy)
 
-    return _write_atomically(folder / checkpoint_name(checkpoint.step), copy)
+    needed = sum(file.stat().st_size for file in checkpoint.path.iterdir())
+    return _write_atomically(folder / checkpoint_name(checkpoint.step), copy, needed)
 
 
-def _write_atomically(target: Path, write: Callable[[Path], None]) -> Path:
-    """Call `write` on a temporary folder, sync it to disk and rename it to `target`."""
+def _write_atomically(target: Path, write: Callable[[Path], None], needed: int) -> Path:
+    """Call `write`, which writes `needed` bytes, on a temporary folder, sync it to disk and rename it to `target`."""
     temporary = target.with_name(f".writing_{target.name}_{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -147,9 +157,11 @@ def _write_atomically(target: Path, write: Callable[[Path], None]) -> Path:
         write(temporary)
         sync_folder(temporary)
         _publish(temporary, target)
-    except (OSError, shutil.Error) as error:
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        problem = describe_os_error(error, target.parent, needed)
         raise CheckpointError(
-            f"the checkpoint {target} could not be written: {error}; earlier ones are intact"
+            f"the checkpoint {target} could not be written: {problem}; earlier ones are intact"
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from rl_training.core.durable_files import open_file, open_log
+from rl_training.core.durable_files import describe_os_error, open_file, open_log
 from rl_training.errors import CheckpointError
 
 log = logging.getLogger("rl_training")
@@ -55,8 +55,9 @@ class JsonLines:
         try:
             yield
         except OSError as error:
+            problem = describe_os_error(error, self.path.parent)
             raise CheckpointError(
-                f"{self.path} cannot be written: {error}; the checkpoints are intact, "
+                f"{self.path} cannot be written: {problem}; the checkpoints are intact, "
                 "`resume` continues from the newest"
             ) from error
 

@@ -158,7 +158,7 @@ def write_metadata(path: Path, facts: Mapping[str, Any]) -> None:
     record = {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command_line": sys.argv,
-        "versions": {"python": platform.python_version(), "rl-training": __version__, **_package_versions()},
+        "versions": _versions(),
         "git_commit": _git_commit(),
         "host": {"name": platform.node(), "system": platform.platform(), "cpus": os.cpu_count()},
         **facts,
@@ -167,6 +167,17 @@ def write_metadata(path: Path, facts: Mapping[str, Any]) -> None:
     starts = (_read_record(file) or {}).get("starts")
     earlier = starts if isinstance(starts, list) else []
     write_atomic(file, json.dumps({"starts": [*earlier, record]}, indent=1))
+
+
+def changed_versions(path: Path) -> list[str]:
+    """List the packages that exact resume depends on and that changed since the run's latest start."""
+    try:
+        before = dict((_read_record(path / METADATA) or {})["starts"][-1]["versions"])
+    except (LookupError, TypeError, ValueError):
+        return []
+    now = _versions()
+    changed = [name for name in ("rl-training", "torch", "numpy") if name in before and before[name] != now.get(name)]
+    return [f"{name} {before[name]} is now {now.get(name)}" for name in changed]
 
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
@@ -197,6 +208,10 @@ def _read_record(file: Path) -> dict[str, Any] | None:
 def mean_score(result: Mapping[str, Any]) -> float:
     """Return the mean return of the final evaluation."""
     return fmean(episode["return"] for episode in result["eval"])
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "rl-training": __version__, **_package_versions()}
 
 
 @functools.cache

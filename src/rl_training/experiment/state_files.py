@@ -56,6 +56,11 @@ def flatten(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Tenso
     return tensors, values
 
 
+def num_bytes(state: Mapping[str, Any]) -> int:
+    """Return the size of the tensors in nested state."""
+    return sum(tensor.nbytes for tensor in flatten(state)[0].values())
+
+
 def unflatten(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the nested state; raise `ValueError` if two entries have the same place in it."""
     nested: dict[str, Any] = {}

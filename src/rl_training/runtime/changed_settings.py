@@ -43,13 +43,10 @@ def changed_settings(old: TrainConfig, new: TrainConfig) -> Changed:
 
     Raises `ConfigError` for a setting that cannot change, and if nothing changes.
     """
-    changed: Changed = {}
-    for prefix, before, after in (("", old, new), ("algo_kwargs.", old.hparams, new.hparams)):
-        values, new_values = before.model_dump(mode="json"), after.model_dump(mode="json")
-        for name, value in values.items():
-            if name not in ("algo_kwargs", _PLACE) and value != new_values.get(name):
-                changed[prefix + name] = (value, new_values.get(name))
-                _check_fixed(type(before), name, prefix + name, changed[prefix + name])
+    changed = differing_settings(old, new)
+    for shown, values in changed.items():
+        name = shown.removeprefix("algo_kwargs.")
+        _check_fixed(type(old if name == shown else old.hparams), name, shown, values)
     if not changed:
         raise ConfigError("no setting changes: each has the given value already")
     n_step = getattr(old.hparams, "n_step", 1)
@@ -57,6 +54,17 @@ def changed_settings(old: TrainConfig, new: TrainConfig) -> Changed:
         raise ConfigError(
             f"algo_kwargs.gamma cannot change on resume: the saved replay buffer holds sums of {n_step} rewards"
         )
+    return changed
+
+
+def differing_settings(old: TrainConfig, new: TrainConfig) -> Changed:
+    """Return the settings that differ between two configs of a run."""
+    changed: Changed = {}
+    for prefix, before, after in (("", old, new), ("algo_kwargs.", old.hparams, new.hparams)):
+        values, new_values = before.model_dump(mode="json"), after.model_dump(mode="json")
+        for name, value in values.items():
+            if name not in ("algo_kwargs", _PLACE) and value != new_values.get(name):
+                changed[prefix + name] = (value, new_values.get(name))
     return changed
 
 

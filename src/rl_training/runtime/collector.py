@@ -244,7 +244,7 @@ class Collector:
 class NoCollector:
     """The collector of a run that takes no env steps: nothing to start, to save or to restore."""
 
-    replayable, exactness = True, "exact"
+    replayable, exact, exactness = True, True, "exact"
 
     def __init__(self) -> None:
         self.finished: list[Episode] = []

@@ -1,6 +1,7 @@
 """Resume a run: from which checkpoint, with which settings, in which folder, and how that folder is changed."""
 
 import contextlib
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +25,19 @@ from rl_training.experiment.checkpointing import (
     write_pointer,
 )
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.run_dir import RESULT, create_run_dir, read_result, read_run_config
-from rl_training.runtime.changed_settings import Changed, changed_settings, with_settings
+from rl_training.experiment.run_dir import (
+    CONFIG,
+    RESULT,
+    changed_versions,
+    create_run_dir,
+    read_result,
+    read_run_config,
+)
+from rl_training.runtime.changed_settings import Changed, changed_settings, differing_settings, with_settings
 from rl_training.runtime.dataset_loading import with_dataset
 from rl_training.runtime.setup import RunOptions, resolve
+
+log = logging.getLogger("rl_training")
 
 
 class RunFinishedError(ConfigError):
@@ -79,6 +89,7 @@ def find_resume_point(
         raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation): it cannot be resumed")
     run_dir = run_dir_of(checkpoint) if "output_dir" not in changes else None
     config = before = checkpoint.config
+    _report_changes(checkpoint)
     if run_dir is not None:  # an earlier resume may have lengthened it
         written = read_run_config(run_dir)
         config = before = config.updated(total_timesteps=written.total_timesteps, output_dir=written.output_dir)
@@ -95,6 +106,26 @@ def find_resume_point(
     return ResumePoint(
         checkpoint=checkpoint, config=config, run_dir=run_dir, ended=ended, before=before, changed=changed
     )
+
+
+def _report_changes(checkpoint: Checkpoint) -> None:
+    """Warn if the software or the run's config.yaml changed since the checkpoint was written."""
+    run_dir = run_dir_of(checkpoint)
+    if run_dir is None:
+        if checkpoint.path.resolve().parent.name == "checkpoints":
+            log.warning(
+                "%s has no config.yaml: the run continues in a new folder", checkpoint.path.resolve().parents[1]
+            )
+        return
+    if changed := changed_versions(run_dir):
+        log.warning("%s: the resumed run may differ from an uninterrupted one", ", ".join(changed))
+    edited = differing_settings(checkpoint.config, read_run_config(run_dir))
+    edited.pop("total_timesteps", None)  # an earlier resume may have lengthened the run
+    if edited:
+        found = ", ".join(f"{name} is {new!r}, was {old!r}" for name, (old, new) in edited.items())
+        log.warning(
+            "%s was edited (%s): the run continues with the settings of its checkpoint", run_dir / CONFIG, found
+        )
 
 
 def run_dir_of(checkpoint: Checkpoint) -> Path | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.acceleration.determinism import describe_device, resume_claim
+from rl_training.core.durable_files import check_free_space
 from rl_training.core.seeding import Streams
 from rl_training.envs.factory import EnvFactory, modules_of
 from rl_training.envs.hang_watch import hangs_end
@@ -19,6 +20,7 @@ from rl_training.experiment.checkpointing import checkpoint_names, find_checkpoi
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import RunDir, create_run_dir, locked, read_run_config, write_metadata
+from rl_training.experiment.state_files import num_bytes
 from rl_training.hparams.fields import expand_home
 from rl_training.runtime.callbacks import (
     Callback,
@@ -74,6 +76,7 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
         prepared = prepare_run(config, options, factory, folder=run_dir)  # before the folder is created
         _report_held_out(prepared)
         config.spec.begin_run(prepared, options)
+    check_free_space(_checkpoint_bytes(prepared), run_dir or output_dir, "a checkpoint of this run")
     path = create_run_dir(prepared.config, run_dir, output_dir=output_dir)
     with locked(path), hangs_end(config.worker_timeout, path):
         keep_arrays(prepared.arrays, prepared.spaces, path, replace_existing=options.dataset is not None)
@@ -149,6 +152,12 @@ def _report_held_out(prepared: PreparedRun) -> None:
         )
 
 
+def _checkpoint_bytes(prepared: PreparedRun) -> int:
+    """Return the size of a checkpoint at the start of the run; it grows with the replay buffer."""
+    algorithm, memory = prepared.algorithm, prepared.memory
+    return sum(map(num_bytes, (algorithm.policy_state_dict(), algorithm.state_dict(), memory.state_dict())))
+
+
 def _is_replayable(config: TrainConfig, factory: EnvFactory | None) -> bool:
     """Check whether the envs of the run, if it steps any, can be restored exactly by replay."""
     if factory is None or config.spec.loop == "offline":
@@ -188,6 +197,8 @@ def _run(
             run.load(checkpoint.manifest["counters"], parts)
         if collector.inexact_restores:
             log.warning("%s", collector.exactness)
+        elif not collector.exact:
+            log.warning("a resume of this run will continue %s", collector.exactness)
         device = prepared.setup.device
         facts: dict[str, Any] = {
             "seed_streams": run.streams.seeds(),
