@@ -683,7 +683,7 @@ def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_nan_is_named_with_env_episode_and_step(fault: str, found: str, backend: str, tmp_path: Path) -> None:
     # Each env makes its 10 steps per episode: step 4 of episode 2 is the run's step 2 * 24.
     env_kwargs = {"fault": fault, "step": 4, "episode": 2}
-    with pytest.raises(EnvError, match=rf"env 0 returned {found}.* at step 4 of episode 2 \(seed \d+\)"):
+    with pytest.raises(EnvError, match=rf"env [01] returned {found}.* at step 4 of episode 2 \(seed \d+\)"):
         start(
             tmp_path,
             env_id="rl_training/Misbehaving-v0",
