@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import make_config
+from rl_training import DQN
 from rl_training.envs.hang_watch import ENV_CALLS, TICKS, HangWatch, hangs_end
 from rl_training.envs.resumable import check_replay
-from rl_training.envs.tiny import Misbehaving
+from rl_training.envs.tiny import Chain, Misbehaving
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import EnvError
+from rl_training.runtime.trainer import RunOptions, train
 
 TIMEOUT = 0.5  # longer than any call below takes, except for those that never end
 
@@ -106,6 +109,41 @@ def test_other_threads_are_not_watched() -> None:
     thread.start()
     thread.join()
     assert counts == [before + 1]
+
+
+class HangsLater(Chain):
+    """An environment that hangs at its next reset once `hang` is set."""
+
+    hang = False
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self.hang:
+            threading.Event().wait()
+        return super().reset(**kwargs)
+
+
+@pytest.mark.process
+def test_an_evaluation_after_the_run_is_watched_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = DQN.for_env(
+        HangsLater, 20, output_dir=tmp_path, worker_timeout=TIMEOUT, show_progress=False, tensorboard=False
+    )
+    result = agent.learn()
+    monkeypatch.setattr(HangsLater, "hang", True)
+    with pytest.raises(EnvError, match=r"gave no answer for 0.5 s"):
+        agent.evaluate()
+    with pytest.raises(EnvError, match=r"gave no answer for 0.5 s"):
+        DQN.load(result.run_dir, env_factory=HangsLater)
+
+
+@pytest.mark.process
+def test_an_environment_that_hangs_at_once_is_named_before_the_run_begins(tmp_path: Path) -> None:
+    kwargs = {"fault": "hang", "step": 0}
+    config = make_config(
+        tmp_path, env_id="rl_training/Misbehaving-v0", env_kwargs=kwargs, worker_timeout=TIMEOUT, num_envs=1
+    )
+    with pytest.raises(EnvError, match=r"env_id 'rl_training/Misbehaving-v0': .* gave no answer for 0.5 s"):
+        train(config, RunOptions(show_progress=False))
+    assert list(tmp_path.iterdir()) == []
 
 
 # A mutex that is locked twice waits for ever, with every signal.

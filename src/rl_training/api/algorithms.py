@@ -32,6 +32,7 @@ from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Algorithm
 from rl_training.envs.factory import EnvFactory, settings_of, with_env_kwargs
+from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.slot import Env
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, resumable_names
@@ -296,7 +297,8 @@ class ManagedAlgorithm:
             seeds = Streams(self.config.seed).eval_seeds(count)
         if not seeds:
             raise ConfigError("seeds must hold at least one seed, got none")
-        return evaluate_episodes(env_factory_of(self.config, self._options), self._policy(), seeds)
+        with hangs_end(self.config.worker_timeout):
+            return evaluate_episodes(env_factory_of(self.config, self._options), self._policy(), seeds)
 
     def predict(self, obs: Observations, action_mask: ArrayLike | None = None, *, deterministic: bool = True) -> Any:
         """Return one action for one observation, or one for each of a batch: not a tuple. No file is read.

@@ -65,14 +65,17 @@ def _evaluate_in_env(
     path: Path, episodes: int | None, seed: int | None, options: "RunOptions", *, as_json: bool
 ) -> None:
     from rl_training.core.seeding import Streams
+    from rl_training.envs.hang_watch import hangs_end
     from rl_training.runtime.evaluation import evaluate_episodes
     from rl_training.runtime.setup import env_factory_of, load_policy
 
     checkpoint, algorithm = load_policy(path, options)
     config = checkpoint.config
     seeds = Streams(config.seed if seed is None else seed).eval_seeds(episodes or config.eval_episodes)
-    factory, on_episode = env_factory_of(config, options), _report_episodes(len(seeds))
-    played = evaluate_episodes(factory, algorithm, seeds, step=checkpoint.step, on_episode=on_episode)
+    on_episode = _report_episodes(len(seeds))
+    with hangs_end(config.worker_timeout):
+        factory = env_factory_of(config, options)
+        played = evaluate_episodes(factory, algorithm, seeds, step=checkpoint.step, on_episode=on_episode)
     if as_json:
         typer.echo(json.dumps(_evaluation_record(checkpoint, played)))
     else:

@@ -91,24 +91,29 @@ def record(
     if share is not None and len(share) != len(runs):
         raise ConfigError(f"give one --share per --run: there are {len(share)} for {len(runs)}")
     from rl_training.envs.factory import make_env_factory
+    from rl_training.envs.hang_watch import hangs_end
+    from rl_training.experiment.config import TrainConfig
     from rl_training.runtime.recording import Plan, Recorder
     from rl_training.runtime.setup import RunOptions, env_factory_of
 
-    if env is not None:
-        env_id, env_kwargs = env, dict[str, Any]()
-        search_current_folder(env_id)
-        factory = make_env_factory(env_id, env_kwargs)
-        players = [_random_player(factory)]
-    else:
-        options = RunOptions(allow_code=allow_code)
-        loaded = [_load_player(path, options, best=best, explore=explore) for path in runs]
-        config = _with_common_env([config for config, _ in loaded])
-        env_id, env_kwargs = config.env_id, config.env_kwargs
-        factory = env_factory_of(config, options)
-        players = _with_noise_and_shares([player for _, player in loaded], noise, share or [1.0] * len(runs), factory)
-    details = {"env_kwargs": env_kwargs, "noise": noise, "explore": explore}
-    plan = Plan(players=players, seed=seed, steps=steps, episodes=episodes, env_id=env_id, details=details)
-    _record(Recorder(plan, factory, out))
+    with hangs_end(TrainConfig.model_fields["worker_timeout"].default):
+        if env is not None:
+            env_id, env_kwargs = env, dict[str, Any]()
+            search_current_folder(env_id)
+            factory = make_env_factory(env_id, env_kwargs)
+            players = [_random_player(factory)]
+        else:
+            options = RunOptions(allow_code=allow_code)
+            loaded = [_load_player(path, options, best=best, explore=explore) for path in runs]
+            config = _with_common_env([config for config, _ in loaded])
+            env_id, env_kwargs = config.env_id, config.env_kwargs
+            factory = env_factory_of(config, options)
+            players = _with_noise_and_shares(
+                [player for _, player in loaded], noise, share or [1.0] * len(runs), factory
+            )
+        details = {"env_kwargs": env_kwargs, "noise": noise, "explore": explore}
+        plan = Plan(players=players, seed=seed, steps=steps, episodes=episodes, env_id=env_id, details=details)
+        _record(Recorder(plan, factory, out))
 
 
 def _random_player(factory: "EnvFactory") -> "Player":

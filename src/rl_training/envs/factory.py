@@ -25,6 +25,7 @@ from rl_training.envs.atari import make_atari
 from rl_training.envs.dict_obs import sample_action
 from rl_training.envs.envpool_envs import EnvPoolEnvs, reject
 from rl_training.envs.episode_tracker import describe_alone
+from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
@@ -208,7 +209,8 @@ def make_env_factory(
         _register_atari()
     factory = with_wrappers(RegisteredEnv(env_id, kwargs), wrappers)
     try:
-        env = check_env(factory())
+        with ENV_CALLS:
+            env = check_env(factory())
     except SpaceError as cause:
         raise SpaceError(f"env_id {env_id!r}: {cause}") from None
     except UserError:
@@ -258,8 +260,10 @@ def _try_env(env_id: str, env: Env) -> None:
     """Reset and step the first copy once, so that an env of another API is named and rejected before training."""
     try:
         slot = EnvSlot(env)
-        _, info = slot.reset(seed=0)
-        result: object = env.step(sample_action(env.action_space, info))
+        with ENV_CALLS:
+            _, info = slot.reset(seed=0)
+            ENV_CALLS.next()
+            result: object = env.step(sample_action(env.action_space, info))
         if not isinstance(result, tuple) or len(result) != 5:
             size = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
             raise EnvError(f"must return 5 values from step (gymnasium's API), but returned {size}")

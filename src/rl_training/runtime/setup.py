@@ -32,6 +32,7 @@ from rl_training.envs.factory import (
     make_envs,
     with_env_kwargs,
 )
+from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.seen_values import largest_values, part_values
 from rl_training.envs.statistics import refuse_statistics
 from rl_training.envs.vector import SyncEnvs
@@ -308,8 +309,10 @@ def load_policy(
     options = options or RunOptions()
     checkpoint = open_checkpoint(find_checkpoint(path, pointer), parts=(POLICY,))
     here = config_for_acting(checkpoint.config)
-    factory = options.factory_for(here)
-    setup = make_setup(here, factory, options.network, spaces=None if factory is not None else saved_spaces(checkpoint))
+    with hangs_end(here.worker_timeout):
+        factory = options.factory_for(here)
+        spaces = None if factory is not None else saved_spaces(checkpoint)
+        setup = make_setup(here, factory, options.network, spaces=spaces)
     algorithm = here.spec.build_algorithm(replace(setup, streams=streams) if streams is not None else setup)
     algorithm.load_policy_state_dict(checkpoint.load(POLICY))
     return checkpoint, algorithm

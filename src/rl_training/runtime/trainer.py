@@ -70,8 +70,8 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
         raise ConfigError(f"{run_dir} holds a run already: resume it, or train in another folder")
     # Absolute before any code of the user runs, which may change the working folder.
     run_dir, output_dir = run_dir and run_dir.absolute(), config.output_dir.absolute()
-    factory = options.factory_for(config)
     with hangs_end(config.worker_timeout):
+        factory = options.factory_for(config)
         replayable = _is_replayable(config, factory)
         prepared = prepare_run(config, options, factory, folder=run_dir)  # before the folder is created
         _report_held_out(prepared)
