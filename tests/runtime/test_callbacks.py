@@ -264,6 +264,12 @@ def test_a_callback_of_another_run_starts_again(tmp_path: Path) -> None:
         assert train_with(early, folder=tmp_path / name, eval_interval=10, **SPARSE).step == 30
 
 
+@pytest.mark.parametrize("callbacks", [EarlyStopping(2), [EarlyStopping], [print]])
+def test_anything_but_a_list_of_callbacks_is_refused(callbacks: Any) -> None:
+    with pytest.raises(TypeError, match="callbacks must be a list of Callback objects, got .*(EarlyStopping|print)"):
+        DQN.for_env("CartPole-v1", 100, callbacks=callbacks)
+
+
 def test_values_and_runs_that_cannot_work_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="patience must be >= 1, got 0"):
         EarlyStopping(0)

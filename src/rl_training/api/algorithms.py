@@ -119,7 +119,7 @@ class ManagedAlgorithm:
             env_factory=env_factory,
             network=network,
             dataset=dataset,
-            callbacks=tuple(callbacks),
+            callbacks=callbacks,
             show_progress=show_progress,
         )
         self._checkpoint: Path | None = None

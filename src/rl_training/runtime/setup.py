@@ -64,6 +64,10 @@ class RunOptions:
     allow_entry_points: bool = False  # read a dataset although its metadata name code that is not known here
     allow_code: bool = False  # import code that the files of a run name, although another user may have written them
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.callbacks, Sequence) or not all(isinstance(one, Callback) for one in self.callbacks):
+            raise TypeError(f"callbacks must be a list of Callback objects, got {self.callbacks!r}")
+
     def factory_for(self, config: TrainConfig) -> EnvFactory | None:
         """Return the function that builds the environments of the run; None if it has none (offline only)."""
         if self.env_factory is None or config.wrappers:
