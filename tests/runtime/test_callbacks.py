@@ -266,7 +266,7 @@ def test_a_callback_of_another_run_starts_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("callbacks", [EarlyStopping(2), [EarlyStopping], [print]])
 def test_anything_but_a_list_of_callbacks_is_refused(callbacks: Any) -> None:
-    with pytest.raises(TypeError, match="callbacks must be a list of Callback objects, got .*(EarlyStopping|print)"):
+    with pytest.raises(TypeError, match=r"callbacks must be a list of Callback objects, got .*(EarlyStopping|print)"):
         DQN.for_env("CartPole-v1", 100, callbacks=callbacks)
 
 
