@@ -137,7 +137,7 @@ class Case:
 
     def config(self, folder: Path, **changes: Any) -> TrainConfig:
         values = {**SETTINGS, **self.settings, "output_dir": folder}
-        values["algo_kwargs"] = {**ALGO_KWARGS[values["algo"]], **self.algo_kwargs}
+        values["algo_kwargs"] = {**ALGO_KWARGS.get(values["algo"], {}), **self.algo_kwargs}
         return TrainConfig(**{**values, **changes})
 
     def options(self, *callbacks: Callback) -> RunOptions:

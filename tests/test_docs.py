@@ -205,6 +205,13 @@ def test_the_architecture_page_draws_the_folders_as_the_imports_go() -> None:
     ]
 
 
+def test_the_reliability_page_names_tests_that_exist() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
+    missing = [test for file, test in named if f"def {test}(" not in (ROOT / "tests" / file).read_text()]
+    assert len(named) > 20
+    assert missing == []
+
+
 def test_score_files_that_configs_name_exist() -> None:
     missing = [
         (name_of(config), path)
