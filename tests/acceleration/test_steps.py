@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -636,3 +637,17 @@ def test_spaces_that_differ_in_the_middle_of_long_arrays_have_other_identities()
     others[[1_000, 1_001]] = 2, 4
     setups = [replace(make_setup(), spaces=Spaces(Discrete(2), MultiDiscrete(nvec))) for nvec in (sizes, others)]
     assert setups[0].identity != setups[1].identity
+
+
+def test_what_a_killed_compilation_left_is_removed_after_a_day(tmp_path: Path) -> None:
+    old, running = tmp_path / "tmp_old", tmp_path / "tmp_running"
+    for folder in (old, running):
+        folder.mkdir()
+        (folder / "step.cpp").write_text("half")
+    kept = tmp_path / "step.pt2"
+    kept.write_text("whole")
+    two_days_ago = time.time() - 2 * 24 * 3600
+    for path in (old, kept):
+        os.utime(path, (two_days_ago, two_days_ago))
+    compiled_packages.remove_leftovers(tmp_path)
+    assert sorted(tmp_path.iterdir()) == [kept, running]

@@ -42,6 +42,8 @@ Program: TypeAlias = Callable[[list[Tensor]], list[Tensor]]
 
 log = logging.getLogger("rl_training.acceleration")
 
+_LEFTOVER_SECONDS = 24 * 3600.0  # no compilation takes that long
+
 
 def compiler() -> list[str]:
     """Return the command of the C++ compiler as AOTInductor chooses it: $CXX, or the default of the platform."""
@@ -98,6 +100,7 @@ def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> tuple[
             log.warning("%s is damaged (%s)", path, error)
         log.debug("compiling the %s (once; cached in %s)", name, path.parent)
         start = time.perf_counter()
+        remove_leftovers(path.parent)
         # In a folder of its own: other processes may be compiling it too.
         with compiling(name), tempfile.TemporaryDirectory(dir=path.parent) as temporary:
             package = Path(temporary) / path.name
@@ -109,6 +112,14 @@ def load_compiled(graph: GraphModule, inputs: list[Tensor], name: str) -> tuple[
         raise _cannot_write(error) from error
     log.debug("compiled the %s in %.0f s", name, time.perf_counter() - start)
     return _open_package(path), path
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of compilations that were killed, known by their age."""
+    for leftover in folder.glob("tmp*"):
+        with contextlib.suppress(OSError):  # another process may remove it too
+            if time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS:
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def load_known_step(identity: str) -> tuple[Program, list[str]] | None:
