@@ -21,6 +21,7 @@ COMMANDS = {
     "exactness": "stopped and resumed runs equal uninterrupted ones",
     "kills": "runs killed at random moments lose nothing",
     "versions": "speed of two versions of the library, in turn",
+    "compile_times": "how long a first run waits for the compiler",
     "fingerprints": "hashes of short runs, equal before and after a change that must change no result",
     "datasets": "record the datasets of the offline and imitation rows",
     "peers": "create the peers' virtual environments",
@@ -29,7 +30,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    listing = "\n".join(f"  {name:12} {text}" for name, text in COMMANDS.items())
+    listing = "\n".join(f"  {name:14} {text}" for name, text in COMMANDS.items())
     usage = f"usage: python -m benchmarks COMMAND ...\n\n{listing}"
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage)

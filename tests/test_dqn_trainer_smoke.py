@@ -16,13 +16,13 @@ from rl_training.acceleration.step_checks import is_due
 from rl_training.core.seeding import Streams
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint
-from rl_training.experiment.config import load_config
+from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.registry import registry
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.dqn_trainer import train_dqn
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import load_policy
+from rl_training.runtime.setup import load_policy, resolve
 from rl_training.runtime.trainer import RunOptions
 
 pytestmark = pytest.mark.learning
@@ -163,6 +163,15 @@ def test_noise_without_noisy_layers_is_refused(tmp_path: Path) -> None:
         train_dqn(make_config(tmp_path, algo="noisy_dqn"), options)
     assert str(caught.value) == ("algo_kwargs.noisy: true needs a network with NoisyLinear layers, but Linear has none")
     train_dqn(make_config(tmp_path), options)  # without noise the same network will do
+
+
+@pytest.mark.parametrize(("steps", "mode"), [(9_999 * 64, "eager"), (10_000 * 64, "compile")])
+def test_auto_compiles_a_run_of_ten_thousand_updates(steps: int, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Four epochs over minibatches of 256: an update per 64 env steps.
+    monkeypatch.setattr("rl_training.acceleration.steps.compiler_available", lambda: True)
+    hparams = {"update_epochs": 4, "minibatch_size": 256}
+    config = TrainConfig(algo="ppo", env_id="CartPole-v1", total_timesteps=steps, device="cpu", algo_kwargs=hparams)
+    assert resolve(config).acceleration == mode
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:

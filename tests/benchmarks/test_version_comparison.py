@@ -2,12 +2,13 @@
 
 import argparse
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from benchmarks.command_line import UsageError
 from benchmarks.peers import ROOT
 
-from benchmarks import fingerprints, versions
+from benchmarks import compile_times, fingerprints, versions
 
 
 def test_speeds_are_summarised_by_their_medians() -> None:
@@ -21,10 +22,25 @@ def test_speeds_are_summarised_by_their_medians() -> None:
     assert summary == {"dqn-cpu-eager": {"before": 100.0, "after": 110.0, "ratio": pytest.approx(1.1)}}
 
 
-def test_a_folder_without_the_library_is_refused(tmp_path: Path) -> None:
+def test_compiling_costs_what_a_cold_run_takes_longer_than_a_warm_one() -> None:
+    times = [(20.0, 5.0), (30.0, 4.0), (16.0, 6.0)]  # differences 15, 26 and 10
+    lines = [
+        {
+            "case": "dqn",
+            "version": "after",
+            "cold": {"wall_s": cold, "cpu_s": 2 * cold},
+            "warm": {"wall_s": warm, "cpu_s": 2 * warm},
+        }
+        for cold, warm in times
+    ]
+    assert compile_times.summarize_compile_times(lines) == {"dqn, after": {"wall_s": 15.0, "cpu_s": 30.0}}
+
+
+@pytest.mark.parametrize("command", [versions, compile_times])
+def test_a_folder_without_the_library_is_refused(command: ModuleType, tmp_path: Path) -> None:
     args = argparse.Namespace(before=tmp_path, cases=None, rounds=1, out=tmp_path)
     with pytest.raises(UsageError, match=f"--before must be a folder that holds rl_training, got {tmp_path}"):
-        versions.run(args)
+        command.run(args)
 
 
 @pytest.mark.process

@@ -74,9 +74,9 @@ class AlgorithmSpec:
         [Any, int], int
     ]  # (hparams, step) -> updates owed since the run began (hparams/schedules.py)
     updates_at_once: bool = False  # whether one call of `update` makes all the updates that are due
-    # Compiling takes 10 to 30 s once; an update of small networks then takes 0.2 ms instead of 1.2 (2-core EPYC, DQN
+    # Compiling takes about 10 s once; an update of small networks then takes 0.2 ms instead of 1.2 (2-core EPYC, DQN
     # with 120x84 units, batch 128), so that even the first run of this length is not slower for it.
-    min_updates_to_compile: int = 20_000
+    min_updates_to_compile: int = 10_000
     intervals: tuple[str, ...] = ()  # settings: gradient steps between what an offline algorithm does beside updates
     begin: str | None = None  # "module:function", (PreparedRun, RunOptions): prepares a new run before its first step
     callbacks: str | None = None  # "module:function", Run -> callbacks that its runs need in addition to the loop
@@ -322,6 +322,7 @@ ROWS = (  # of the library itself
         build="rl_training.algorithms.gail:build_gail",
         memory="rl_training.data.expert_rollouts:build_expert_rollouts",
         updates_until=ppo_updates,
+        min_updates_to_compile=20_000,  # two programs: PPO's step and the discriminator's
         reference_config="gail/cartpole.yaml",
     ),
     _actor_critic(
