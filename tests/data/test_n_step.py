@@ -138,7 +138,7 @@ def test_a_window_is_dropped_where_a_resumed_env_starts_another_episode() -> Non
 
 
 def test_windows_of_another_number_of_envs_are_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"n-step windows' obs have shape \(3, 2, 2\), expected \(3, 1, 2\)"):
+    with pytest.raises(CheckpointError, match=r"n-step windows' obs has shape \(3, 2, 2\) .*expected \(3, 1, 2\)"):
         make_windows(3, 1).load_state_dict(make_windows(3, 2).state_dict())
 
 

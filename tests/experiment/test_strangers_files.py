@@ -184,7 +184,7 @@ def test_a_stranger_does_not_choose_where_the_run_is_written(
     source = find_checkpoint(run)
     path = shutil.copytree(source, tmp_path / "saved") if unsaved else run
     result = resume(path, QUIET, total_timesteps=30)
-    assert result.run_dir.parent == (Path("runs") if unsaved else run.parent)
+    assert result.run_dir.parent == (here / "runs" if unsaved else run.parent)
     assert not elsewhere.exists()
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rl_training.errors import CheckpointError
+
 if TYPE_CHECKING:
     import torch
 
@@ -76,5 +78,16 @@ def generator_state(generator: np.random.Generator) -> dict[str, Any]:
     return dict(generator.bit_generator.state)
 
 
-def set_generator_state(generator: np.random.Generator, state: dict[str, Any]) -> None:
+def set_generator_state(generator: np.random.Generator, state: Any) -> None:
+    """Continue a stream; raise `CheckpointError` for what is not the state of such a generator."""
+    try:
+        numbers = state["state"]
+        sizes = [(numbers["state"], 128), (numbers["inc"], 128), (state["has_uint32"], 1), (state["uinteger"], 32)]
+        is_valid = state["bit_generator"] == "PCG64" and all(
+            type(number) is int and 0 <= number < 2**bits for number, bits in sizes
+        )
+    except (TypeError, LookupError):
+        is_valid = False
+    if not is_valid:
+        raise CheckpointError(f"the state of a random generator is damaged: {str(state)[:200]}")
     generator.bit_generator.state = state

@@ -20,6 +20,7 @@ class Field:
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    choices: int | None = None  # of indices: each is in [0, choices)
 
     @property
     def num_bytes(self) -> int:
@@ -129,8 +130,21 @@ def _without(space: Composite, key: str) -> str:
 
 def action_field(space: gym.Space[Any]) -> Field:
     """Return how actions are stored: choices as indices from 0, Box actions as float32 in [-1, 1]."""
-    dtype = np.float32 if isinstance(space, spaces.Box) else np.int64
-    return Field(tuple(space.shape or ()), np.dtype(dtype))
+    if isinstance(space, spaces.Box):
+        return Field(tuple(space.shape or ()), np.dtype(np.float32))
+    low, high = action_bounds(space)
+    return Field(tuple(space.shape or ()), np.dtype(np.int64), choices=int((high - low).max()) + 1)
+
+
+def action_bounds(space: gym.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the greatest action that the environment accepts, per entry."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.MultiBinary):
+        return np.array(0), np.array(1)
+    sizes = space.nvec if isinstance(space, spaces.MultiDiscrete) else np.array(space.n)  # type: ignore[attr-defined]
+    start = np.asarray(getattr(space, "start", 0))
+    return start, start + sizes - 1
 
 
 def transition_fields(spaces: Spaces) -> dict[str, Field]:

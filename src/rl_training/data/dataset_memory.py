@@ -13,6 +13,7 @@ from rl_training.core.memory_limits import check_memory
 from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import transition_fields
+from rl_training.core.state_checks import stored_count
 from rl_training.core.types import Batch, StateDict
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.row_storage import RowStorage
@@ -70,9 +71,10 @@ class DatasetMemory:
         return {"rows": len(self), "digest": self.digest, "generator": generator_state(self._generator)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        stored_count(state["rows"], "the number of transitions")
         if state["digest"] != self.digest:
             raise CheckpointError(
-                f"the run learned from {int(state['rows']):,} transitions (digest {state['digest'][:12]}), but "
+                f"the run learned from {state['rows']:,} transitions (digest {str(state['digest'])[:12]}), but "
                 f"{self.dataset.source} now holds {len(self):,} others (digest {self.digest[:12]}); "
                 "restore the original dataset to continue"
             )

@@ -17,6 +17,7 @@ import torch
 
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.core.spaces import Field
+from rl_training.core.state_checks import stored_array, stored_count
 from rl_training.core.types import Batch, StateDict
 from rl_training.data.n_step import NStepWindows
 from rl_training.data.row_storage import Allocate, Block, Reader, RowStorage, write_ring
@@ -184,6 +185,14 @@ class FrameStorage:
             "shares_frames": self._shares_frames,
         }
 
+    def _check_numbers(self, first: int) -> None:
+        """Raise `CheckpointError` if a row needs a frame that is not stored: frames `first` to the end are."""
+        places = np.arange(self.rows.first, self.rows.end) % self.capacity
+        for name in ("obs_frames", "next_obs_frames"):
+            numbers = self.rows.arrays[name][places]
+            if ((numbers < first) | (numbers >= self._end)).any():
+                raise CheckpointError(f"rows need frames outside of {first} to {self._end - 1}, which are stored")
+
     def _live_frames(self) -> dict[str, np.ndarray]:
         """Return views of the frames in use, oldest first, in two parts: up to the ring's end and from its start."""
         places = np.arange(self.rows.first, self.rows.end) % self.capacity
@@ -201,19 +210,25 @@ class FrameStorage:
                 f"expected {list(self._frame_shape)}"
             )
         self.rows.load_state_dict(state)
-        self._end = int(state["frames_end"])
-        parts = [torch.as_tensor(state["frames"][name]) for name in ("older", "newer")]
+        self._end = stored_count(state["frames_end"], "the number of frames")
+        shape = (None, *self._frames.shape[1:])
+        stored = [stored_array(state["frames"][name], "the frames", shape, np.uint8) for name in ("older", "newer")]
+        parts = [torch.from_numpy(frames) for frames in stored]
+        self._check_numbers(max(0, self._end - sum(map(len, parts))))
         number = self._end - sum(map(len, parts))
         for part in parts:
             skipped = min(len(part), max(0, self._end - self.ring_size - number))  # a smaller ring keeps the newest
             write_ring(torch.from_numpy(self._frames), number + skipped, part[skipped:])
             number += len(part)
-        self._next_numbers.all[:] = np.asarray(state["numbers"])
+        numbers = stored_array(state["numbers"], "the numbers of the newest frames", self._next_numbers.all.shape)
+        if ((numbers < 0) | (numbers > self._end)).any():
+            raise CheckpointError(f"the newest frames must have numbers of 0 to {self._end}, found others")
+        self._next_numbers.all[:] = numbers
         for recent, numbers in zip(self._recent, self._next_numbers.all, strict=True):
             recent.clear()
             if self._end > 0:
                 recent.start_with(self._frames[numbers % self.ring_size])
-        self._shares_frames = bool(state["shares_frames"])
+        self._shares_frames = state["shares_frames"] is True
         self._discard_overwritten()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.core.spaces import Field
+from rl_training.core.state_checks import stored_array, stored_count
 from rl_training.core.types import StateDict
 from rl_training.errors import CheckpointError
 
@@ -85,6 +86,11 @@ class NStepWindows:
             self._window_starts[ended] = self._newest_start = self._clock
         return completed
 
+    def _stored_newest(self, values: Any, name: str) -> np.ndarray:
+        ring = self.starts[name]
+        newest: np.ndarray = stored_array(values, f"the newest {name}", ring.shape[1:], ring.dtype).copy()
+        return newest
+
     def _drop_broken(self, transitions: Mapping[str, Any]) -> None:
         """Restart the window of each env that does not continue its episode: a resume may start a new one instead."""
         for name, expected in self._last_obs.items():
@@ -105,14 +111,13 @@ class NStepWindows:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, ring in [*self.starts.items(), ("returns", self._returns)]:
-            stored = np.asarray(state["returns"] if name == "returns" else state["starts"][name])
-            if stored.shape != ring.shape:
-                raise CheckpointError(
-                    f"the stored n-step windows' {name} have shape {stored.shape}, expected {ring.shape}"
-                )
-            ring[:] = stored
-        self._clock = int(state["clock"])
-        self._window_starts[:] = np.asarray(state["begun"])
-        self._newest_start = int(self._window_starts.max())
-        self._last_obs = {name: np.asarray(values).copy() for name, values in state["last"].items()}
+            stored = state["returns"] if name == "returns" else state["starts"][name]
+            ring[:] = stored_array(stored, f"the stored n-step windows' {name}", ring.shape, ring.dtype)
+        self._clock = stored_count(state["clock"], "the clock of the n-step windows")
+        starts = stored_array(state["begun"], "the starts of the n-step windows", (self.num_envs,), np.int64)
+        if (starts < 0).any() or (starts > self._clock).any():
+            raise CheckpointError(f"the n-step windows must start at 0 to {self._clock}, found {starts}")
+        self._window_starts[:] = starts
+        self._newest_start = int(starts.max())
+        self._last_obs = {name: self._stored_newest(values, name) for name, values in state["last"].items()}
         self._resumed = True

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from rl_training.core.seeding import generator_state, set_generator_state
+from rl_training.core.state_checks import stored_array, stored_count, stored_number
 from rl_training.core.types import Batch, StateDict
 from rl_training.data.row_storage import Reader, Storage
 from rl_training.data.sum_tree import SumTree
@@ -163,9 +164,12 @@ class PrioritizedReplayBuffer:
         self.storage.load_state_dict(state)
         self._synced_first, self._synced_end = self.storage.first, self.storage.end
         self._tree.set_range(0, self.capacity, 0.0)
-        self._tree.set(self._places(), np.asarray(state["priorities"]))
-        self._max_priority = float(state["max_priority"])
-        self._num_draws = int(state["num_draws"])
+        priorities = stored_array(state["priorities"], "the stored priorities", (len(self._places()),))
+        if (priorities <= 0.0).any():
+            raise CheckpointError("the stored priorities must be above 0, found others")
+        self._tree.set(self._places(), priorities)
+        self._max_priority = stored_number(state["max_priority"], "the largest priority")
+        self._num_draws = stored_count(state["num_draws"], "the number of draws")
         self._drawn = None
         set_generator_state(self._generator, state["generator"])
 

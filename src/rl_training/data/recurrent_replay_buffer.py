@@ -15,6 +15,7 @@ from torch import Tensor
 from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Field, Spaces, transition_fields
+from rl_training.core.state_checks import stored_array
 from rl_training.core.types import Batch, StateDict
 from rl_training.data.replay_buffer import choose_allocator
 from rl_training.data.row_storage import Allocate, Reader, RowStorage
@@ -99,7 +100,7 @@ class RecurrentReplayBuffer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for env, ring in enumerate(self.rings):
             ring.load_state_dict(state["rings"][str(env)])
-        self._begins = np.asarray(state["begins"]).copy()
+        self._begins = stored_array(state["begins"], "the starts of episodes", (len(self.rings),), np.bool_).copy()
         set_generator_state(self._generator, state["generator"])
 
     def _part(self, env: int) -> Allocate:

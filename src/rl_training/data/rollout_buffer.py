@@ -9,6 +9,7 @@ import torch
 from rl_training.core.memory_limits import check_memory
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Field, mask_size, transition_fields
+from rl_training.core.state_checks import stored_array, stored_count
 from rl_training.core.types import Batch
 from rl_training.errors import CheckpointError
 from rl_training.hparams.ppo import OnPolicyHParams
@@ -94,10 +95,17 @@ class RolloutBuffer:
                     f"the stored rollout's {name} has shape {values.shape} and type {values.dtype}, "
                     f"expected at most {array.shape} of {array.dtype}"
                 )
+            if array.dtype.kind == "f" and not np.isfinite(values).all():
+                raise CheckpointError(f"the stored rollout's {name} holds numbers that are not finite")
             array[: len(values)] = values
+        if len({len(values) for values in stored.values()}) != 1:
+            raise CheckpointError("the columns of the stored rollout have different lengths")
         self._position = len(stored["rewards"])
-        self._final_rows = [int(row) for row in state["final_rows"]]
-        self._final_obs = [] if state["final_obs"] is None else list(np.asarray(state["final_obs"]))
+        rows = [stored_count(row, "the rows at ends of episodes", below=len(self)) for row in state["final_rows"]]
+        self._final_rows, self._final_obs = rows, []
+        if rows:
+            shape = (len(rows), *self._arrays["obs"].shape[2:])
+            self._final_obs = list(stored_array(state["final_obs"], "the observations at ends of episodes", shape))
 
 
 def rollout_fields(setup: Setup[OnPolicyHParams]) -> dict[str, Field]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_training.core.spaces import Field
+from rl_training.core.state_checks import stored_array, stored_count
 from rl_training.core.types import Batch, StateDict
 from rl_training.data.n_step import NStepWindows
 from rl_training.errors import CheckpointError, ConfigError
@@ -20,6 +21,7 @@ from rl_training.errors import CheckpointError, ConfigError
 # Returns memory of a shape and dtype, all zero.
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
+_CHECKED_AT_ONCE = 65_536  # rows
 WORD = 8  # bytes; every field starts at a multiple, so that any dtype can be viewed in place
 
 
@@ -101,6 +103,18 @@ class RowLayout:
                 typed[dtype] = words.view(dtype)
             batch[name] = typed[dtype].as_strided((num_rows, *shape), (row_stride, *strides), offset)
         return batch
+
+    def check(self, rows: np.ndarray) -> None:
+        """Raise `CheckpointError` for rows that hold what no transition can: NaN, other flags than 0 and 1."""
+        for start in range(0, len(rows), _CHECKED_AT_ONCE):
+            for name, array in self.arrays(np.ascontiguousarray(rows[start : start + _CHECKED_AT_ONCE])).items():
+                field = self.fields[name]
+                if field.dtype.kind == "f" and not np.isfinite(array).all():
+                    raise CheckpointError(f"the stored {name} hold numbers that are not finite")
+                if field.dtype.kind == "b" and (array.view(np.uint8) > 1).any():
+                    raise CheckpointError(f"the stored {name} must be true or false")
+                if field.choices is not None and ((array < 0) | (array >= field.choices)).any():
+                    raise CheckpointError(f"the stored {name} must be in [0, {field.choices}), found others")
 
     def describe(self) -> str:
         return "; ".join(f"{name} {field.dtype}{list(field.shape)}" for name, field in self.fields.items())
@@ -238,17 +252,26 @@ class RowStorage:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        rows, position = torch.as_tensor(state["rows"]), int(state["position"])
         if state["layout"] != self.layout.describe():
             raise CheckpointError(
                 f"the stored transitions do not fit: they hold {state['layout']}, expected {self.layout.describe()}"
             )
+        rows = torch.from_numpy(stored_array(state["rows"], "the stored rows", (None, self.layout.words), np.int64))
+        self.layout.check(rows.numpy())
+        position = stored_count(state["position"], "the position in the buffer")
         if len(rows) > self.capacity:
             raise CheckpointError(f"{len(rows)} transitions are stored, but buffer_capacity is {self.capacity}")
         oldest_first = [rows]
         if "first" in state:
-            first, is_same_ring = int(state["first"]), state["capacity"] == self.capacity
+            first, capacity = (stored_count(state[name], f"the buffer's {name}") for name in ("first", "capacity"))
+            is_same_ring = capacity == self.capacity
+            if len(rows) > capacity or (first + len(rows)) % max(capacity, 1) != position:
+                raise CheckpointError(
+                    f"{len(rows)} transitions from place {first} of {capacity} on do not end at place {position}"
+                )
         else:
+            if position > len(rows):
+                raise CheckpointError(f"the next place is {position}, but {len(rows)} transitions are stored")
             first, is_same_ring = position, len(rows) == self.capacity
             if position < len(rows):  # a full ring
                 oldest_first = [rows[position:], rows[:position]]

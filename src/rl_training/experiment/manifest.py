@@ -37,8 +37,9 @@ class Counters(_Checked):
     """The counters of a run, as a manifest may hold them."""
 
     step: StoredCount
+    previous_step: StoredCount | None = None
     gradient_step: StoredCount = 0
-    wall_s: Annotated[float, Field(ge=0)] = 0.0
+    wall_s: Annotated[float, Field(ge=0, lt=1e12)] = 0.0
     replayable: bool = True
     best_step: StoredCount | None = None
     stop_reason: str = ""
@@ -139,7 +140,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         _Manifest.model_validate(manifest)
     except (ValidationError, RecursionError) as error:
-        raise CheckpointError(f"{file} is damaged: {_first_problem(error)}") from None
+        raise CheckpointError(f"{file} is damaged: {first_problem(error)}") from None
     if (version != _WITHOUT_CHECKSUM) != ("checksum" in manifest):
         raise CheckpointError(f"{file} is damaged: its schema version is {version}, which does not fit its checksum")
     if "checksum" in manifest and checksum_of(manifest) != manifest["checksum"]:
@@ -149,7 +150,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _first_problem(error: ValidationError | RecursionError) -> str:
+def first_problem(error: ValidationError | RecursionError) -> str:
+    """Return where the first value is that does not fit, what is wrong with it, and what was found."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     problem = error.errors(include_url=False)[0]

@@ -38,14 +38,14 @@ def check_consent(config: TrainConfig, *, allowed: bool) -> None:
 
 
 def _references(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the texts in nested settings that name code."""
+    """Yield the texts in nested settings that could name code: Python imports modules of almost any name."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _references(f"{name}.{key}", inner)
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _references(name, inner)
-    elif isinstance(value, str) and (_REFERENCE.fullmatch(value) or name.endswith("entry_point")):
+    elif isinstance(value, str) and (":" in value or name.endswith("entry_point")):
         yield name, value
 
 

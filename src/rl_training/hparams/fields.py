@@ -28,6 +28,8 @@ def _whole_number(value: Any) -> Any:
     if isinstance(value, float):
         if not value.is_integer():
             raise ValueError("must be a whole number")
+        if abs(value) >= 2**63:
+            raise ValueError("must have at most 63 bits")
         return int(value)
     return value
 

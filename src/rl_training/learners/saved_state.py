@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from rl_training.core.seeding import generator_state, set_generator_state
+from rl_training.core.state_checks import check_like
 from rl_training.core.types import State, StateDict
 from rl_training.errors import CheckpointError
 
@@ -22,7 +22,8 @@ def load_tensors(state: State, saved: Mapping[str, Any], *, without: Collection[
         if name not in without:
             if name not in saved:
                 raise CheckpointError(f"the checkpoint holds no {name}: it was saved by another version or algorithm")
-            value.copy_(torch.as_tensor(saved[name]))
+            check_like(saved[name], value, name)
+            value.copy_(saved[name])
 
 
 def generators_to_save(generators: Mapping[str, np.random.Generator]) -> StateDict:

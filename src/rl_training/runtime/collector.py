@@ -9,14 +9,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from rl_training.core.action_masks import MaskReader
 from rl_training.core.seeding import Streams
-from rl_training.core.spaces import observation_field, to_env_actions
+from rl_training.core.spaces import action_bounds, action_field, observation_field, to_env_actions
+from rl_training.core.state_checks import stored_array, stored_count, stored_number
 from rl_training.core.types import ActResult, Algorithm, Carry, StateDict, act_on, reset_carry
 from rl_training.envs.resumable import EpisodeRecipe, restore_env
 from rl_training.envs.vector import EnvGroup, StepResult
-from rl_training.errors import EnvError
+from rl_training.errors import CheckpointError, EnvError
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +142,19 @@ class Collector:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore every env; one that cannot be restored starts its next episode instead."""
-        self._obs = np.asarray(state["obs"]).copy()
+        num_envs, space = self.envs.num_envs, self.envs.observation_space
+        for name in ("numbers", "seeds", "returns"):
+            if not isinstance(state[name], list) or len(state[name]) != num_envs:
+                raise CheckpointError(f"the open episodes must have {num_envs} {name}, found {str(state[name])[:80]}")
+        self._obs = stored_array(state["obs"], "the open episodes' obs", (num_envs, *(space.shape or ()))).copy()
         if self._mask_reader:
-            self._masks = np.asarray(state["action_masks"]).copy()
+            size = self._mask_reader.size
+            self._masks = stored_array(state["action_masks"], "the action masks", (num_envs, size), np.bool_).copy()
         for index, episode in enumerate(self._open):
-            episode.number = int(state["numbers"][index])
-            episode.seed = int(state["seeds"][index])
-            episode.ret = float(state["returns"][index])
-            actions = np.asarray(state["actions"][str(index)])
+            episode.number = stored_count(state["numbers"][index], "the number of an open episode")
+            episode.seed = stored_count(state["seeds"][index], "the seed of an open episode")
+            episode.ret = stored_number(state["returns"][index], "the return of an open episode")
+            actions = self._stored_actions(state["actions"][str(index)])
             episode.actions = list(actions)
             env_state = {name: np.asarray(value) for name, value in state["states"][str(index)].items()}
             recipe = EpisodeRecipe(episode.seed, actions, env_state or None)
@@ -157,9 +164,11 @@ class Collector:
                 (self._open[index],), self._obs[[index]], masks = self._start_episodes([index], [episode.number + 1])
                 if self._masks is not None:
                     self._masks[[index]] = masks
-        self._carry = reset_carry(_arrays(state.get("carry")), self.inexact_restores)
+        self._carry = reset_carry(_arrays(state.get("carry"), num_envs), self.inexact_restores)
         if state["drawn"] is not None and not self.inexact_restores:
-            self._pending = ActResult(np.asarray(state["drawn"]), _arrays(state.get("drawn_carry")))
+            shape = (num_envs, *action_field(self.envs.action_space).shape)
+            drawn = stored_array(state["drawn"], "the drawn actions", shape)
+            self._pending = ActResult(drawn, _arrays(state.get("drawn_carry"), num_envs))
 
     @property
     def exact(self) -> bool:
@@ -178,6 +187,18 @@ class Collector:
 
     def close(self) -> None:
         self.envs.close()
+
+    def _stored_actions(self, value: Any) -> np.ndarray:
+        """Return the saved actions of an open episode: (steps, *action_shape), each one that the env accepts."""
+        space, name = self.envs.action_space, "the actions of an open episode"
+        none_yet = isinstance(value, Tensor | np.ndarray) and tuple(value.shape) == (0,)
+        actions = stored_array(value, name, (None,) if none_yet else (None, *(space.shape or ())))
+        if none_yet:
+            return actions
+        low, high = action_bounds(space)
+        if (actions < low).any() or (actions > high).any():
+            raise CheckpointError(f"{name} must be in {space}, found {actions.min()} to {actions.max()}")
+        return actions
 
     def _env_state(self, index: int) -> dict[str, np.ndarray]:
         """Return the state of an env if it offers one; in a step that failed, only the recipe is valid."""
@@ -263,8 +284,16 @@ class NoCollector:
         pass
 
 
-def _arrays(carry: Mapping[str, Any] | None) -> Carry | None:
-    return {name: np.asarray(values) for name, values in carry.items()} if carry else None
+def _arrays(carry: Any, num_envs: int) -> Carry | None:
+    """Return the saved carry of a recurrent algorithm; None for others."""
+    if carry is None or carry == {}:
+        return None
+    if not isinstance(carry, Mapping):
+        raise CheckpointError(f"the carry of a recurrent policy must be a group of arrays, found {str(carry)[:80]}")
+    for name, values in carry.items():
+        if not isinstance(values, Tensor | np.ndarray) or not values.ndim or len(values) != num_envs:
+            raise CheckpointError(f"the carry's {name} must have {num_envs} rows, found {str(values)[:80]}")
+    return {name: np.asarray(values) for name, values in carry.items()}
 
 
 def _step_place(episode: _OpenEpisode) -> str:

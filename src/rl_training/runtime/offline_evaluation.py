@@ -7,6 +7,7 @@ from typing import Protocol, cast
 import torch
 
 from rl_training.core.spaces import transition_fields
+from rl_training.core.state_checks import load_algorithm, loading
 from rl_training.core.types import Batch, Metrics
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.datasets.transition_dataset import TransitionDataset
@@ -57,9 +58,10 @@ def evaluate_offline(algorithm: OfflineEvaluated, dataset: TransitionDataset) ->
 def evaluate_checkpoint_offline(checkpoint: Checkpoint, options: RunOptions) -> dict[str, float]:
     """Evaluate a saved run without an environment on its held-out data; its dataset must be available again."""
     prepared = prepare_run(config_for_acting(checkpoint.config), options, None, folder=run_dir_of(checkpoint))
-    prepared.memory.load_state_dict(checkpoint.load(MEMORY))
-    prepared.algorithm.load_policy_state_dict(checkpoint.load(POLICY))
-    prepared.algorithm.load_state_dict(checkpoint.load(TRAINING)["algorithm"])
+    policy, training, memory = (checkpoint.load(part) for part in (POLICY, TRAINING, MEMORY))
+    with loading(checkpoint.path):
+        prepared.memory.load_state_dict(memory)
+        load_algorithm(prepared.algorithm, policy, training["algorithm"])
     assert prepared.setup.held_out is not None  # settings without it are rejected
     return evaluate_offline(cast(OfflineEvaluated, prepared.algorithm), prepared.setup.held_out)
 

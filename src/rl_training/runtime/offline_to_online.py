@@ -3,6 +3,7 @@
 from typing import cast
 
 from rl_training.core.spaces import transition_fields
+from rl_training.core.state_checks import loading
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import CheckpointError, ConfigError, UserError
@@ -26,7 +27,9 @@ def begin_from_offline_run(prepared: PreparedRun, options: RunOptions) -> None:
         checkpoint = _open(hparams)
         dataset = _dataset(checkpoint, prepared, options)
         algorithm = cast(OfflineLearner, prepared.algorithm)
-        algorithm.start_from(checkpoint.load(POLICY), checkpoint.load(TRAINING)["algorithm"])
+        policy, training = checkpoint.load(POLICY), checkpoint.load(TRAINING)
+        with loading(checkpoint.path):
+            algorithm.start_from(policy, training["algorithm"])
     except UserError as error:
         raise type(error)(f"iql_online.algo_kwargs.init_from: {error}") from error
     rows, capacity = len(dataset), hparams.buffer_capacity

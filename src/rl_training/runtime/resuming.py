@@ -25,6 +25,7 @@ from rl_training.experiment.checkpointing import (
     write_pointer,
 )
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.manifest import TRAINING
 from rl_training.experiment.run_dir import (
     CONFIG,
     RESULT,
@@ -33,6 +34,7 @@ from rl_training.experiment.run_dir import (
     read_result,
     read_run_config,
 )
+from rl_training.hparams.ppo import OnPolicyHParams
 from rl_training.runtime.changed_settings import Changed, changed_settings, differing_settings, with_settings
 from rl_training.runtime.dataset_loading import with_dataset
 from rl_training.runtime.setup import RunOptions, resolve
@@ -87,6 +89,7 @@ def find_resume_point(
     checkpoint = open_checkpoint(find_checkpoint(path))
     if not checkpoint.is_resumable:
         raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation): it cannot be resumed")
+    _check_num_envs(checkpoint)
     run_dir = run_dir_of(checkpoint) if "output_dir" not in changes else None
     config = before = checkpoint.config
     _report_changes(checkpoint)
@@ -126,6 +129,31 @@ def _report_changes(checkpoint: Checkpoint) -> None:
         log.warning(
             "%s was edited (%s): the run continues with the settings of its checkpoint", run_dir / CONFIG, found
         )
+
+
+def _check_num_envs(checkpoint: Checkpoint) -> None:
+    """Raise `CheckpointError` unless the checkpoint holds as many open episodes as its settings name envs.
+
+    Checked before any is made: a damaged number could be huge.
+    """
+    config = checkpoint.config
+    episodes = checkpoint.manifest["values"][TRAINING].get("collector|numbers")
+    found = len(episodes) if isinstance(episodes, list) else 0
+    if config.spec.loop != "offline" and found != config.num_envs:
+        raise CheckpointError(
+            f"{checkpoint.path} is damaged: num_envs is {config.num_envs:,}, but it holds {found:,} open episodes"
+        )
+
+
+def check_memory_size(checkpoint: Checkpoint, rows: int) -> None:
+    """Raise `CheckpointError` for a memory that does not fit the steps taken: empty, or a rollout of another length."""
+    config, counters = checkpoint.config, checkpoint.manifest["counters"]
+    if config.spec.loop == "off_policy" and counters["gradient_step"] and not rows:
+        raise CheckpointError(f"the memory is empty, but {counters['gradient_step']:,} updates were made from it")
+    if isinstance(config.hparams, OnPolicyHParams):
+        expected = checkpoint.step // config.num_envs % config.hparams.num_steps * config.num_envs
+        if rows != expected:
+            raise CheckpointError(f"the rollout has {rows:,} rows, but {expected:,} at step {checkpoint.step:,}")
 
 
 def run_dir_of(checkpoint: Checkpoint) -> Path | None:

@@ -9,19 +9,21 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from signal import Signals
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from numpy.typing import ArrayLike
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
 from torch import Tensor
 
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces
+from rl_training.core.state_checks import MAX_COUNT, load_algorithm
 from rl_training.core.types import Algorithm, Memory, StateDict
 from rl_training.datasets.metadata import metadata_to_text
 from rl_training.envs.factory import EnvFactory
 from rl_training.errors import CheckpointError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING, first_problem
 from rl_training.experiment.run_dir import RunDir
 from rl_training.runtime.collector import Collector, Episode, NoCollector
 from rl_training.runtime.predicting import Observations, make_player
@@ -34,6 +36,33 @@ _LOG_NAME = re.compile(r"[\w.-]+(/[\w.-]+)+", re.ASCII)
 _OWN_GROUPS = {"train", "eval", "speed"}  # of TensorBoard
 
 log = logging.getLogger("rl_training")
+
+
+def _checked_metric(value: Tensor) -> Tensor:
+    if value.ndim or not value.is_floating_point():
+        raise ValueError(f"a metric must be a single number, got shape {tuple(value.shape)} of {value.dtype}")
+    return value
+
+
+class SavedValues(BaseModel):
+    """The plain values in the part of a checkpoint for further training, as they must be."""
+
+    model_config = ConfigDict(extra="ignore", arbitrary_types_allowed=True, allow_inf_nan=False)
+
+    last_metrics: dict[str, Annotated[Tensor, AfterValidator(_checked_metric)]] | None = None
+    best_return: StrictFloat | StrictInt | None
+    num_episodes: StrictInt = Field(ge=0, lt=MAX_COUNT)
+    recent: list[tuple[StrictInt, StrictInt, StrictInt, StrictInt, StrictFloat, StrictInt]]
+    logged: list[tuple[StrictStr, StrictFloat]] | None = None
+    callbacks: list[tuple[StrictStr, dict[str, Any]]] | None = None
+    log_positions: dict[str, Annotated[StrictInt, Field(ge=0)]]
+
+    @classmethod
+    def read(cls, training: Mapping[str, Any]) -> "SavedValues":
+        try:
+            return cls.model_validate(training)
+        except ValidationError as error:
+            raise CheckpointError(f"a saved value does not fit: {first_problem(error)}") from None
 
 
 @dataclass(kw_only=True)
@@ -146,16 +175,16 @@ class Run:
     def load(self, counters: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> None:
         """Load the state of a checkpoint; the log files were truncated when the folder was opened."""
         training = parts[TRAINING]
-        self.algorithm.load_policy_state_dict(parts[POLICY])
-        self.algorithm.load_state_dict(training["algorithm"])
+        values = SavedValues.read(training)
+        load_algorithm(self.algorithm, parts[POLICY], training["algorithm"])
         self.memory.load_state_dict(parts[MEMORY])
         self.collector.load_state_dict(training["collector"])
-        self.last_metrics = dict(training.get("last_metrics") or {})
-        self.best_return = training["best_return"]
-        self.num_episodes = int(training["num_episodes"])
-        self.recent.extend(Episode(*values) for values in training["recent"])
-        self.logged = dict(training.get("logged") or [])
-        self._load_callbacks(training.get("callbacks") or [])
+        self.last_metrics = dict(values.last_metrics or {})
+        self.best_return = values.best_return
+        self.num_episodes = values.num_episodes
+        self.recent.extend(Episode(*episode) for episode in values.recent)
+        self.logged = dict(values.logged or [])
+        self._load_callbacks(values.callbacks or [])
         self.step = int(counters["step"])
         self.previous_step = int(counters.get("previous_step", self.step))  # up to 0.2.0 it was not saved
         self.gradient_step = int(counters["gradient_step"])

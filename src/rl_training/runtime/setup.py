@@ -20,6 +20,7 @@ from rl_training.core.integer_obs import decide_obs_max, integer_parts, undecide
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces, observation_kind
+from rl_training.core.state_checks import load_algorithm, loading
 from rl_training.core.types import Algorithm, Memory
 from rl_training.datasets.metadata import metadata_from_text
 from rl_training.datasets.transition_dataset import TransitionDataset
@@ -318,5 +319,7 @@ def load_policy(
         spaces = None if factory is not None else saved_spaces(checkpoint)
         setup = make_setup(here, factory, options.network, spaces=spaces)
     algorithm = here.spec.build_algorithm(replace(setup, streams=streams) if streams is not None else setup)
-    algorithm.load_policy_state_dict(checkpoint.load(POLICY))
+    policy = checkpoint.load(POLICY)
+    with loading(checkpoint.path):
+        load_algorithm(algorithm, policy)
     return checkpoint, algorithm

@@ -11,6 +11,7 @@ from typing import Any
 from rl_training.acceleration.determinism import describe_device, resume_claim
 from rl_training.core.durable_files import check_free_space
 from rl_training.core.seeding import Streams
+from rl_training.core.state_checks import loading
 from rl_training.envs.factory import EnvFactory, modules_of
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.packages import package_versions
@@ -38,6 +39,7 @@ from rl_training.runtime.progress import Progress
 from rl_training.runtime.result import TrainResult, end_run
 from rl_training.runtime.resuming import (
     ResumePoint,
+    check_memory_size,
     find_resume_point,
     fork,
     is_unsaved_run,
@@ -45,7 +47,7 @@ from rl_training.runtime.resuming import (
     rewind_run_dir,
     run_dir_of,
 )
-from rl_training.runtime.run import Run
+from rl_training.runtime.run import Run, SavedValues
 from rl_training.runtime.setup import PreparedRun, RunOptions, make_collector, prepare_run, resolve, torch_settings
 from rl_training.runtime.signals import signals_stop
 from rl_training.runtime.tensorboard import TensorBoard
@@ -175,7 +177,11 @@ def _run(
     """Start the run, or load its state, and train to the end."""
     checkpoint = resume_point.checkpoint if resume_point else None
     training = checkpoint.load(TRAINING) if checkpoint else {}
-    folder = RunDir(path, training.get("log_positions"))
+    positions = {}
+    if checkpoint:
+        with loading(checkpoint.path):
+            positions = SavedValues.read(training).log_positions
+    folder = RunDir(path, positions)
     keep_freed_memory()
     with contextlib.closing(folder), torch_settings(prepared.config):
         run = Run(
@@ -194,7 +200,9 @@ def _run(
             collector.start()
         else:
             parts = {POLICY: checkpoint.load(POLICY), TRAINING: training, MEMORY: checkpoint.load(MEMORY)}
-            run.load(checkpoint.manifest["counters"], parts)
+            with loading(checkpoint.path):
+                run.load(checkpoint.manifest["counters"], parts)
+                check_memory_size(checkpoint, len(run.memory))
         if collector.inexact_restores:
             log.warning("%s", collector.exactness)
         elif not collector.exact:
