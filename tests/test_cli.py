@@ -374,7 +374,6 @@ def test_settings_that_do_not_go_together_are_named_with_what_would_be_right(tmp
             "env_id=Pendulum-v1",
             "error: dqn needs a discrete action space, but Pendulum-v1 has Box(-2.0, 2.0,",
         ),
-        ("env_id=Blackjack-v1", "error: env_id 'Blackjack-v1': the observation space must be one array of numbers"),
         ("env_kwargs.gravty=1", "error: env_kwargs: CartPole-v1 has no setting 'gravty'"),
         ("algo_kwargs.buffer_capacity=1e12", "GiB of memory are available; lower algo_kwargs.buffer_capacity"),
         ("device=cuda:99", "error: device is 'cuda:99', but PyTorch sees"),
