@@ -315,6 +315,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (default: %(default)s)")
     names = [case.name for case in CASES]
     parser.add_argument("--cases", type=command_line.parse_names, help=f"of {', '.join(names)} (default: all)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the runs (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (default: %(default)s)")
     command_line.add_out(parser)
 
@@ -322,5 +323,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     chosen = command_line.check_names(args.cases, [case.name for case in CASES], "case")
     cases = [case for case in CASES if case.name in chosen]
-    out = command_line.result_folder(args) / "kills.jsonl"
+    if args.device == "cuda":  # where the update is captured in a CUDA graph
+        settings = {"device": "cuda", "acceleration": "auto", "deterministic": True}
+        cases = [replace(case, settings={**case.settings, **settings}) for case in cases]
+    out = command_line.result_folder(args) / ("kills.jsonl" if args.device == "cpu" else "kills_cuda.jsonl")
     return 0 if run_kills(cases, kills=args.kills, jobs=args.jobs, seed=args.seed, out=out) else 1

@@ -20,6 +20,7 @@ SINGLE_FILES = {
     "dynamics": measurements.summarize_dynamics,
     "exactness": measurements.summarize_exactness,
     "kills": measurements.summarize_kills,
+    "kills_cuda": measurements.summarize_kills,
     "versions": summarize_versions,
     "versions_cuda": summarize_versions,
 }
