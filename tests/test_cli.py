@@ -379,7 +379,7 @@ def test_settings_that_do_not_go_together_are_named_with_what_would_be_right(tmp
         ("device=cuda:99", "error: device is 'cuda:99', but PyTorch sees"),
         ("device=gpu", 'error: device must be "auto", "cpu", "cuda" or "cuda:N", got \'gpu\''),
         ("gamma", "error: a setting is given as key=value, such as algo_kwargs.gamma=0.98, got 'gamma'"),
-        ("seed=[1", "error: --set seed=[1 is not valid YAML"),
+        ("seed=[1", "error: seed=[1 is not valid YAML"),
     ],
 )
 def test_a_bad_setting_is_named_with_what_would_be_right(setting: str, message: str, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ CHANGEABLE = {
     "threads",
     "matmul_precision",
     "acceleration",
+    "check_compiled_every",
     "deterministic",
     "output_dir",
     "log_interval",
