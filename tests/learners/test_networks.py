@@ -40,7 +40,7 @@ class Built(Exception):  # noqa: N818  no error: it carries the network out of t
 def default_network(monkeypatch: pytest.MonkeyPatch) -> Callable[[Setup[Any], str], nn.Module]:
     """Return the function that builds the network which an algorithm would make itself, as a user might."""
 
-    def stop(seed: int, build: Callable[[], nn.Module]) -> nn.Module:
+    def stop(seed: int, build: Callable[[], nn.Module], device: torch.device) -> nn.Module:
         raise Built(build())
 
     def network_of(setup: Setup[Any], algo: str) -> nn.Module:
