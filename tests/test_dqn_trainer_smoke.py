@@ -48,7 +48,7 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
     assert resolved.hparams == config.hparams
     assert resolved.acceleration == "eager"
     (start,) = json.loads((folder / "metadata.json").read_text())["starts"]
-    assert start["resume"] == "exact"
+    assert start["resume"].startswith("exact: episodes were repeated in ")
     assert list(start["seed_streams"]) == ["action", "buffer", "env", "eval", "eval_action", "init", "noise"]
     assert start["seed_streams"]["init"] == Streams(0).integer("init")
     assert start["versions"]["torch"]

@@ -34,15 +34,18 @@ from benchmarks.exactness import (
 )
 from benchmarks.kills import EXIT_INTERRUPTED, prepare_run, start_child, wait_until
 from gymnasium.spaces import Discrete
+from gymnasium.wrappers import TimeLimit
 
+from builders import make_config
 from rl_training.acceleration.compiled_packages import _signals_held_back
 from rl_training.core.stop_signals import STOP_SIGNALS
+from rl_training.envs.tiny import Chain
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.runtime.callbacks import Callback, Checkpointing
 from rl_training.runtime.run import Run
-from rl_training.runtime.trainer import resume, train
+from rl_training.runtime.trainer import RunOptions, resume, train
 
 pytestmark = pytest.mark.process
 
@@ -229,7 +232,7 @@ def test_env_with_a_state_of_its_own_comes_back(tmp_path: Path) -> None:
     broken = run_broken(case, tmp_path, [99, 310])
     assert differences(broken, run_unbroken(case, tmp_path)) == []
     starts = json.loads((broken / "metadata.json").read_text())["starts"]
-    assert [start["resume"] for start in starts] == ["exact"] * 3
+    assert [start["resume"] for start in starts] == ["exact: the environment restores its own state"] * 3
     assert open_checkpoint(find_checkpoint(broken)).manifest["counters"]["replayable"] is False
 
 
@@ -276,3 +279,71 @@ def test_env_that_cannot_be_replayed_resumes_at_an_episode_boundary(
 @pytest.mark.slow
 def test_compiled_update_resumes_exactly(tmp_path: Path) -> None:
     assert differences(run_broken(COMPILED, tmp_path, [75, 301, 520]), run_unbroken(COMPILED, tmp_path)) == []
+
+
+class Ageing(Chain):
+    """Repeats itself in its first episodes; later the return of an episode depends on its age."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._age = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._age += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, reward + (self._age > 10), *rest
+
+
+@pytest.fixture
+def only_one_step_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_training.envs.resumable.PAST_STEPS", 0)
+    monkeypatch.setattr("rl_training.envs.resumable.TRIAL_STEPS", 1)
+
+
+@pytest.mark.usefixtures("only_one_step_is_compared")
+def test_a_later_episode_that_differs_corrects_the_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = RunOptions(env_factory=lambda: TimeLimit(Ageing(), 20), show_progress=False)
+    with caplog.at_level(logging.WARNING, logger="rl_training"):
+        result = train(make_config(tmp_path, total_timesteps=400), options)
+    (start,) = json.loads((result.run_dir / "metadata.json").read_text())["starts"]
+    assert start["resume_at_start"].startswith("exact: episodes were repeated in ")
+    assert start["resume"] == "at an episode boundary: episode 10 was different when it was played again"
+    assert f"a resume of this run will continue {start['resume']}" in caplog.messages
+    assert open_checkpoint(result.checkpoint).manifest["counters"]["replayable"] is False
+
+
+@pytest.mark.usefixtures("only_one_step_is_compared")
+def test_a_later_episode_that_repeats_leaves_the_record_alone(tmp_path: Path) -> None:
+    options = RunOptions(env_factory=lambda: TimeLimit(Chain(), 20), show_progress=False)
+    result = train(make_config(tmp_path, total_timesteps=400), options)
+    (start,) = json.loads((result.run_dir / "metadata.json").read_text())["starts"]
+    assert start["resume"].startswith("exact: episodes were repeated in ")
+    assert len(read_json_lines(result.run_dir / "episodes.jsonl")) > 10
+    assert open_checkpoint(result.checkpoint).manifest["counters"]["replayable"] is True
+
+
+def test_a_signal_during_the_replay_check_saves_the_run_at_its_start(tmp_path: Path) -> None:
+    class Signalled(Chain):
+        built = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            Signalled.built += 1
+            self._number = Signalled.built
+
+        def step(self, action: Any) -> Any:
+            if self._number == 3 and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # a copy of the check
+                self._number = 0
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().step(action)
+
+    config = make_config(tmp_path)
+    stopped = train(config, RunOptions(env_factory=Signalled, show_progress=False), run_dir=tmp_path / "run")
+    assert (stopped.interrupted, stopped.step, stopped.stop_reason) == (True, 0, "signal SIGTERM")
+    resumed = resume(stopped.run_dir, RunOptions(env_factory=Chain, show_progress=False))
+    whole = train(config, RunOptions(env_factory=Chain, show_progress=False), run_dir=tmp_path / "whole")
+    assert resumed.step == config.total_timesteps
+    assert training_differences(resumed.run_dir, whole.run_dir) == []

@@ -51,7 +51,7 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
     resolved = load_config(folder / "config.yaml")
     assert resolved.hparams == config.hparams
     (start,) = json.loads((folder / "metadata.json").read_text())["starts"]
-    assert start["resume"] == "exact"
+    assert start["resume"].startswith("exact: episodes were repeated in ")
     assert list(start["seed_streams"]) == ["action", "env", "eval", "eval_action", "init", "shuffle"]
     records = read_json_lines(folder / "metrics.jsonl")
     assert [record["step"] for record in records] == [100, 200, 300, 310]

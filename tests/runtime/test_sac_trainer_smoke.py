@@ -65,7 +65,7 @@ def test_a_run_leaves_everything_in_its_folder(algo: str, tmp_path: Path) -> Non
     assert folder.name.startswith(f"{algo}__Pendulum-v1__seed0__")
     assert load_config(folder / "config.yaml").hparams == config.hparams
     (start,) = json.loads((folder / "metadata.json").read_text())["starts"]
-    assert start["resume"] == "exact"
+    assert start["resume"].startswith("exact: episodes were repeated in ")
     records = read_json_lines(folder / "metrics.jsonl")
     assert [record["step"] for record in records] == [20, 40, 60]
     assert METRICS[algo] <= set(records[-1]["metrics"])

@@ -1,11 +1,14 @@
 """Restore an environment to the state at a checkpoint.
 
 If an environment is deterministic, the seed of its reset and the actions since determine an episode. `check_replay`
-tests this before training, on two copies with different histories. BipedalWalker-v3 is a counterexample: its physics
-keep state over a reset. An environment may offer `get_state` and `set_state` instead; where neither works, a run
-resumes at an episode boundary.
+tests this before training, on copies with different histories, and `repeats_episode` later with some finished episodes.
+BipedalWalker-v3 is a counterexample: its physics keep state over a reset. An environment may offer `get_state` and
+`set_state` instead; where neither works, a run resumes at an episode boundary.
 """
 
+import contextlib
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +19,28 @@ from rl_training.envs.dict_obs import MASK_KEY, sample_action
 from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.slot import Env, EnvState, ReplayDivergedError, check_env, close_env
-from rl_training.envs.vector import EnvGroup
+from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.errors import EnvError
 
 PAST_STEPS = 300  # taken by the first copy before the comparison, so that hidden state could leak over its resets
-COMPARED_STEPS = 200
+TRIALS = 8  # comparisons, each with new seeds: some environments repeat an episode only sometimes
+TRIAL_STEPS = 120
+CHECK_SECONDS = 3.0  # for the whole check; each step of a slow environment counts
+QUIET_SECONDS = 1.0  # after which the check is mentioned
+
+log = logging.getLogger("rl_training")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayCheck:
+    """What a sample of episodes showed: none of `trials` differed, or one did."""
+
+    repeats: bool
+    trials: int  # comparisons that were made
+    episode_ended: bool  # whether any episode ended during the check
+
+    def __bool__(self) -> bool:
+        return self.repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +55,33 @@ class EpisodeRecipe:
     state: EnvState | None = None
 
 
-def check_replay(factory: Callable[[], Env], seed: int) -> bool:
+def check_replay(
+    factory: Callable[[], Env],
+    seed: int,
+    *,
+    seconds: float = CHECK_SECONDS,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> ReplayCheck:
     """Check whether `reset(seed)` and the same actions repeat an episode, bit for bit, after any history.
 
-    Compares observations, rewards, flags and action masks over about 200 random steps. Raises `EnvError` if the
+    Compares observations, rewards, flags and action masks of two copies in up to `TRIALS` trials of random steps. Stops
+    after `seconds`, but compares at least one step, and as soon as `should_stop()`. Raises `EnvError` if the
     environment fails during the check.
     """
+    trial = _ReplayTrial(np.random.default_rng(seed), seconds, should_stop)
     envs: list[Env] = []
     try:
         with ENV_CALLS:
             for _ in range(2):
                 ENV_CALLS.next()
                 envs.append(check_env(factory()))
-            return _is_repeatable(envs[0], envs[1], np.random.default_rng(seed))
+            trial.give_past(envs[0])
+            for number in range(1, TRIALS + 1):
+                if not trial.repeats(*envs):
+                    return ReplayCheck(False, number, trial.episode_ended)
+                if trial.is_over():
+                    break
+            return ReplayCheck(True, number, trial.episode_ended)
     except Exception as cause:
         raise EnvError(
             f"the check whether the environment can be replayed failed: it {describe_alone(cause)}"
@@ -55,6 +89,29 @@ def check_replay(factory: Callable[[], Env], seed: int) -> bool:
     finally:
         for env in envs:
             close_env(env)
+
+
+def repeats_episode(
+    factory: Callable[[], Env], episode: EpisodeRecipe, *, obs: np.ndarray, ret: float, seconds: float = CHECK_SECONDS
+) -> bool:
+    """Play a finished episode again in a new env; return whether it ends with the same observation and return.
+
+    If it takes longer than `seconds`, nothing is known and the result is True.
+    """
+    end, again = time.monotonic() + seconds, 0.0
+    try:
+        with contextlib.closing(SyncEnvs(factory)) as envs:
+            envs.reset([0], [episode.seed])
+            for left, action in zip(range(len(episode.actions) - 1, -1, -1), episode.actions, strict=True):
+                if time.monotonic() > end:
+                    return True
+                result = envs.step(action[None])
+                again += float(result.rewards[0])
+                if bool(result.ended) != (left == 0):
+                    return False
+            return again == ret and _identical(result.obs[0], obs)
+    except EnvError:
+        return False  # the first time, it did not fail
 
 
 def restore_env(
@@ -77,34 +134,58 @@ def restore_env(
     return obs is None or _identical(obs, expected_obs)
 
 
-def _is_repeatable(original: Env, copy: Env, rng: np.random.Generator) -> bool:
-    def next_seed() -> int:
-        return int(rng.integers(2**31))
+class _ReplayTrial:
+    """Plays two copies side by side, while there is time."""
 
-    original.action_space.seed(next_seed())
-    _, info = original.reset(seed=next_seed())
-    for _ in range(PAST_STEPS):
-        ENV_CALLS.next()
-        _, _, terminated, truncated, info = original.step(sample_action(original.action_space, info))
-        if terminated or truncated:
-            _, info = original.reset(seed=next_seed())
+    def __init__(self, rng: np.random.Generator, seconds: float, should_stop: Callable[[], bool]) -> None:
+        self.episode_ended = False
+        self._rng, self._should_stop, self._seconds = rng, should_stop, seconds
+        self._start, self._was_mentioned = time.monotonic(), False
 
-    running = False
-    for _ in range(COMPARED_STEPS):
-        ENV_CALLS.next()
-        if not running:
-            seed = next_seed()
-            (obs, info), (other_obs, other_info) = original.reset(seed=seed), copy.reset(seed=seed)
-            if not (_identical(obs, other_obs) and _same_masks(info, other_info)):
+    def is_over(self, share: float = 1.0) -> bool:
+        taken = time.monotonic() - self._start
+        if taken > QUIET_SECONDS and not self._was_mentioned:
+            self._was_mentioned = True
+            log.info("checking whether the environment repeats its episodes (at most %g s) ...", self._seconds)
+        return taken > share * self._seconds or self._should_stop()
+
+    def give_past(self, env: Env) -> None:
+        """Take steps with the first copy alone, for a part of the time."""
+        env.action_space.seed(self._next_seed())
+        _, info = env.reset(seed=self._next_seed())
+        for _ in range(PAST_STEPS):
+            if self.is_over(share=0.3):
+                return
+            ENV_CALLS.next()
+            _, _, terminated, truncated, info = env.step(sample_action(env.action_space, info))
+            if terminated or truncated:
+                self.episode_ended = True
+                _, info = env.reset(seed=self._next_seed())
+
+    def repeats(self, original: Env, copy: Env) -> bool:
+        """Compare episodes of the two copies over random steps; return whether all were the same."""
+        running = False
+        for number in range(TRIAL_STEPS):
+            if number > 0 and self.is_over():
+                break
+            ENV_CALLS.next()
+            if not running:
+                seed = self._next_seed()
+                (obs, info), (other_obs, other_info) = original.reset(seed=seed), copy.reset(seed=seed)
+                if not (_identical(obs, other_obs) and _same_masks(info, other_info)):
+                    return False
+            action = sample_action(original.action_space, info)
+            first, second = original.step(action), copy.step(action)
+            info = first[4]
+            same = all(_identical(one, other) for one, other in zip(first[:4], second[:4], strict=True))
+            if not (same and _same_masks(info, second[4])):
                 return False
-        action = sample_action(original.action_space, info)
-        first, second = original.step(action), copy.step(action)
-        info = first[4]
-        same = all(_identical(one, other) for one, other in zip(first[:4], second[:4], strict=True))
-        if not (same and _same_masks(info, second[4])):
-            return False
-        running = not (first[2] or first[3])
-    return True
+            running = not (first[2] or first[3])
+            self.episode_ended |= not running
+        return True
+
+    def _next_seed(self) -> int:
+        return int(self._rng.integers(2**31))
 
 
 def _same_masks(first: dict[str, Any], second: dict[str, Any]) -> bool:

@@ -180,6 +180,18 @@ def changed_versions(path: Path) -> list[str]:
     return [f"{name} {before[name]} is now {now.get(name)}" for name in changed]
 
 
+def correct_resume_claim(path: Path, claim: str) -> None:
+    """Replace what the newest record of metadata.json claims about a resume, if it claims that it is exact.
+
+    The record keeps the earlier claim as `resume_at_start`.
+    """
+    metadata_file = path / METADATA
+    starts = (_read_record(metadata_file) or {}).get("starts")
+    if isinstance(starts, list) and starts and str(starts[-1].get("resume")).startswith("exact"):
+        starts[-1] |= {"resume": claim, "resume_at_start": starts[-1]["resume"]}
+        write_atomic(metadata_file, json.dumps({"starts": starts}, indent=1))
+
+
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
     """Write the result of the run; a run with this file is finished."""
     write_atomic(path / RESULT, json.dumps(result, indent=1))

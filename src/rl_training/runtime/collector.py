@@ -20,6 +20,8 @@ from rl_training.envs.resumable import EpisodeRecipe, restore_env
 from rl_training.envs.vector import EnvGroup, StepResult
 from rl_training.errors import CheckpointError, EnvError
 
+REPEATED_EPISODES = frozenset({1, 10, 100, 1_000, 10_000})  # of env 0, which are played again when they end
+
 
 @dataclass(frozen=True, slots=True)
 class Episode:
@@ -48,6 +50,16 @@ class _OpenEpisode:
         self.actions: list[Any] = []
 
 
+@dataclass(frozen=True, slots=True)
+class PlayedEpisode:
+    """A finished episode as it was played, to be played again."""
+
+    number: int
+    recipe: EpisodeRecipe
+    obs: np.ndarray  # the last one
+    ret: float
+
+
 class Collector:
     """Collects transitions from a group of environments; `next_obs` is always the true successor."""
 
@@ -63,6 +75,8 @@ class Collector:
         """`clip_rewards`: transitions hold the sign of the reward. `action_masks`: each info holds `action_mask`."""
         self.envs = envs
         self.replayable = replayable  # whether reset(seed) and the same actions repeat an episode bit for bit
+        self.evidence = "episodes are assumed to repeat"  # for the claim that a resume is exact
+        self.played: PlayedEpisode | None = None  # an episode to be repeated, until a callback clears it
         self.finished: list[Episode] = []  # until a callback reads them and clears the list
         self.inexact_restores: list[int] = []  # envs that a resume could restore only at the start of an episode
         self._streams = streams
@@ -109,7 +123,7 @@ class Collector:
             episode.actions.append(env_actions[index])
             episode.ret += float(result.rewards[index])
         for index, episode in zip(ended, started, strict=True):
-            self._finish(index, step + self.envs.num_envs)
+            self._finish(index, step + self.envs.num_envs, result.obs[index])
             self._open[index] = episode
         self._obs, self._masks, self._pending = obs_after, masks_after, None
         self._carry = reset_carry(carry, ended)
@@ -164,6 +178,8 @@ class Collector:
                 (self._open[index],), self._obs[[index]], masks = self._start_episodes([index], [episode.number + 1])
                 if self._masks is not None:
                     self._masks[[index]] = masks
+        self.evidence = "the open episodes were repeated"
+        self.replayable = self.replayable and not self.inexact_restores
         self._carry = reset_carry(_arrays(state.get("carry"), num_envs), self.inexact_restores)
         if state["drawn"] is not None and not self.inexact_restores:
             shape = (num_envs, *action_field(self.envs.action_space).shape)
@@ -182,8 +198,8 @@ class Collector:
             envs = ", ".join(map(str, self.inexact_restores))
             return f"resumed at an episode boundary in envs {envs}: they could not be restored within their episode"
         if not self.exact:
-            return "at an episode boundary: seed and actions do not repeat an episode of this environment"
-        return "exact"
+            return f"at an episode boundary: {self.evidence}"
+        return f"exact: {self.evidence if self.replayable else 'the environment restores its own state'}"
 
     def close(self) -> None:
         self.envs.close()
@@ -252,8 +268,11 @@ class Collector:
         terminated[lost] = True
         return terminated
 
-    def _finish(self, index: int, step: int) -> None:
+    def _finish(self, index: int, step: int, last_obs: np.ndarray) -> None:
         episode = self._open[index]
+        if index == 0 and episode.number in REPEATED_EPISODES and self.replayable:
+            recipe = EpisodeRecipe(episode.seed, np.asarray(episode.actions))
+            self.played = PlayedEpisode(episode.number, recipe, last_obs, episode.ret)
         self.finished.append(
             Episode(step, index, episode.number, episode.seed, episode.ret, length=len(episode.actions))
         )

@@ -8,19 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rl_training.acceleration.determinism import describe_device, resume_claim
+from rl_training.acceleration.determinism import describe_device
 from rl_training.core.durable_files import check_free_space
-from rl_training.core.seeding import Streams
 from rl_training.core.state_checks import loading
-from rl_training.envs.factory import EnvFactory, modules_of
+from rl_training.envs.factory import modules_of
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.packages import package_versions
-from rl_training.envs.resumable import check_replay
 from rl_training.errors import CheckpointError, ConfigError, TrainingError, exits_are_errors
 from rl_training.experiment.checkpointing import checkpoint_names, find_checkpoint, open_checkpoint, resumable_names
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
-from rl_training.experiment.run_dir import RunDir, create_run_dir, locked, read_run_config, write_metadata
+from rl_training.experiment.run_dir import (
+    RunDir,
+    correct_resume_claim,
+    create_run_dir,
+    locked,
+    read_run_config,
+    write_metadata,
+)
 from rl_training.experiment.state_files import num_bytes
 from rl_training.hparams.fields import expand_home
 from rl_training.runtime.callbacks import (
@@ -36,6 +41,7 @@ from rl_training.runtime.dataset_loading import keep_arrays, with_dataset
 from rl_training.runtime.loops import run_off_policy, run_offline, run_on_policy
 from rl_training.runtime.malloc_tuning import keep_freed_memory
 from rl_training.runtime.progress import Progress
+from rl_training.runtime.replaying import RepeatEpisodes, check_envs, claim_of
 from rl_training.runtime.result import TrainResult, end_run
 from rl_training.runtime.resuming import (
     ResumePoint,
@@ -74,7 +80,6 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
     run_dir, output_dir = run_dir and run_dir.absolute(), config.output_dir.absolute()
     with hangs_end(config.worker_timeout):
         factory = options.factory_for(config)
-        replayable = _is_replayable(config, factory)
         prepared = prepare_run(config, options, factory, folder=run_dir)  # before the folder is created
         _report_held_out(prepared)
         config.spec.begin_run(prepared, options)
@@ -83,7 +88,7 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
     with locked(path), hangs_end(config.worker_timeout, path):
         keep_arrays(prepared.arrays, prepared.spaces, path, replace_existing=options.dataset is not None)
         remove_checkpoints(path, checkpoint_names(path / "checkpoints"))
-        with contextlib.closing(make_collector(prepared, replayable=replayable, crash_dir=path / "crash")) as collector:
+        with contextlib.closing(make_collector(prepared, replayable=True, crash_dir=path / "crash")) as collector:
             return _run(prepared, collector, path, options)
 
 
@@ -160,13 +165,6 @@ def _checkpoint_bytes(prepared: PreparedRun) -> int:
     return sum(map(num_bytes, (algorithm.policy_state_dict(), algorithm.state_dict(), memory.state_dict())))
 
 
-def _is_replayable(config: TrainConfig, factory: EnvFactory | None) -> bool:
-    """Check whether the envs of the run, if it steps any, can be restored exactly by replay."""
-    if factory is None or config.spec.loop == "offline":
-        return True
-    return config.execution_backend != "envpool" and check_replay(factory, Streams(config.seed).integer("replay_check"))
-
-
 def _run(
     prepared: PreparedRun,
     collector: Collector | NoCollector,
@@ -205,26 +203,29 @@ def _run(
                 check_memory_size(checkpoint, len(run.memory))
         if collector.inexact_restores:
             log.warning("%s", collector.exactness)
-        elif not collector.exact:
-            log.warning("a resume of this run will continue %s", collector.exactness)
-        device = prepared.setup.device
-        facts: dict[str, Any] = {
-            "seed_streams": run.streams.seeds(),
-            "device": describe_device(device),
-            "obs_max": prepared.config.obs_max,
-            "env_packages": package_versions(modules_of(prepared.env_factory)) if prepared.env_factory else {},
-            "step": run.step,
-            "resume": resume_claim(
-                collector.exactness, device=device, deterministic=prepared.config.deterministic is True
-            ),
-        }
-        if resume_point is not None and resume_point.changed:
-            changed = resume_point.changed.items()
-            facts["changed_settings"] = {name: {"old": old, "new": new} for name, (old, new) in changed}
-        write_metadata(path, facts)
+            correct_resume_claim(path, f"at an episode boundary: the resume at step {run.step} found a difference")
         with signals_stop(run):
+            if run.step == 0:
+                check_envs(run)
+            write_metadata(path, _facts(run, prepared, resume_point))
             _loop(run, options)
             return end_run(run)
+
+
+def _facts(run: Run, prepared: PreparedRun, resume_point: ResumePoint | None) -> dict[str, Any]:
+    """Return what metadata.json records about this start of the run."""
+    facts: dict[str, Any] = {
+        "seed_streams": run.streams.seeds(),
+        "device": describe_device(prepared.setup.device),
+        "obs_max": prepared.config.obs_max,
+        "env_packages": package_versions(modules_of(prepared.env_factory)) if prepared.env_factory else {},
+        "step": run.step,
+        "resume": claim_of(run),
+    }
+    if resume_point is not None and resume_point.changed:
+        changed = resume_point.changed.items()
+        facts["changed_settings"] = {name: {"old": old, "new": new} for name, (old, new) in changed}
+    return facts
 
 
 def _loop(run: Run, options: RunOptions) -> None:
@@ -235,7 +236,16 @@ def _loop(run: Run, options: RunOptions) -> None:
         views.append(Progress(evaluation))
     own = run.config.spec.build_callbacks(run)
     users = options.callbacks
-    callbacks: list[Callback] = [EpisodeLog(), *own, *users, MetricsLog(), checkpointing, evaluation, *views]
+    callbacks: list[Callback] = [
+        EpisodeLog(),
+        RepeatEpisodes(),
+        *own,
+        *users,
+        MetricsLog(),
+        checkpointing,
+        evaluation,
+        *views,
+    ]
     started: list[Callback] = []
     try:
         for callback in callbacks:

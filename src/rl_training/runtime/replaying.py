@@ -1,0 +1,62 @@
+"""Check whether the environments of a run repeat their episodes: before training, and at the end of some episodes."""
+
+import logging
+
+import torch
+
+from rl_training.acceleration.determinism import resume_claim
+from rl_training.core.seeding import Streams
+from rl_training.envs.resumable import ReplayCheck, check_replay, repeats_episode
+from rl_training.experiment.run_dir import correct_resume_claim
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.collector import NoCollector
+from rl_training.runtime.run import Run
+
+log = logging.getLogger("rl_training")
+
+
+def claim_of(run: Run) -> str:
+    """Return how exactly a resumed run continues, for the metadata of the run."""
+    device, deterministic = torch.device(run.config.device), run.config.deterministic is True
+    return resume_claim(run.collector.exactness, device=device, deterministic=deterministic)
+
+
+def check_envs(run: Run) -> None:
+    """Sample whether seed and actions repeat the episodes of a new run, and note it in the collector.
+
+    A signal ends the check.
+    """
+    collector = run.collector
+    if isinstance(collector, NoCollector) or run.env_factory is None:
+        return
+    if run.config.execution_backend == "envpool":
+        collector.replayable, collector.evidence = False, "EnvPool cannot repeat an episode"
+        return
+    seed = Streams(run.config.seed).integer("replay_check")  # of its own streams: those of the run list what it uses
+    check = check_replay(run.env_factory, seed, should_stop=lambda: bool(run.stop_reason))
+    collector.replayable, collector.evidence = check.repeats, _describe(check)
+    if not collector.exact:
+        log.warning("a resume of this run will continue %s", collector.exactness)
+
+
+def _describe(check: ReplayCheck) -> str:
+    if check.repeats:
+        return f"episodes were repeated in {check.trials} of {check.trials} trials"
+    return f"seed and actions did not repeat an episode of this environment (trial {check.trials})"
+
+
+class RepeatEpisodes(Callback):
+    """Plays the episodes again that the collector kept; corrects the record of the run if one differs."""
+
+    def on_step(self, run: Run) -> None:
+        collector = run.collector
+        if isinstance(collector, NoCollector) or collector.played is None or run.env_factory is None:
+            return
+        played, collector.played = collector.played, None
+        if repeats_episode(run.env_factory, played.recipe, obs=played.obs, ret=played.ret):
+            return
+        collector.replayable = False
+        collector.evidence = f"episode {played.number} was different when it was played again"
+        correct_resume_claim(run.folder.path, claim_of(run))
+        if not collector.exact:
+            log.warning("a resume of this run will continue %s", collector.exactness)
