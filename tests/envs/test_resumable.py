@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers import TimeLimit
 
 from rl_training.envs.factory import RegisteredEnv, make_envs
 from rl_training.envs.resumable import (
@@ -138,8 +139,15 @@ def test_an_env_that_repeats_itself_only_sometimes_is_found() -> None:
 
 
 def test_the_check_says_what_it_saw() -> None:
-    assert check_replay(lambda: Drifting("nothing", length=30), 0) == ReplayCheck(True, TRIALS, episode_ended=True)
-    assert check_replay(lambda: Drifting("nothing", length=10**6), 0) == ReplayCheck(True, TRIALS, episode_ended=False)
+    assert check_replay(lambda: Drifting("nothing", length=30), 0) == ReplayCheck(True, TRIALS, unlimited=False)
+
+
+def test_the_check_notices_episodes_that_may_never_end() -> None:
+    def make() -> Drifting:
+        return Drifting("nothing", length=10**6)
+
+    assert check_replay(make, 0) == ReplayCheck(True, TRIALS, unlimited=True)
+    assert not check_replay(lambda: TimeLimit(make(), 10**5), 0).unlimited
 
 
 class Clock:
@@ -183,7 +191,7 @@ def test_the_check_can_be_stopped() -> None:
             return super().step(action)
 
     check = check_replay(lambda: Counting("nothing"), 0, should_stop=lambda: len(steps) >= 7)
-    assert check == ReplayCheck(True, 1, episode_ended=False)
+    assert check == ReplayCheck(True, 1, unlimited=True)
     assert len(steps) == 7 + 2
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -22,7 +22,7 @@ from rl_training.envs.factory import RegisteredEnv, make_envs
 from rl_training.envs.tiny import Chain, Misbehaving
 from rl_training.envs.vector import SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
-from rl_training.errors import EnvError
+from rl_training.errors import ConfigError, EnvError
 
 pytestmark = pytest.mark.process
 
@@ -131,7 +131,7 @@ def test_wrong_calls_are_refused_and_leave_the_group_alive() -> None:
 @linux_only
 def test_workers_that_are_spawned_do_the_same() -> None:
     make = RegisteredEnv("rl_training/Misbehaving-v0", {"fault": "exit", "step": 2})
-    with AsyncEnvs(make, 1, start_method="spawn") as envs:
+    with AsyncEnvs(make, 1, worker_start="spawn") as envs:
         pids = envs.pids
         envs.reset([0], [0])
         assert envs.step(zeros(1)).obs[0, 0] == 1
@@ -438,6 +438,35 @@ def test_workers_that_are_stopped_end_with_their_killed_parent() -> None:
             os.kill(pid, signal.SIGSTOP)
         parent.kill()
     wait_until(lambda: not any(map(is_running, pids)), limit=60.0)
+
+
+def test_a_function_that_a_spawned_worker_cannot_import_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^worker_start: a spawned process .*<lambda>.*; define it with `def` at the"
+    ):
+        AsyncEnvs(lambda: Chain(), worker_start="spawn")
+
+
+class NotForkable(Chain):
+    """Hangs in a process that was forked after it was used, as an OpenGL context does."""
+
+    used: ClassVar[list[int]] = []
+
+    def reset(self, **kwargs: Any) -> Any:
+        if NotForkable.used and NotForkable.used[0] != os.getpid():
+            time.sleep(3600)
+        NotForkable.used.append(os.getpid())
+        return super().reset(**kwargs)
+
+
+@linux_only
+def test_an_env_that_cannot_be_forked_is_told_to_spawn() -> None:
+    SyncEnvs(NotForkable).reset([0], [0])
+    hint = "at the reset of episode 0.*; an environment with an OpenGL context, .* needs worker_start: spawn$"
+    with AsyncEnvs(NotForkable, worker_timeout=0.5) as envs, pytest.raises(EnvError, match=hint):
+        envs.reset([0], [0])
+    with make_envs(NotForkable, 1, backend="local_async", worker_start="spawn") as envs:  # type: ignore[attr-defined]
+        assert envs.reset([0], [0])[0].shape == (1, 5)
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:

@@ -71,9 +71,11 @@ class EpisodeTracker:
         if row is not None:
             raise self.error(row if indices is None else indices[row], space.not_finite(rows[row]))
 
-    def error(self, index: int, what: str, traceback_text: str = "", kind: type[EnvError] = EnvError) -> EnvError:
+    def error(
+        self, index: int, what: str, traceback_text: str = "", kind: type[EnvError] = EnvError, *, hint: str = ""
+    ) -> EnvError:
         """Build the error that says what env `index` did and where; write the traceback to the crash folder."""
-        message = f"env {index} {what} {self.where(index)}"
+        message = f"env {index} {what} {self.where(index)}" + (f"; {hint}" if hint else "")
         if self.crash_dir is not None and kind is not ReplayDivergedError:
             path = self.crash_dir / f"env_{index}.txt"
             try:

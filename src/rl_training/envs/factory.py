@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.wrappers import PassiveEnvChecker
+from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 
 from rl_training.envs.atari import SETTINGS as ATARI_SETTINGS
 from rl_training.envs.atari import make_atari
@@ -30,7 +30,7 @@ from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
 from rl_training.envs.vector import EnvGroup, SyncEnvs
-from rl_training.envs.workers import AsyncEnvs
+from rl_training.envs.workers import AsyncEnvs, WorkerStart
 from rl_training.envs.wrapping import WrappedEnv, with_wrappers
 from rl_training.errors import ConfigError, EnvError, SpaceError, UserError
 
@@ -106,6 +106,17 @@ class OwnEnv:
         return self.function(**copy.deepcopy(dict(self.env_kwargs)))
 
 
+@dataclass(frozen=True)
+class LimitedEnv:
+    """Build one environment by a function of the user and truncate its episodes after `max_episode_steps`."""
+
+    function: EnvFactory
+    max_episode_steps: int
+
+    def __call__(self) -> Env:
+        return TimeLimit(self.function(), self.max_episode_steps)
+
+
 def with_env_kwargs(function: EnvFactory, env_kwargs: Mapping[str, Any]) -> EnvFactory:
     """Return the user's function with its arguments; raise `ConfigError` for arguments that it does not take."""
     if not env_kwargs:
@@ -129,7 +140,7 @@ def modules_of(factory: EnvFactory) -> list[str]:
     """Return the modules that the environments and wrappers of a factory come from."""
     if isinstance(factory, WrappedEnv):
         return [*modules_of(factory.factory), *(wrapper.__module__ for wrapper, _ in factory.wrappers)]
-    if isinstance(factory, OwnEnv):
+    if isinstance(factory, OwnEnv | LimitedEnv):
         return modules_of(factory.function)
     if not isinstance(factory, RegisteredEnv):
         return [getattr(factory, "__module__", None) or type(factory).__module__]
@@ -230,17 +241,20 @@ def make_envs(
     *,
     backend: Backend = "local_sync",
     worker_timeout: float = 60.0,
+    worker_start: WorkerStart = "auto",
     crash_dir: Path | None = None,
 ) -> EnvGroup:
     """Build a group of environments, in this process, in one process each, or in EnvPool's threads.
 
-    `worker_timeout`: seconds after which a worker that does not reply counts as hung. `crash_dir`: where
-    `env_<index>.txt` is written when an environment crashes.
+    `worker_timeout`: seconds after which a worker that does not reply counts as hung. `worker_start`: how worker
+    processes start. `crash_dir`: where `env_<index>.txt` is written when an environment crashes.
     """
     if backend == "local_sync":
         return SyncEnvs(factory, num_envs, crash_dir=crash_dir)
     if backend == "local_async":
-        return AsyncEnvs(factory, num_envs, worker_timeout=worker_timeout, crash_dir=crash_dir)
+        return AsyncEnvs(
+            factory, num_envs, worker_timeout=worker_timeout, worker_start=worker_start, crash_dir=crash_dir
+        )
     if backend == "envpool":
         if isinstance(factory, WrappedEnv):
             reject("it cannot step environments with wrappers")

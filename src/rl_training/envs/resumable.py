@@ -18,7 +18,7 @@ import numpy as np
 from rl_training.envs.dict_obs import MASK_KEY, sample_action
 from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.hang_watch import ENV_CALLS
-from rl_training.envs.slot import Env, EnvState, ReplayDivergedError, check_env, close_env
+from rl_training.envs.slot import Env, EnvSlot, EnvState, ReplayDivergedError, check_env, close_env
 from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.errors import EnvError
 
@@ -37,7 +37,7 @@ class ReplayCheck:
 
     repeats: bool
     trials: int  # comparisons that were made
-    episode_ended: bool  # whether any episode ended during the check
+    unlimited: bool  # no time limit, and no episode ended during the check
 
     def __bool__(self) -> bool:
         return self.repeats
@@ -78,10 +78,10 @@ def check_replay(
             trial.give_past(envs[0])
             for number in range(1, TRIALS + 1):
                 if not trial.repeats(*envs):
-                    return ReplayCheck(False, number, trial.episode_ended)
+                    return ReplayCheck(False, number, trial.unlimited)
                 if trial.is_over():
                     break
-            return ReplayCheck(True, number, trial.episode_ended)
+            return ReplayCheck(True, number, trial.unlimited)
     except Exception as cause:
         raise EnvError(
             f"the check whether the environment can be replayed failed: it {describe_alone(cause)}"
@@ -138,7 +138,7 @@ class _ReplayTrial:
     """Plays two copies side by side, while there is time."""
 
     def __init__(self, rng: np.random.Generator, seconds: float, should_stop: Callable[[], bool]) -> None:
-        self.episode_ended = False
+        self.unlimited = False  # until the first copy is known
         self._rng, self._should_stop, self._seconds = rng, should_stop, seconds
         self._start, self._was_mentioned = time.monotonic(), False
 
@@ -151,6 +151,7 @@ class _ReplayTrial:
 
     def give_past(self, env: Env) -> None:
         """Take steps with the first copy alone, for a part of the time."""
+        self.unlimited = not EnvSlot(env).time_limits()
         env.action_space.seed(self._next_seed())
         _, info = env.reset(seed=self._next_seed())
         for _ in range(PAST_STEPS):
@@ -159,7 +160,7 @@ class _ReplayTrial:
             ENV_CALLS.next()
             _, _, terminated, truncated, info = env.step(sample_action(env.action_space, info))
             if terminated or truncated:
-                self.episode_ended = True
+                self.unlimited = False
                 _, info = env.reset(seed=self._next_seed())
 
     def repeats(self, original: Env, copy: Env) -> bool:
@@ -181,7 +182,7 @@ class _ReplayTrial:
             if not (same and _same_masks(info, second[4])):
                 return False
             running = not (first[2] or first[3])
-            self.episode_ended |= not running
+            self.unlimited = self.unlimited and running
         return True
 
     def _next_seed(self) -> int:

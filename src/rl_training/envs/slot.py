@@ -152,7 +152,7 @@ class EnvSlot:
         if arrays is None:
             self._offers_state = False  # this env means something else by get_state: it is not asked again
             return None
-        elapsed = [limit._elapsed_steps or 0 for limit in self._time_limits()]
+        elapsed = [limit._elapsed_steps or 0 for limit in self.time_limits()]
         return arrays if holder is self._unpacked else arrays | {ELAPSED_STEPS_KEY: np.array(elapsed, dtype=np.int64)}
 
     def set_state(self, state: EnvState) -> np.ndarray | None:
@@ -162,7 +162,7 @@ class EnvSlot:
         own = {key: value.copy() for key, value in state.items() if key not in (ELAPSED_STEPS_KEY, NUM_STEPS_KEY)}
         obs = holder.set_state(own)
         if holder is not self._unpacked:
-            for limit, elapsed in zip(self._time_limits(), state[ELAPSED_STEPS_KEY], strict=True):
+            for limit, elapsed in zip(self.time_limits(), state[ELAPSED_STEPS_KEY], strict=True):
                 limit._elapsed_steps = int(elapsed)
         if obs is None:
             return None
@@ -189,7 +189,7 @@ class EnvSlot:
             yield env
             env = env.env
 
-    def _time_limits(self) -> list[Any]:
+    def time_limits(self) -> list[Any]:
         return [wrapper for wrapper in self.wrappers() if isinstance(wrapper, TimeLimit)]
 
 

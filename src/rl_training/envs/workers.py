@@ -23,7 +23,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -33,10 +33,13 @@ from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.slot import NUM_STEPS_KEY, Env, EnvState, ReplayDivergedError, check_env, close_env
 from rl_training.envs.vector import StepResult
 from rl_training.envs.worker_process import NO_INFO, STEP, Reply, SharedArrays, run_worker
-from rl_training.errors import EnvError, SpaceError
+from rl_training.errors import ConfigError, EnvError, SpaceError
+
+WorkerStart: TypeAlias = Literal["auto", "fork", "spawn"]
 
 DEATH_CHECK_SECONDS = 0.5  # how often the parent checks workers whose pipes are silent
 CLOSE_SECONDS = 1.0  # how long workers may take to close their environments
+FORK_HINT = "an environment with an OpenGL context, or with threads of its own, needs worker_start: spawn"
 DUMP_SECONDS = 0.5  # how long a hung worker may take to write its traceback
 
 
@@ -63,8 +66,7 @@ class AsyncEnvs:
     """Environments stepped at the same time, in one process each.
 
     A worker that dies is noticed at once, one that does not reply after `worker_timeout` seconds; either raises
-    `EnvError` and closes the whole group. On Linux workers are forked, elsewhere spawned: then the new process must be
-    able to import `factory`.
+    `EnvError` and closes the whole group. A spawned worker must be able to import `factory`.
     """
 
     def __init__(
@@ -74,14 +76,19 @@ class AsyncEnvs:
         *,
         worker_timeout: float = 60.0,
         crash_dir: Path | None = None,
-        start_method: str | None = None,
+        worker_start: WorkerStart = "auto",
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         if not worker_timeout > 0:
             raise ValueError(f"worker_timeout must be positive, in seconds, got {worker_timeout}")
+        if worker_start == "auto":
+            worker_start = "fork" if sys.platform == "linux" else "spawn"
+        if worker_start == "spawn":
+            _check_importable(factory)
+        context = multiprocessing.get_context(worker_start)
         self.num_envs = num_envs
-        self._worker_timeout = worker_timeout
+        self._worker_timeout, self._is_forked = worker_timeout, worker_start == "fork"
         self._episodes = EpisodeTracker(num_envs, crash_dir)
         self._workers: list[Worker] = []
         self._step_messages = dict.fromkeys(range(num_envs), STEP)
@@ -105,7 +112,6 @@ class AsyncEnvs:
         # Runs at the end of the interpreter before multiprocessing joins its children, which would block forever.
         self._finalizer = Finalize(self, _end_workers, args=(self._workers,), exitpriority=10)
         try:
-            context = multiprocessing.get_context(start_method or ("fork" if sys.platform == "linux" else "spawn"))
             for index in range(num_envs):
                 self._workers.append(_start_worker(context, index, serve, self._workers))
             self._poller = _make_poller(self._workers)
@@ -260,7 +266,19 @@ class AsyncEnvs:
             time.sleep(0.05)  # for the rest of it
         what = f"gave no answer for {self._worker_timeout:g} s (worker_timeout) and was stopped"
         worker.process.kill()
-        return self._episodes.error(index, what, worker.dumped_traceback())
+        hint = FORK_HINT if self._is_forked else ""
+        return self._episodes.error(index, what, worker.dumped_traceback(), hint=hint)
+
+
+def _check_importable(factory: Callable[[], Env]) -> None:
+    """Raise `ConfigError` for a function that cannot be sent to a spawned process."""
+    try:
+        pickle.dumps(factory)
+    except Exception as problem:
+        raise ConfigError(
+            f"worker_start: a spawned process must be able to import the function that makes the environments, but "
+            f"{problem}; define it with `def` at the top level of a module, or use worker_start: fork"
+        ) from None
 
 
 def _start_worker(context: BaseContext, index: int, serve: Callable[..., None], earlier: Sequence[Worker]) -> Worker:

@@ -64,6 +64,14 @@ class TrainConfig(Settings):
     execution_backend: Annotated[Literal["local_sync", "local_async", "envpool"], FIXED_ENV] = Field(
         "local_sync", description="envs in this process, one worker process per env, or EnvPool's C++ threads"
     )
+    worker_start: Literal["auto", "fork", "spawn"] = Field(
+        "auto",
+        description="how `local_async` starts its processes; spawn: for environments that cannot be forked, such as "
+        "those that hold an OpenGL context; auto: fork on Linux, else spawn",
+    )
+    max_episode_steps: Annotated[Count | None, FIXED_ENV] = Field(
+        None, description="env steps after which an episode is truncated; unset: the limit of the environment, if any"
+    )
     clip_rewards: Annotated[Switch, Fixed("the saved replay buffer holds rewards as it says")] = Field(
         False, description="learn from the sign of rewards, as is usual for Atari; reported returns are not clipped"
     )
@@ -138,9 +146,12 @@ class TrainConfig(Settings):
         hparams = self.hparams  # its errors name the setting
         if not self.env_id and self.spec.loop != "offline":
             raise ConfigError(f"env_id is missing: {self.algo} learns in an environment")
-        if not self.env_id and (self.stop_return is not None or self.env_kwargs or self.wrappers):
-            name = "stop_return" if self.stop_return is not None else "env_kwargs" if self.env_kwargs else "wrappers"
-            raise ConfigError(f"{name} needs an environment, but env_id is empty")
+        if not self.env_id:
+            for name in ("stop_return", "max_episode_steps", "env_kwargs", "wrappers"):
+                if getattr(self, name) not in (None, {}, []):
+                    raise ConfigError(f"{name} needs an environment, but env_id is empty")
+        if self.max_episode_steps is not None and "max_episode_steps" in self.env_kwargs:
+            raise ConfigError("max_episode_steps is given twice: as a setting of the run and in env_kwargs")
         try:
             hparams.check_run(self.num_envs, has_env=bool(self.env_id))
         except ValueError as error:

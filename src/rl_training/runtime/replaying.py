@@ -10,6 +10,7 @@ from rl_training.envs.resumable import ReplayCheck, check_replay, repeats_episod
 from rl_training.experiment.run_dir import correct_resume_claim
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import NoCollector
+from rl_training.runtime.episodes import MAX_EPISODE_STEPS
 from rl_training.runtime.run import Run
 
 log = logging.getLogger("rl_training")
@@ -31,10 +32,17 @@ def check_envs(run: Run) -> None:
         return
     if run.config.execution_backend == "envpool":
         collector.replayable, collector.evidence = False, "EnvPool cannot repeat an episode"
-        return
-    seed = Streams(run.config.seed).integer("replay_check")  # of its own streams: those of the run list what it uses
-    check = check_replay(run.env_factory, seed, should_stop=lambda: bool(run.stop_reason))
-    collector.replayable, collector.evidence = check.repeats, _describe(check)
+    else:
+        seed = Streams(run.config.seed).integer("replay_check")  # not of the run's own streams, which are recorded
+        check = check_replay(run.env_factory, seed, should_stop=lambda: bool(run.stop_reason))
+        collector.replayable, collector.evidence = check.repeats, _describe(check)
+        if check.unlimited:
+            log.warning(
+                "%s has no time limit, and no episode ended in the replay check: set max_episode_steps if episodes "
+                "may never end (evaluation episodes are cut at %s steps)",
+                run.config.env_id,
+                f"{MAX_EPISODE_STEPS:,}",
+            )
     if not collector.exact:
         log.warning("a resume of this run will continue %s", collector.exactness)
 

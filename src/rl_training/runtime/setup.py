@@ -27,6 +27,7 @@ from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.datasets.transitions import Transitions
 from rl_training.envs.factory import (
     EnvFactory,
+    LimitedEnv,
     RegisteredEnv,
     check_backend,
     make_env_factory,
@@ -75,10 +76,12 @@ class RunOptions:
             check_consent(config, allowed=self.allow_code)
             for reference in (config.env_factory or config.env_id, *map(str, config.wrappers)):
                 search_current_folder(reference)
+        limit = config.max_episode_steps
         if self.env_factory is not None or config.env_factory:
-            function = self.env_factory or import_reference(config)
-            return with_wrappers(with_env_kwargs(function, config.env_kwargs), config.wrappers)
-        return make_env_factory(config.env_id, config.env_kwargs, config.wrappers) if config.env_id else None
+            function = with_env_kwargs(self.env_factory or import_reference(config), config.env_kwargs)
+            return with_wrappers(function if limit is None else LimitedEnv(function, limit), config.wrappers)
+        env_kwargs = config.env_kwargs if limit is None else {**config.env_kwargs, "max_episode_steps": limit}
+        return make_env_factory(config.env_id, env_kwargs, config.wrappers) if config.env_id else None
 
     def remembered_in(self, config: TrainConfig) -> TrainConfig:
         """Return the config with a reference to the user's env function, so that its run is used without it later."""
@@ -259,6 +262,7 @@ def make_collector(prepared: PreparedRun, *, replayable: bool, crash_dir: Path) 
         config.num_envs,
         backend=config.execution_backend,
         worker_timeout=config.worker_timeout,
+        worker_start=config.worker_start,
         crash_dir=crash_dir,
     )
     return Collector(
