@@ -26,6 +26,7 @@ from rl_training.commands.datasets import dataset_app
 from rl_training.commands.doctor import Finding
 from rl_training.commands.evaluate import describe_returns
 from rl_training.commands.messages import reports_errors
+from rl_training.commands.train import _describe_time
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import registry
@@ -103,6 +104,11 @@ def test_train_ends_with_a_curve_of_the_evaluations_and_where_to_see_more(tmp_pa
     assert summary["course"].strip().endswith("(3 evaluations)")
     assert summary["see curves"].strip() == f"tensorboard --logdir {run}"
     assert all(character.isprintable() or character == "\n" for character in result.stdout)
+
+
+def test_the_speed_of_a_run_does_not_count_compilation() -> None:
+    assert _describe_time(1_000, 10.0, 0.0) == "10.0 s (100 steps/s)"
+    assert _describe_time(1_000, 100.0, 80.0) == "0:01:40 (80 s to compile, then 50 steps/s)"
 
 
 def write_records(folder: Path, name: str, records: Sequence[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from builders import make_config
-from rl_training.acceleration.compile_watch import compiling
+from rl_training.acceleration.compile_watch import compiling, seconds_compiling
 from rl_training.runtime.callbacks import Checkpointing, Evaluation
 from rl_training.runtime.progress import Progress, SpeedMeter
 
@@ -121,12 +121,19 @@ def test_lines_outside_of_a_terminal_hold_no_control_characters(tmp_path: Path) 
     assert all(character.isprintable() or character == "\n" for character in display.file.getvalue())
 
 
+def test_the_time_of_compilations_adds_up() -> None:
+    before = seconds_compiling()
+    with compiling("update"):
+        assert seconds_compiling() == before
+    assert seconds_compiling() > before
+
+
 def test_the_live_view_names_the_compilation_while_it_lasts(tmp_path: Path) -> None:
     display = Display(tmp_path, terminal=True)
     before = len(display.file.getvalue())
     with compiling("update"):
         assert "compiling the update" in display.file.getvalue()[before:]
-        display.clock.now += 30.0
         before = len(display.file.getvalue())
-    assert "compiling" not in display.step(seconds=5.0, steps=1, updates=1)
+    assert "compiled the update" in display.file.getvalue()[before:]
+    assert "compiling" not in display.file.getvalue()[before:]
     display.progress.on_end(display.run)

@@ -165,10 +165,10 @@ def resume(
 
 def _show_result(result: "TrainResult") -> None:
     """Show how training ended and which commands come next."""
+    from rl_training.acceleration.compile_watch import seconds_compiling
     from rl_training.experiment.run_dir import read_run_config
     from rl_training.runtime.signals import EXIT_INTERRUPTED
 
-    wall = f"{result.wall_s:.1f} s" if result.wall_s < 60 else str(timedelta(seconds=round(result.wall_s)))
     config = read_run_config(result.run_dir)
     is_offline = config.spec.loop == "offline"
     updates = "" if is_offline else f"{result.gradient_step:,} gradient steps; "
@@ -183,7 +183,7 @@ def _show_result(result: "TrainResult") -> None:
         rows.append(("course", course))
     rows += [
         ("gradient steps" if is_offline else "steps", f"{result.step:,} ({updates}{result.stop_reason})"),
-        ("wall time", f"{wall} ({result.step / max(result.wall_s, 1e-9):,.0f} steps/s)"),
+        ("wall time", _describe_time(result.step, result.wall_s, seconds_compiling())),
         ("run folder", str(result.run_dir)),
         ("evaluate it", command_line("evaluate", result.run_dir)),
     ]
@@ -196,3 +196,10 @@ def _show_result(result: "TrainResult") -> None:
     show(rows)
     if result.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _describe_time(steps: int, wall_s: float, compile_s: float) -> str:
+    """Return the time of a run and its speed, which does not count compilation."""
+    wall = f"{wall_s:.1f} s" if wall_s < 60 else str(timedelta(seconds=round(wall_s)))
+    compiling = f"{compile_s:.0f} s to compile, then " if compile_s >= 1 else ""
+    return f"{wall} ({compiling}{steps / max(wall_s - compile_s, 1e-9):,.0f} steps/s)"

@@ -123,6 +123,8 @@ class Progress(Callback):
             self._activity = ""
             self._shown_at = self._clock()
             self._meter.restart(self._shown_at, run.step)
+            if self._live:
+                self._live.update(self._view(run), refresh=True)
         self._print(f"compiled the {name} in {self._clock() - started:.0f} s")
 
     def _print(self, text: str) -> None:
