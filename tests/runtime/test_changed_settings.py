@@ -35,6 +35,7 @@ CHANGEABLE = {
     "total_timesteps",
     "device",
     "worker_timeout",
+    "worker_start",
     "threads",
     "matmul_precision",
     "acceleration",
