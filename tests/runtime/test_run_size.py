@@ -1,5 +1,7 @@
 """A run that cannot fit in memory is rejected before anything is allocated, with both figures."""
 
+import subprocess
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -117,3 +119,24 @@ def test_the_size_of_every_algorithms_networks_is_known_before_they_are_built(
     monkeypatch.setattr(memory_limits, "available_memory", lambda: 100)
     with pytest.raises(ConfigError, match="training the networks needs"):
         build(algo)
+
+
+BUILD_ALL = """
+import sys
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from builders import make_setup
+from rl_training.experiment.registry import registry
+for name, spec in registry().items():
+    action = Discrete(2) if "discrete" in spec.actions else Box(-1.0, 1.0, (2,), np.float32)
+    observations = {"vector": Box(-1.0, 1.0, (3,), np.float32), "image": Box(0, 255, (3, 40, 40), np.uint8)}
+    for kind in observations.keys() & spec.observations:
+        spec.build_algorithm(make_setup(algo=name, observation=observations[kind], action=action))
+        assert "sympy" not in sys.modules, (name, kind)
+"""
+
+
+@pytest.mark.process
+def test_measuring_networks_does_not_import_the_compiler() -> None:
+    # Operations of the meta device that are written in Python import sympy, which takes a second of every start.
+    subprocess.run([sys.executable, "-c", BUILD_ALL], check=True)

@@ -228,6 +228,11 @@ class NoisyLayers:
             layer.noise = part
 
 
+def constants(size: int, compute: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return `compute` of the vector 0, 1, ..., size - 1; without values on the meta device, where it imports sympy."""
+    return torch.empty(size) if torch.get_default_device().type == "meta" else compute(torch.arange(size))
+
+
 class CosineEmbedding(nn.Module):
     """phi_j(tau) = ReLU(sum over i of cos(pi i tau) w_ij + b_j), i from 0: (...) -> (..., features).
 
@@ -239,7 +244,7 @@ class CosineEmbedding(nn.Module):
     def __init__(self, num_cosines: int, features: int) -> None:
         super().__init__()
         self.linear = nn.Linear(num_cosines, features)
-        self.register_buffer("frequencies", torch.pi * torch.arange(num_cosines), persistent=False)
+        self.register_buffer("frequencies", constants(num_cosines, lambda i: torch.pi * i), persistent=False)
 
     def forward(self, taus: Tensor) -> Tensor:
         return F.relu(self.linear(torch.cos(taus.unsqueeze(-1) * self.frequencies)))

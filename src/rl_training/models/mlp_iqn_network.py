@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
-from rl_training.models.layers import PLAIN, CosineEmbedding, HeadStyle, action_layers, mlp
+from rl_training.models.layers import PLAIN, CosineEmbedding, HeadStyle, action_layers, constants, mlp
 
 
 class MLPIQNetwork(nn.Module):
@@ -41,7 +40,7 @@ class MLPIQNetwork(nn.Module):
         self.trunk = nn.Sequential(encoder, *hidden)
         self.embedding = CosineEmbedding(embedding_dim, self.features)
         self.head = nn.Sequential(*action_layers(self.features, own, action_dim, style=style))
-        midpoints = (torch.arange(num_quantiles) + 0.5) / num_quantiles
+        midpoints = constants(num_quantiles, lambda i: (i + 0.5) / num_quantiles)
         self.register_buffer("midpoints", midpoints, persistent=False)
 
     def forward(self, obs: Tensor, taus: Tensor | None = None) -> tuple[Tensor, Tensor]:
