@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks import measurements
 from benchmarks.command_line import add_out, result_folder
+from benchmarks.compile_times import summarize_compile_times
 from benchmarks.results import Line, named, read_lines, to_line, write_text
 from benchmarks.rows import ROWS, SUITES
 from benchmarks.rows.atari import ATARI_ROWS
@@ -21,6 +22,7 @@ SINGLE_FILES = {
     "exactness": measurements.summarize_exactness,
     "kills": measurements.summarize_kills,
     "kills_cuda": measurements.summarize_kills,
+    "compile_times": summarize_compile_times,
     "versions": summarize_versions,
     "versions_cuda": summarize_versions,
 }

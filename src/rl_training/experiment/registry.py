@@ -74,8 +74,8 @@ class AlgorithmSpec:
         [Any, int], int
     ]  # (hparams, step) -> updates owed since the run began (hparams/schedules.py)
     updates_at_once: bool = False  # whether one call of `update` makes all the updates that are due
-    # Compiling takes about 10 s once; an update of small networks then takes 0.2 ms instead of 1.2 (2-core EPYC, DQN
-    # with 120x84 units, batch 128), so that even the first run of this length is not slower for it.
+    # Compiling takes 10 to 20 s once; an update of small networks then takes 0.2 ms instead of 1.2 (2-core EPYC, DQN
+    # with 120x84 units, batch 128), so that the second run of this length is faster for it, if not the first.
     min_updates_to_compile: int = 10_000
     intervals: tuple[str, ...] = ()  # settings: gradient steps between what an offline algorithm does beside updates
     begin: str | None = None  # "module:function", (PreparedRun, RunOptions): prepares a new run before its first step
