@@ -17,6 +17,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+import rl_training.__main__
 import rl_training.runtime.trainer
 from builders import make_config
 from rl_training.cli import app
@@ -27,6 +28,7 @@ from rl_training.commands.doctor import Finding
 from rl_training.commands.evaluate import describe_returns
 from rl_training.commands.messages import reports_errors
 from rl_training.commands.train import _describe_time
+from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import registry
@@ -588,6 +590,35 @@ def test_an_unexpected_error_is_short_and_leaves_its_traceback_in_a_file(
     assert "Traceback" not in result.stderr
     assert str(report) in result.stderr
     assert "in broken" in report.read_text()
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no message")
+
+
+def test_errors_whose_message_cannot_be_printed_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    break_training(monkeypatch, UnprintableError())
+    result = call("train", "--config", SHIPPED)
+    assert (result.exit_code, "error: UnprintableError: (its message cannot" in result.stderr) == (1, True)
+    break_training(monkeypatch, ConfigError("half a character: \ud800"))
+    assert fails("train", "--config", SHIPPED) == "error: half a character: \\ud800\n"
+    break_training(monkeypatch, ZeroDivisionError("half a character: \ud800"))
+    assert call("train", "--config", SHIPPED).exit_code == 1
+
+
+def test_an_interrupt_during_the_imports_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted:
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "rl_training.cli", Interrupted())
+    with pytest.raises(SystemExit) as ended:
+        rl_training.__main__.main()
+    assert (ended.value.code, capsys.readouterr().err) == (130, "error: interrupted\n")
 
 
 def test_an_error_of_the_system_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

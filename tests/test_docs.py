@@ -26,7 +26,7 @@ from test_architecture import LAYERS
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 CONFIGS = sorted((ROOT / "src" / "rl_training" / "assets" / "configs").rglob("*.yaml"))
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -54,3 +54,11 @@ def exits_are_errors() -> Iterator[None]:
             f"{type(cause).__name__}({cause}) was raised in {place.filename}, line {place.lineno}: environments, "
             "callbacks and networks must not end the process; a callback sets run.stop_reason to end the run"
         ) from cause
+
+
+def text_of(error: BaseException) -> str:
+    """Return the message of an error; errors of the user's code may fail to give one."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"(its message cannot be shown: {type(another).__name__})"

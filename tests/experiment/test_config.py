@@ -385,3 +385,33 @@ def test_home_folder_is_expanded_in_every_path(monkeypatch: pytest.MonkeyPatch) 
     assert config.output_dir == Path("/home/ada/runs")
     assert config.resolved().algo_kwargs["dataset_path"] == "/home/ada/data.npz"
     assert TrainConfig(algo="bc", total_timesteps=10, output_dir="~nobody-has-this-name/x", algo_kwargs=kwargs)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: " + "9" * 5_000, "cannot be read: .*digits"),
+        ("seed: 0x" + "f" * 5_000, "seed is an integer of 20,000 bits"),
+        ("env_kwargs: " + "[" * 5_000, "nested too deeply"),
+        ("env_kwargs: {a: !!binary aGVsbG8=}", "env_kwargs.a must be a number, a text, a list or a group, got a bytes"),
+        ("env_kwargs: &x {a: *x}", "nested over 50 deep"),
+        (
+            "env_kwargs: {a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1], b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a], "
+            "c: &c [*b, *b, *b, *b, *b, *b, *b, *b, *b, *b], d: &d [*c, *c, *c, *c, *c, *c, *c, *c, *c, *c], "
+            "e: [*d, *d, *d, *d, *d, *d, *d, *d, *d, *d]}",
+            "more than 100,000 values",
+        ),
+    ],
+    ids=["decimal", "hexadecimal", "deep", "bytes", "endless", "many"],
+)
+def test_values_that_no_setting_can_have_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(f"algo: dqn\nenv_id: CartPole-v1\ntotal_timesteps: 10\n{text}\n")
+    with pytest.raises(ConfigError, match=message):
+        load_config(file)
+
+
+def test_a_date_is_a_text(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("algo: dqn\nenv_id: CartPole-v1\ntotal_timesteps: 10\nenv_kwargs: {day: 2026-11-16}\n")
+    assert load_config(file).env_kwargs == {"day": "2026-11-16"}

@@ -188,6 +188,46 @@ def test_a_stranger_does_not_choose_where_the_run_is_written(
     assert not elsewhere.exists()
 
 
+# --- Files of others -------------------------------------------------------------------------------------------------
+
+
+def test_pruning_removes_only_what_the_library_wrote(tmp_path: Path) -> None:
+    result = train(make_config(tmp_path, total_timesteps=20, keep_checkpoints=1), QUIET)
+    folder = result.run_dir / "checkpoints"
+    theirs = [
+        folder / name for name in ("step_1/photo.jpg", ".cache_of_mine/x", "step_3/manifest.json.old", ".my_file")
+    ]
+    for file in theirs:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("mine")
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(result.checkpoint, elsewhere)
+    (folder / "step_2").symlink_to(elsewhere)
+    for name in (".writing_step_000000007_123", ".removing_step_000000008_123"):
+        shutil.copytree(result.checkpoint, folder / name)
+    (folder / ".latest_123").write_text("step_1")
+    resume(result.run_dir, QUIET, total_timesteps=30)
+    assert all(file.read_text() == "mine" for file in theirs)
+    assert len(list(elsewhere.iterdir())) == 4
+    assert {path.name for path in folder.iterdir()} >= {"step_000000030", "latest", "step_2"}
+    leftovers = {".writing_step_000000007_123", ".removing_step_000000008_123", ".latest_123"}
+    assert not leftovers & {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "crash", "tensorboard", "metrics.jsonl", ".lock"])
+def test_a_run_is_not_written_through_links(name: str, run: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    if (run / name).exists():
+        (run / name).rename(target)
+    else:
+        target.mkdir()
+    before = sorted(path.name for path in target.iterdir()) if target.is_dir() else target.read_text()
+    (run / name).symlink_to(target)
+    with pytest.raises((CheckpointError, ConfigError), match=rf"{name}"):
+        resume_on(run)
+    assert before == (sorted(path.name for path in target.iterdir()) if target.is_dir() else target.read_text())
+
+
 # --- A run remembers its env function --------------------------------------------------------------------------------
 
 

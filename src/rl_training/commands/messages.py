@@ -11,7 +11,7 @@ from typing import NoReturn, ParamSpec
 
 import typer
 
-from rl_training.errors import UserError, exits_are_errors
+from rl_training.errors import UserError, exits_are_errors, text_of
 
 PROGRAM = "rl-training"
 EXIT_BUG, EXIT_USER_ERROR, EXIT_KILLED = 1, 2, 130
@@ -48,12 +48,14 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             _fail("interrupted", EXIT_KILLED)
         except UserError as error:
-            _fail(str(error), EXIT_USER_ERROR)
+            _fail(text_of(error), EXIT_USER_ERROR)
         except OSError as error:
             _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_USER_ERROR)
         except Exception as error:
             if _is_out_of_memory(error):
-                _fail(f"out of memory ({error}); smaller networks, batches or buffers need less", EXIT_USER_ERROR)
+                _fail(
+                    f"out of memory ({text_of(error)}); smaller networks, batches or buffers need less", EXIT_USER_ERROR
+                )
             _fail(_describe_bug(error), EXIT_BUG)
 
     return wrapped
@@ -61,20 +63,22 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 def _fail(message: str, code: int) -> NoReturn:
     log.debug("the full error:", exc_info=True)
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    printable = message.encode("utf-8", "backslashreplace").decode()  # half of a character, as in a damaged file name
+    print(f"error: {printable}", file=sys.stderr, flush=True)
     raise typer.Exit(code)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
     """Return whether numpy, or torch on a GPU or the CPU, found no memory."""
-    of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in text_of(error)
     return isinstance(error, MemoryError) or of_torch
 
 
 def _describe_bug(error: Exception) -> str:
-    summary = f"{type(error).__name__}: {error}"
-    with tempfile.NamedTemporaryFile("w", prefix="rl_training_", suffix=".txt", delete=False, encoding="utf-8") as file:
-        file.write(f"{shlex.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}")
+    summary = f"{type(error).__name__}: {text_of(error)}"
+    report = f"{shlex.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}"
+    with tempfile.NamedTemporaryFile(prefix="rl_training_", suffix=".txt", delete=False) as file:
+        file.write(report.encode("utf-8", "backslashreplace"))
     return f"{summary}\nthis is a bug in {PROGRAM}, not a mistake of yours; please report it with {file.name}"
 
 

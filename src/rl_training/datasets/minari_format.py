@@ -92,7 +92,7 @@ def read_minari(path: Path, *, allow_entry_points: bool = False) -> Transitions:
     columns = _read_columns(folder, metadata, layout)
     steps = metadata.get("total_steps")
     if steps is not None and steps != len(columns["rewards"]):
-        raise DatasetError(f"{path}: the metadata declare {steps:,} steps, but there are {len(columns['rewards']):,}")
+        raise DatasetError(f"{path}: the metadata declare {steps!r} steps, but there are {len(columns['rewards']):,}")
     return build_transitions(columns, source=str(path), spaces=layout.spaces, env_id=env_id)
 
 

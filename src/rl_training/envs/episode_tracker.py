@@ -9,7 +9,7 @@ import numpy as np
 
 from rl_training.envs.array_space import ArraySpace
 from rl_training.envs.slot import NUM_STEPS_KEY, EnvState, ReplayDivergedError
-from rl_training.errors import EnvError
+from rl_training.errors import EnvError, text_of
 
 
 class EpisodeTracker:
@@ -80,7 +80,9 @@ class EpisodeTracker:
             path = self.crash_dir / f"env_{index}.txt"
             try:
                 self.crash_dir.mkdir(parents=True, exist_ok=True)
-                path.write_text(f"{message}\n\n{traceback_text or 'The environment left no traceback.'}\n", "utf-8")
+                path.unlink(missing_ok=True)  # it may be a link to another file
+                text = f"{message}\n\n{traceback_text or 'The environment left no traceback.'}\n"
+                path.write_text(text, "utf-8", "backslashreplace")
             except OSError as problem:
                 return kind(f"{message}; its traceback could not be written to {path}: {problem}")
             message += f"; see {path}"
@@ -97,7 +99,7 @@ class EpisodeTracker:
 
 def describe(cause: BaseException) -> str:
     """Describe what an env did; an `EnvError` from the checks of this library already does."""
-    return str(cause) if isinstance(cause, EnvError) else f"raised {type(cause).__name__}: {cause}"
+    return str(cause) if isinstance(cause, EnvError) else f"raised {type(cause).__name__}: {text_of(cause)}"
 
 
 def describe_alone(cause: BaseException) -> str:

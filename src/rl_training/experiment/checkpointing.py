@@ -53,6 +53,10 @@ from rl_training.hparams.fields import expand_home
 
 _NAME = re.compile(r"step_\d{1,18}")
 _MAX_POINTER_BYTES = 100
+# What the library writes into a folder of checkpoints, the temporary names of killed processes included.
+_OUR_FILE = re.compile(r"manifest\.json|(policy|training|memory)\.safetensors|\.manifest\.json_\d+")
+_LEFTOVER_FOLDER = re.compile(r"\.(writing|removing)_step_\d+_\d+")
+_LEFTOVER_POINTER = re.compile(r"\.(latest|best)_\d+")
 _OLD_SETTINGS = {"obs_max": PIXEL_MAX}  # of checkpoints up to 0.2.0, which do not have them
 
 
@@ -219,6 +223,10 @@ def write_pointer(folder: Path, pointer: str, name: str) -> None:
 
 def remove_checkpoint(path: Path) -> None:
     """Hide a checkpoint in one atomic step, then delete it: a crash in between leaves no partial checkpoint."""
+    if not holds_only_ours(path):
+        raise CheckpointError(
+            f"{path} is not removed or replaced: it is a link, or holds other files than a checkpoint"
+        )
     hidden = path.with_name(f".removing_{path.name}_{os.getpid()}")
     shutil.rmtree(hidden, ignore_errors=True)
     path.rename(hidden)
@@ -226,20 +234,26 @@ def remove_checkpoint(path: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
+def holds_only_ours(path: Path) -> bool:
+    """Return whether a path is a folder, not a link, whose files all have names that a checkpoint writes."""
+    return path.is_dir() and not path.is_symlink() and all(_OUR_FILE.fullmatch(file.name) for file in path.iterdir())
+
+
 def prune_checkpoints(folder: Path, keep: int) -> None:
     """Remove leftovers of crashes and all checkpoints except the newest `keep` and those of `latest` and `best`.
 
-    A checkpoint with only a policy is kept only as `best`: it could not be resumed if the others were lost.
+    A checkpoint with only a policy is kept only as `best`: it could not be resumed if the others were lost. What the
+    library did not write stays, also in a folder with the name of a checkpoint.
     """
     kept = {*resumable_names(folder)[-keep:], read_pointer(folder, "latest"), read_pointer(folder, "best")}
     with contextlib.suppress(OSError):  # what cannot be removed now is removed the next time
         for name in checkpoint_names(folder):
-            if name not in kept:
+            if name not in kept and holds_only_ours(folder / name):
                 remove_checkpoint(folder / name)
         for leftover in folder.glob(".*_*"):
-            if leftover.is_dir():
+            if _LEFTOVER_FOLDER.fullmatch(leftover.name) and holds_only_ours(leftover):
                 shutil.rmtree(leftover, ignore_errors=True)
-            else:
+            elif _LEFTOVER_POINTER.fullmatch(leftover.name):
                 leftover.unlink(missing_ok=True)
 
 
@@ -256,7 +270,7 @@ def step_of(name: str) -> int:
 
 def checkpoint_names(folder: Path) -> list[str]:
     """Return the names of the checkpoint folders, oldest first."""
-    names = (path.name for path in folder.glob("step_*") if path.is_dir())
+    names = (path.name for path in folder.glob("step_*") if path.is_dir() and not path.is_symlink())
     return sorted(filter(_NAME.fullmatch, names), key=step_of)
 
 
@@ -280,7 +294,7 @@ def read_pointer(folder: Path, pointer: str) -> str | None:
     """Return the name of the checkpoint that `latest` or `best` points at; None if there is no such checkpoint."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         name = read_text(folder / pointer, _MAX_POINTER_BYTES).strip()
-        if _NAME.fullmatch(name) and (folder / name).is_dir():
+        if _NAME.fullmatch(name) and (folder / name).is_dir() and not (folder / name).is_symlink():
             return name
     return None
 

@@ -6,14 +6,15 @@ when a run starts.
 
 import difflib
 import importlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
 from rl_training.core.kinds import ActionKind, ObservationKind
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, text_of
 from rl_training.hparams.actor_critic import REDQHParams, SACHParams, TD3HParams
 from rl_training.hparams.base import HParams
 from rl_training.hparams.dqn import (
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from rl_training.runtime.setup import PreparedRun, RunOptions
 
 ENTRY_POINT_GROUP = "rl_training.algorithms"
+
+log = logging.getLogger("rl_training")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,26 +440,42 @@ def registry() -> dict[str, AlgorithmSpec]:
     rows = {spec.name: spec for spec in ROWS}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         try:
-            spec = entry_point.load()
-        except Exception as error:  # code of another package: it may raise anything
-            raise ConfigError(f"entry point {entry_point.value!r} cannot be loaded: {error}") from error
-        if not isinstance(spec, AlgorithmSpec):
-            raise ConfigError(
-                f"entry point {entry_point.name!r} of group {ENTRY_POINT_GROUP!r} must be an AlgorithmSpec, "
-                f"got {type(spec).__name__}"
-            )
-        if spec.name in rows:
-            raise ConfigError(f"entry point {entry_point.value!r}: an algorithm named {spec.name!r} exists already")
-        if spec.class_name in {row.class_name for row in rows.values()}:
-            raise ConfigError(
-                f"entry point {entry_point.value!r}: an algorithm with the class {spec.class_name} exists already"
-            )
-        rows[spec.name] = spec
+            spec = _load_row(entry_point, rows)
+        except ConfigError as error:  # the other algorithms are not affected
+            _broken[entry_point.name] = str(error)
+            log.warning("%s; this algorithm is left out", error)
+        else:
+            rows[spec.name] = spec
     return rows
+
+
+_broken: dict[str, str] = {}  # entry points that could not be loaded, and why
+
+
+def _load_row(entry_point: EntryPoint, rows: Mapping[str, AlgorithmSpec]) -> AlgorithmSpec:
+    """Load the row of another package; raise `ConfigError` if it cannot be added to `rows`."""
+    try:
+        spec = entry_point.load()
+    except Exception as error:  # code of another package: it may raise anything
+        raise ConfigError(f"entry point {entry_point.value!r} cannot be loaded: {text_of(error)}") from error
+    if not isinstance(spec, AlgorithmSpec):
+        raise ConfigError(
+            f"entry point {entry_point.name!r} of group {ENTRY_POINT_GROUP!r} must be an AlgorithmSpec, "
+            f"got {type(spec).__name__}"
+        )
+    if spec.name in rows:
+        raise ConfigError(f"entry point {entry_point.value!r}: an algorithm named {spec.name!r} exists already")
+    if spec.class_name in {row.class_name for row in rows.values()}:
+        raise ConfigError(
+            f"entry point {entry_point.value!r}: an algorithm with the class {spec.class_name} exists already"
+        )
+    return spec
 
 
 def find_spec(name: str) -> AlgorithmSpec:
     rows = registry()
+    if name not in rows and name in _broken:
+        raise ConfigError(f"algo: {name!r} cannot be used: {_broken[name]}")
     if name not in rows:
         close = difflib.get_close_matches(name, rows, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(rows))}"

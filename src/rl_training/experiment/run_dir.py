@@ -42,7 +42,6 @@ class RunDir:
         self.checkpoints = path / "checkpoints"
         self.crash = path / "crash"
         self.tensorboard = path / "tensorboard"
-        check_no_links(path)
         at = positions or {}
         self._logs = {name: JsonLines(path / f"{name}.jsonl", at.get(name, 0)) for name in LOGS}
 
@@ -75,6 +74,7 @@ def locked(path: Path) -> Iterator[None]:
 
     The system releases the lock when the process ends, even if it is killed. Env workers do not inherit it.
     """
+    check_no_links(path)
     try:
         file = open_log(path / ".lock")
     except OSError as error:

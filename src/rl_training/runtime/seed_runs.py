@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rl_training.core.durable_files import write_atomic
+from rl_training.core.durable_files import open_log, write_atomic
 from rl_training.core.parent_death import PARENT_PID
 from rl_training.datasets.metadata import ALLOW
 from rl_training.errors import ConfigError, TrainingError
@@ -171,7 +171,7 @@ def _resume_each(folders: dict[int, Path], jobs: int, flags: Sequence[str], prog
 
 
 def _start_process(folder: Path, flags: Sequence[str]) -> "subprocess.Popen[bytes]":
-    with (folder / "log.txt").open("ab") as log:
+    with open_log(folder / "log.txt") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "rl_training", "resume", str(folder), *flags],
             stdin=subprocess.DEVNULL,

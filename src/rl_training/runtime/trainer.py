@@ -269,7 +269,9 @@ def _save_after_error(run: Run, error: BaseException, checkpointing: Checkpointi
     """Write the traceback of an error to the run folder and save the run, if it can continue from there."""
     with contextlib.suppress(OSError):
         run.folder.crash.mkdir(exist_ok=True)
-        (run.folder.crash / "traceback.txt").write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        file = run.folder.crash / "traceback.txt"
+        file.unlink(missing_ok=True)  # it may be a link to another file
+        file.write_text("".join(traceback.format_exception(error)), "utf-8", "backslashreplace")
     if isinstance(error, TrainingError | CheckpointError) or run.step == 0:
         return
     if run.mid_step:
