@@ -249,6 +249,8 @@ def kill_run(run_dir: Path, *, kills: int, seed: int) -> Iterator[Kill]:
     """Kill a prepared run up to `kills` times, by turns at a write and at a random moment, then finish it."""
     rng = random.Random(seed)
     for kill in itertools.islice(itertools.cycle((kill_at_write, kill_at_random)), kills):
+        if read_result(run_dir) is not None:  # the last kill came after the end of the run
+            return
         place = kill(run_dir, rng)
         if place is None:
             return
