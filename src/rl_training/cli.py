@@ -22,6 +22,7 @@ from rl_training.commands.doctor import doctor
 from rl_training.commands.evaluate import evaluate, predict
 from rl_training.commands.messages import PROGRAM
 from rl_training.commands.record import record
+from rl_training.commands.report import report
 from rl_training.commands.train import resume, train
 
 app = typer.Typer(
@@ -35,6 +36,7 @@ for command in (train, resume, evaluate, predict, record):
 app.command(name="list")(list_algorithms)
 app.command(name="compare")(compare_runs)
 app.command()(plot)
+app.command()(report)
 app.command()(doctor)
 app.add_typer(config_app, name="config")
 app.add_typer(dataset_app, name="dataset")

@@ -147,3 +147,10 @@ def test_positions_without_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no records of wall_s yet"):
         find_runs(tmp_path).curve("eval/return", x="wall_s")
     assert np.array_equal(find_runs(tmp_path).curve("eval/return").positions, [100, 200, 300])
+
+
+def test_labels_name_what_differs_within_an_algorithm(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", algo="dqn", algo_kwargs={"gamma": 0.9, "epsilon_end": 0.1})
+    write_run(tmp_path / "b", algo="ppo", algo_kwargs={"gamma": 0.9, "clip_coef": 0.2})
+    write_run(tmp_path / "c", algo="ppo", algo_kwargs={"gamma": 0.9, "clip_coef": 0.3})
+    assert list(find_runs(tmp_path).groups()) == ["dqn", "ppo clip_coef=0.2", "ppo clip_coef=0.3"]

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -118,31 +117,19 @@ def plot(
 
 
 def _show_table(rows: "Sequence[Row]") -> None:
-    heads = ("group", "seeds", "steps", "score", "IQM", "95 % interval", "better", "wall time", "")
-    cells = [heads, *(_cells(row) for row in rows)]
-    widths = [max(len(line[place]) for line in cells) for place in range(len(heads))]
+    cells = [
+        tuple(rows[0].cells),
+        *((_shortened(label), *others) for label, *others in (row.cells.values() for row in rows)),
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
     if any(row.improvement for row in rows):
         typer.echo(f"better: probability that a run scores higher than one of {rows[0].label!r}, with its interval")
 
 
-def _cells(row: "Row") -> tuple[str, ...]:
-    label = row.label if len(row.label) <= _MAX_WIDTH else row.label[: _MAX_WIDTH - 1] + "…"
-    steps = f"{max(run.steps for run in row.runs):,}"
-    wall = str(timedelta(seconds=round(max(run.wall_s for run in row.runs))))
-    if row.summary is None:
-        return (label, str(len(row.runs)), steps, "-", "-", "-", "-", wall, "; ".join(row.notes))
-    summary = row.summary
-    digits = 3 if max(abs(summary.mean), summary.std) < 10 else 1
-    score = f"{summary.mean:,.{digits}f} ± {summary.std:,.{digits}f}"
-    interval = f"{summary.interval[0]:,.{digits}f} to {summary.interval[1]:,.{digits}f}"
-    better = "-"
-    if row.improvement is not None:
-        probability, (low, high) = row.improvement
-        better = f"{probability:.2f} ({low:.2f} to {high:.2f})"
-    seeds = str(len(row.runs))
-    return (label, seeds, steps, score, f"{summary.iqm:,.{digits}f}", interval, better, wall, "; ".join(row.notes))
+def _shortened(label: str) -> str:
+    return label if len(label) <= _MAX_WIDTH else label[: _MAX_WIDTH - 1] + "…"
 
 
 def _show_differences(runs: "Runs") -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +43,30 @@ class Row:
         unfinished = [f"seed {run.seed} {run.status} at {run.steps:,}" for run in self.runs if run.status != "finished"]
         rough = self.summary is not None and 1 < self.summary.count < ROUGH
         return [*unfinished, *([f"{self.summary.count} seeds: rough"] if rough and self.summary else [])]
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """The row of a table, as text by column."""
+        score = iqm = interval = better = "-"
+        if self.summary is not None:
+            mean, std, (low, high) = self.summary.mean, self.summary.std, self.summary.interval
+            digits = 3 if max(abs(mean), std) < 10 else 1
+            score, iqm = f"{mean:,.{digits}f} ± {std:,.{digits}f}", f"{self.summary.iqm:,.{digits}f}"
+            interval = f"{low:,.{digits}f} to {high:,.{digits}f}"
+        if self.improvement is not None:
+            probability, (low, high) = self.improvement
+            better = f"{probability:.2f} ({low:.2f} to {high:.2f})"
+        return {
+            "group": self.label,
+            "seeds": str(len(self.runs)),
+            "steps": f"{max(run.steps for run in self.runs):,}",
+            "score": score,
+            "IQM": iqm,
+            "95 % interval": interval,
+            "better": better,
+            "wall time": str(timedelta(seconds=round(max(run.wall_s for run in self.runs)))),
+            "": "; ".join(self.notes),
+        }
 
 
 def read_anchors(path: Path) -> dict[str, tuple[float, float]]:
@@ -121,12 +146,14 @@ def curve_figure(
     lines: list[Line] = []
     bands = False
     for colour, (label, runs) in enumerate(groups.items()):
+        if not runs:
+            continue  # the colours of the others stay the same
         curve = runs.curve(name, x=x, smooth=smooth)
         solid = min(curve.ends)
         if per_seed:
             lines += [
-                Line(label, curve.positions, values, solid=end, thin=True, colour=colour)
-                for values, end in zip(curve.per_seed, curve.ends, strict=True)
+                Line(f"{label} seed {run.seed}", curve.positions, values, solid=end, thin=True, colour=colour)
+                for run, values, end in zip(runs, curve.per_seed, curve.ends, strict=True)
             ]
         seeds = f"{label} ({curve.num_seeds} seed{'s' * (curve.num_seeds > 1)})"
         lines.append(Line(seeds, curve.positions, curve.centre, curve.low, curve.high, solid=solid, colour=colour))

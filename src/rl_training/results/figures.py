@@ -18,7 +18,7 @@ from rl_training.errors import ConfigError
 WIDTH, HEIGHT = 440, 250  # of the plot area
 _LEFT, _TOP, _BOTTOM, _GAP = 76, 46, 56, 88  # around a plot area, and between two
 _LEGEND_LINE, _CAPTION_LINE, _MAX_POINTS = 20, 18, 300
-_CHARACTERS = 78  # of a caption line
+_CHARACTERS, _MAX_LABEL = 78, 64  # of a caption line, and of a label
 
 Scale = Callable[[float], float]  # from a value to a place in the picture
 
@@ -26,7 +26,8 @@ Scale = Callable[[float], float]  # from a value to a place in the picture
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a", "#b8a800")
 _DARK_COLOURS = ("#58a6ff", "#f0883e", "#3fcf9a", "#e89ac7", "#ffc04d", "#8fd3ff", "#b0b0b0", "#f0e442")
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
-_STYLE = (
+_NAMESPACE = ' xmlns="http://www.w3.org/2000/svg"'
+STYLE = (
     """
   .page { fill: #ffffff } .frame { fill: none; stroke: #b0b7c0 } .grid { stroke: #e4e7eb }
   text { font: 13px system-ui, sans-serif; fill: #24292f } .title { font-weight: 600; font-size: 15px }
@@ -80,8 +81,8 @@ class Figure:
     caption: str = ""
     bounds: tuple[float, float] | None = None  # of the value axis; by default what is drawn
 
-    def svg(self) -> str:
-        return draw([self])
+    def svg(self, *, inline: bool = False) -> str:
+        return draw([self], inline=inline)
 
     def save(self, path: str | Path) -> Path:
         """Write the figure: `.svg`, or with matplotlib `.png` or `.pdf`."""
@@ -95,17 +96,16 @@ class Figure:
         return path
 
 
-def draw(figures: Sequence[Figure]) -> str:
-    """Return figures side by side as one SVG picture."""
+def draw(figures: Sequence[Figure], *, inline: bool = False) -> str:
+    """Return figures side by side as one SVG picture; `inline`: for a page that holds `STYLE`."""
     width = _LEFT + len(figures) * (WIDTH + _GAP) - _GAP + 24
     height = _TOP + HEIGHT + _BOTTOM + max(_height_below(figure) for figure in figures)
     title = ", ".join(figure.title for figure in figures)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'role="img">',
+        f'<svg{_NAMESPACE * (not inline)} viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
         f"<title>{escape(title)}</title>",
         f"<desc>{escape(' '.join(_description(figure) for figure in figures))}</desc>",
-        f"<style>{_STYLE}</style>",
+        *([] if inline else [f"<style>{STYLE}</style>"]),
         f'<rect class="page" width="{width}" height="{height}" rx="8"/>',
     ]
     for place, figure in enumerate(figures):
@@ -189,7 +189,7 @@ def _marks(figure: Figure) -> list[str]:
     for number, mark in enumerate(figure.marks):
         y = HEIGHT * (number + 0.6) / len(figure.marks)
         colour = f"c{mark.colour % len(COLOURS)}"
-        parts.append(f'<text x="6" y="{y - 9:.1f}">{escape(mark.label)}</text>')
+        parts.append(f'<text x="6" y="{y - 9:.1f}">{escape(_shortened(mark.label))}</text>')
         parts.append(
             f'<line class="line {colour}" x1="{x(mark.low):.1f}" x2="{x(mark.high):.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
         )
@@ -226,7 +226,7 @@ def _legend(lines: Sequence[Line]) -> list[str]:
         parts.append(
             f'<line class="line c{line.colour % len(COLOURS)}"{_dashes(line.colour)} x1="0" x2="26" y1="{y}" y2="{y}"/>'
         )
-        parts.append(f'<text x="34" y="{y + 4.5}">{escape(line.label)}</text>')
+        parts.append(f'<text x="34" y="{y + 4.5}">{escape(_shortened(line.label))}</text>')
     return parts
 
 
@@ -240,6 +240,10 @@ def _with_room(values: np.ndarray) -> tuple[float, float]:
     low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
     room = 0.04 * (high - low) or 0.5 * max(abs(high), 1.0)
     return low - room, high + room
+
+
+def _shortened(label: str) -> str:
+    return label if len(label) <= _MAX_LABEL else label[: _MAX_LABEL - 1] + "…"
 
 
 def _thinned(line: Line) -> Line:

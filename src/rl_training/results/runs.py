@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
@@ -30,6 +30,9 @@ XAxis = Literal["step", "gradient_step", "wall_s"]
 EVAL_RETURN = "eval/return"
 _MIN_SEEDS_FOR_A_BAND = 3
 _NOT_COMPARED = ("seed", "output_dir")  # runs that differ only in these are seeds of one group
+_MAIN = ("algo", "env_id")  # groups that differ in these may differ in many other settings
+_RESULT = ("step", "wall_s")  # numbers that every result.json has
+_LARGEST = 1e300
 _MAX_RECORD_BYTES = 10_000_000_000  # no log is larger
 
 
@@ -47,6 +50,11 @@ class RunRecord:
             raise ConfigError(f"{self.path / 'config.yaml'} does not hold the settings of a run")
         return values
 
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """The settings of the run as text, under dotted names such as algo_kwargs.gamma."""
+        return {name: _text(value) for name, value in _flat(self.config).items()}
+
     @property
     def algo(self) -> str:
         return str(self.config["algo"])
@@ -63,10 +71,15 @@ class RunRecord:
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """The contents of result.json, which a finished run has."""
-        with contextlib.suppress(OSError, ValueError):
-            result = json.loads(_read_text(self.path / "result.json"))
-            return result if isinstance(result, dict) else None
-        return None
+        result = _read_object(self.path / "result.json")
+        return result if result is not None and all(_is_number(result.get(name)) for name in _RESULT) else None
+
+    @cached_property
+    def start(self) -> dict[str, Any]:
+        """What metadata.json has about the latest start of the run: versions, host, device; empty if unknown."""
+        starts = (_read_object(self.path / "metadata.json") or {}).get("starts")
+        latest = starts[-1] if isinstance(starts, list) and starts else None
+        return latest if isinstance(latest, dict) else {}
 
     @cached_property
     def status(self) -> Status:
@@ -79,16 +92,18 @@ class RunRecord:
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
         """The records of metrics.jsonl."""
-        return _read_lines(self.path / "metrics.jsonl")
+        records = _read_lines(self.path / "metrics.jsonl")
+        return [record for record in records if isinstance(record.get("metrics", {}), dict)]
 
     @cached_property
     def evaluations(self) -> dict[int, list[dict[str, Any]]]:
         """The evaluated episodes by step, in order; an evaluation that is being written is left out."""
         by_step: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for record in _read_lines(self.path / "eval.jsonl"):
-            if {"step", "episode", "return", "length"} <= record.keys():
-                by_step[int(record["step"])].append(record)
-        wanted = self.config.get("eval_episodes", 5)
+            if _is_episode(record):
+                by_step[record["step"]].append(record)
+        wanted = self.config.get("eval_episodes")
+        wanted = wanted if isinstance(wanted, int) else 5
         return {step: episodes for step, episodes in sorted(by_step.items()) if len(episodes) >= wanted}
 
     @property
@@ -99,12 +114,15 @@ class RunRecord:
 
     @property
     def wall_s(self) -> float:
-        return float((self.result or (self.metrics[-1] if self.metrics else {})).get("wall_s", 0.0))
+        wall_s = (self.result or (self.metrics[-1] if self.metrics else {})).get("wall_s")
+        return float(wall_s) if _is_number(wall_s) else 0.0
 
     @property
     def score(self) -> float | None:
         """The mean return of the newest evaluation: the final one of a finished run. None if there is none."""
-        episodes = (self.result or {}).get("eval") or next(reversed(self.evaluations.values()), [])
+        final = (self.result or {}).get("eval")
+        whole = isinstance(final, list) and all(map(_is_episode, final))
+        episodes = (final if whole else None) or next(reversed(self.evaluations.values()), [])
         return fmean(float(episode["return"]) for episode in episodes) if episodes else None
 
     @cached_property
@@ -180,9 +198,10 @@ class Runs(Sequence[RunRecord]):
     def groups(self, by: Sequence[str] = ()) -> dict[str, "Runs"]:
         """Group the runs by settings, such as ("algo", "env_id"); by default all but the seed.
 
-        The label of a group names the settings in which it differs from the others.
+        The label of a group names its algorithm and environment, if others have another one, and the settings in which
+        it differs from the groups with the same ones.
         """
-        settings = [_flat(run.config) for run in self]
+        settings = [run.settings for run in self]
         names = list(by) or sorted({name for each in settings for name in each} - set(_NOT_COMPARED))
         unknown = [name for name in by if not any(name in each for each in settings)]
         if unknown:
@@ -190,16 +209,14 @@ class Runs(Sequence[RunRecord]):
             raise ConfigError(f"no run has a setting {unknown[0]!r}{_suggest(unknown[0], known)}")
         grouped: dict[tuple[Any, ...], list[RunRecord]] = defaultdict(list)
         for run, each in zip(self, settings, strict=True):
-            grouped[tuple(_text(each.get(name)) for name in names)].append(run)
-        differing = [place for place in range(len(names)) if len({key[place] for key in grouped}) > 1]
-        labels = {key: _label([(names[place], key[place]) for place in differing]) for key in grouped}
-        return {labels[key] or _plain_label(runs[0]): Runs(runs) for key, runs in grouped.items()}
+            grouped[tuple(each.get(name, _text(None)) for name in names)].append(run)
+        return {_label(names, key, list(grouped)) or _plain_label(runs[0]): Runs(runs) for key, runs in grouped.items()}
 
     def differences(self) -> dict[str, list[str]]:
         """Return the settings that differ between the runs, with their values in the order of first appearance."""
-        settings = [_flat(run.config) for run in self]
+        settings = [run.settings for run in self]
         names = sorted({name for each in settings for name in each} - set(_NOT_COMPARED))
-        values = {name: list(dict.fromkeys(_text(each.get(name)) for each in settings)) for name in names}
+        values = {name: list(dict.fromkeys(each.get(name, _text(None)) for each in settings)) for name in names}
         return {name: found for name, found in values.items() if len(found) > 1}
 
     @property
@@ -263,6 +280,23 @@ def _read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
+def _read_object(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file; None if there is none, or a damaged one."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        values = json.loads(_read_text(path))
+        return values if isinstance(values, dict) else None
+    return None
+
+
+def _is_episode(record: Any) -> bool:
+    """Return whether a record is an evaluated episode."""
+    return isinstance(record, dict) and all(_is_number(record.get(name)) for name in ("return", "length"))
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and abs(value) < _LARGEST  # false for NaN, too
+
+
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the records of a file that may still grow: an unfinished last line is left out."""
     try:
@@ -293,12 +327,15 @@ def _text(value: Any) -> str:
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _label(settings: Sequence[tuple[str, str]]) -> str:
+def _label(names: Sequence[str], key: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
     """Return a short label: the algorithm and environment by their values alone, others as name=value."""
-    return " ".join(
-        value if name in ("algo", "env_id") else f"{name.removeprefix('algo_kwargs.')}={value}"
-        for name, value in settings
-    )
+    main = [place for place, name in enumerate(names) if name in _MAIN]
+    peers = [other for other in others if all(other[place] == key[place] for place in main)]
+    words = []
+    for place, name in enumerate(names):
+        if len({other[place] for other in (others if place in main else peers)}) > 1:
+            words.append(key[place] if place in main else f"{name.removeprefix('algo_kwargs.')}={key[place]}")
+    return " ".join(words)
 
 
 def _plain_label(run: RunRecord) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 BOOTSTRAP_RESAMPLES = 10_000
 _TAIL = 0.025  # on each side of a 95 % interval
+_BLOCK = 50  # points of a curve that are resampled at once, which limits the memory
 
 Interval = tuple[float, float]
 
@@ -66,14 +67,17 @@ def iqm_band(scores: np.ndarray, resamples: int = 2_000) -> tuple[np.ndarray, np
     """
     rng = np.random.default_rng(0)
     chosen = rng.integers(len(scores), size=(resamples, len(scores)))
-    resampled = np.stack([_iqm_of_rows(scores[seeds]) for seeds in chosen])
+    starts = range(0, scores.shape[1], _BLOCK)
+    resampled = np.concatenate([_iqm_of_seeds(scores[:, at : at + _BLOCK][chosen]) for at in starts], axis=1)
     low, high = np.quantile(resampled, [_TAIL, 1.0 - _TAIL], axis=0)
-    return _iqm_of_rows(scores), low, high
+    return _iqm_of_seeds(scores), low, high
 
 
-def _iqm_of_rows(scores: np.ndarray) -> np.ndarray:
-    cut = len(scores) // 4
-    middle: np.ndarray = np.sort(scores, axis=0)[cut : len(scores) - cut].mean(0)
+def _iqm_of_seeds(scores: np.ndarray) -> np.ndarray:
+    """Return the interquartile mean over the seeds: (..., seeds, points) -> (..., points)."""
+    seeds = scores.shape[-2]
+    cut = seeds // 4
+    middle: np.ndarray = np.sort(scores, axis=-2)[..., cut : seeds - cut, :].mean(-2)
     return middle
 
 
