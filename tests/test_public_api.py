@@ -80,7 +80,7 @@ def test_for_env_takes_every_setting_of_a_config_with_its_default() -> None:
 def test_for_env_passes_every_setting_on() -> None:
     changes: dict[str, Any] = {
         "algo_kwargs": {"gamma": 0.5},
-        "env_kwargs": {"max_episode_steps": 9},
+        "env_kwargs": {"sutton_barto_reward": True},
         "seed": 3,
         "num_envs": 2,
         "device": "cpu",
@@ -96,6 +96,8 @@ def test_for_env_passes_every_setting_on() -> None:
         "clip_rewards": True,
         "execution_backend": "local_async",
         "worker_timeout": 5.0,
+        "worker_start": "spawn",
+        "max_episode_steps": 7,
         "acceleration": "eager",
         "matmul_precision": "high",
         "check_compiled_every": 13,

@@ -154,6 +154,8 @@ class ManagedAlgorithm:
         one_hot_obs: bool = _DEFAULT.one_hot_obs,
         execution_backend: Literal["local_sync", "local_async", "envpool"] = _DEFAULT.execution_backend,
         worker_timeout: float = _DEFAULT.worker_timeout,
+        worker_start: Literal["auto", "fork", "spawn"] = _DEFAULT.worker_start,
+        max_episode_steps: int | None = _DEFAULT.max_episode_steps,
         acceleration: Literal["auto", "eager", "compile", "cuda_graph"] = _DEFAULT.acceleration,
         matmul_precision: Literal["highest", "high", "medium"] = _DEFAULT.matmul_precision,
         check_compiled_every: int = _DEFAULT.check_compiled_every,
