@@ -19,6 +19,7 @@ from result_tables import (
     exactness_table,
     gpu_table,
     matrix_products_table,
+    packages_table,
     replay_table,
     score_overview,
     score_tables,
@@ -52,6 +53,7 @@ TABLES: dict[str, Table] = {
     "gpu": gpu_table,
     "replay": replay_table,
     "exactness": exactness_table,
+    "packages": packages_table,
 }
 PICTURES = {
     ROOT / "docs" / "images" / "learning_curves.svg": {

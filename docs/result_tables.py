@@ -382,3 +382,37 @@ def exactness_table(folder: Path, arguments: list[str]) -> Iterator[str]:
         ],
         [f"{file_link(RESULTS / 'kills.jsonl', folder)}: SIGKILL", f"{kills['kills']} kills", lost],
     )
+
+
+def packages_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """List the environments of other packages, with the seeds of a learning run in one row."""
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for line in read_lines(RESULTS / "packages.jsonl"):
+        cases.setdefault(line["case"], []).append(line)
+    yield from rows(
+        ["package", "environment", "algorithm", "outcome", "resume said", "resume was"],
+        *(_package_cells(lines) for lines in cases.values()),
+    )
+
+
+def _package_cells(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    first = lines[0]
+    outcome = first["outcome"]
+    if outcome == "learns":
+        returns = ", ".join(f"{line['return']:.3f}" for line in lines)
+        outcome = f"learns: return {returns} after {steps_text(first['steps'])} steps (seeds 0-{len(lines) - 1})"
+    elif outcome == "refused":
+        outcome = f"refused: {first['message'].rpartition('could not be built: ')[2].partition('(in ')[0].strip()}"
+    elif "remedy" in first:
+        (remedy,) = (name for name, value in first["remedy"].items() if value)
+        outcome = f"refused; works with `{remedy}`"
+    exact = {True: "exact", False: "not exact", None: ""}[first.get("resume_exact")]
+    said = [first.get("resume_said", ""), first.get("resume_said_later", "")]
+    return [
+        first["package"],
+        f"`{first['env_id']}`",
+        f"`{first['algo']}`",
+        outcome,
+        said[0] if said[0] == said[1] else f"{said[0]}; later: {said[1]}",
+        exact,
+    ]

@@ -160,3 +160,15 @@ def test_an_environment_that_cannot_be_made_shows_its_own_error() -> None:
             make_env_factory("BrokenInMake-v0")
     finally:
         gym.registry.pop("BrokenInMake-v0")
+
+
+def test_an_error_without_a_text_shows_the_line_that_raised_it() -> None:
+    def broken(**kwargs: Any) -> gym.Env[Any, Any]:
+        raise AssertionError
+
+    gym.register("AssertsInMake-v0", broken)
+    try:
+        with pytest.raises(EnvError, match=r"AssertionError: raise AssertionError \(in .*test_wrapping.py, line \d+\)"):
+            make_env_factory("AssertsInMake-v0")
+    finally:
+        gym.registry.pop("AssertsInMake-v0")

@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import json
 import re
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,8 +145,10 @@ def modules_of(factory: EnvFactory) -> list[str]:
         return modules_of(factory.function)
     if not isinstance(factory, RegisteredEnv):
         return [getattr(factory, "__module__", None) or type(factory).__module__]
-    entry_point = gym.registry[_env_name(factory.env_id)].entry_point
-    return [entry_point.partition(":")[0] if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")]
+    entry_point: Any = gym.registry[_env_name(factory.env_id)].entry_point
+    if isinstance(entry_point, str):
+        return [entry_point.partition(":")[0]]
+    return [getattr(entry_point, "func", entry_point).__module__]  # the function of a partial
 
 
 def settings_of(env: Env) -> dict[str, Any]:
@@ -319,7 +322,9 @@ def _explain_failure(env_id: str, env_kwargs: Mapping[str, Any], cause: Exceptio
             f"env_kwargs: {env_id} has no setting {unexpected[1]!r}{_suggest_setting(spec, unexpected[1])}"
         ) from cause
     given = f" with env_kwargs {dict(env_kwargs)}" if env_kwargs else ""
-    raise EnvError(f"env_id {env_id!r}{given} could not be built: {type(cause).__name__}: {cause}") from cause
+    where = traceback.extract_tb(cause.__traceback__)[-1]
+    why = str(cause) or f"{where.line} (in {where.filename}, line {where.lineno})"  # an assertion has no text
+    raise EnvError(f"env_id {env_id!r}{given} could not be built: {type(cause).__name__}: {why}") from cause
 
 
 def _unknown_env(env_id: str) -> str:
