@@ -1,7 +1,7 @@
 """The command line `rl-training`; `rl-training --help` lists the commands.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 a bug in rl-training (or a finding of
-`doctor`), 2 a mistake that the user can fix, 75 interrupted and saved, 130 interrupted at once.
+`doctor` or `verify`), 2 a mistake that the user can fix, 75 interrupted and saved, 130 interrupted at once.
 The commands that need torch import it themselves, so that help and config errors appear at once.
 """
 
@@ -24,6 +24,7 @@ from rl_training.commands.messages import PROGRAM
 from rl_training.commands.record import record
 from rl_training.commands.report import report
 from rl_training.commands.train import resume, train
+from rl_training.commands.verify import verify
 
 app = typer.Typer(
     help="Train, evaluate and resume reinforcement-learning agents.",
@@ -37,6 +38,7 @@ app.command(name="list")(list_algorithms)
 app.command(name="compare")(compare_runs)
 app.command()(plot)
 app.command()(report)
+app.command()(verify)
 app.command()(doctor)
 app.add_typer(config_app, name="config")
 app.add_typer(dataset_app, name="dataset")

@@ -268,7 +268,16 @@ def test_the_numbers_come_back_as_csv(runs: Path) -> None:
     assert {line["record"] for line in lines} == {"eval/return", "eval/length", "train/loss", "speed/steps_per_s"}
 
 
-@pytest.mark.parametrize("content", ["", "<html></html>", '<script id="data">{"format": 99}</script>'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "<html></html>",
+        '<script id="data">{"format": 99}</script>',
+        '<script id="data">{"format": 1, "runs": [{}]}</script>',
+        '<script id="data">{"format": 1, "runs": [3]}</script>',
+    ],
+)
 def test_other_files_are_not_taken_for_a_report(tmp_path: Path, content: str) -> None:
     (tmp_path / "x.html").write_text(content)
     result = run("report", "--extract", tmp_path / "x.html", "--out", tmp_path / "x.csv")

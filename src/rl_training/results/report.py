@@ -267,7 +267,7 @@ def _systems(report: _Report) -> Iterator[str]:
     """Yield one table per system that runs were trained on, by their latest start."""
     found: dict[tuple[tuple[str, str], ...], list[str]] = defaultdict(list)
     for _, run in report.runs:
-        found[tuple(_system(run.start).items())].append(report.name(run.path))
+        found[tuple(_system(run.starts[-1] if run.starts else {}).items())].append(report.name(run.path))
     for facts, names in found.items():
         yield table(f"System of {names[0]}", ("", "value"), [("runs", ", ".join(names)), *facts], wrap=True)
 
@@ -286,14 +286,12 @@ def _system(start: Mapping[str, Any]) -> dict[str, str]:
 
 def _files(report: _Report) -> list[str]:
     rows = [
-        (f"{report.name(run.path)}/{name}", digest)
-        for _, run in report.runs
-        for name, digest in _checksums(run).items()
+        (f"{report.name(run.path)}/{name}", digest) for _, run in report.runs for name, digest in checksums(run).items()
     ]
     return [folded(f"SHA-256 of the {len(rows)} files read", table("SHA-256", ("file", "SHA-256"), rows))]
 
 
-def _checksums(run: RunRecord) -> dict[str, str]:
+def checksums(run: RunRecord) -> dict[str, str]:
     return {name: sha256(run.path / name) for name in FILES if (run.path / name).is_file()}
 
 
@@ -317,7 +315,7 @@ def _data(report: _Report, training: Training) -> str:
                 "env_id": run.env_id,
                 "seed": run.seed,
                 "status": run.status,
-                "sha256": _checksums(run),
+                "sha256": checksums(run),
                 "records": records,
             }
         )
@@ -353,13 +351,20 @@ def read_report(path: Path) -> dict[str, Any]:
     try:
         finder.feed(read_text(path, _MAX_BYTES))
         data: dict[str, Any] = json.loads("".join(finder.parts))
-        if data["format"] != _FORMAT or not isinstance(data["runs"], list):
+        if data["format"] != _FORMAT or not all(map(_is_run, data["runs"])):
             raise ValueError
     except FileNotFoundError:
         raise ConfigError(f"there is no report {str(path)!r}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise ConfigError(f"{path} is not a report of rl-training {__version__}, or it is damaged") from None
     return data
+
+
+def _is_run(run: Mapping[str, Any]) -> bool:
+    """Return whether the raw numbers of a run are whole; raises if they have another form."""
+    records = [(len(numbers["steps"]), len(numbers["values"])) for numbers in run["records"].values()]
+    named = all(isinstance(run[name], str | int) for name in _COLUMNS[:6])
+    return named and isinstance(run["sha256"], dict) and all(steps == values for steps, values in records)
 
 
 def report_as_csv(path: Path) -> str:

@@ -75,11 +75,10 @@ class RunRecord:
         return result if result is not None and all(_is_number(result.get(name)) for name in _RESULT) else None
 
     @cached_property
-    def start(self) -> dict[str, Any]:
-        """What metadata.json has about the latest start of the run: versions, host, device; empty if unknown."""
+    def starts(self) -> list[dict[str, Any]]:
+        """What metadata.json has about each start of the run: step, versions, host, device; empty if unknown."""
         starts = (_read_object(self.path / "metadata.json") or {}).get("starts")
-        latest = starts[-1] if isinstance(starts, list) and starts else None
-        return latest if isinstance(latest, dict) else {}
+        return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
 
     @cached_property
     def status(self) -> Status:
