@@ -17,7 +17,7 @@ _PAGE_STYLE = """
     :root { --text: #e6e9ec; --soft: #9aa4ae; --line: #38414b; --back: #15191f; --head: #1f252d }
   }
   body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); margin: 0 auto;
-         max-width: 1080px; padding: 1rem 1.2rem 3rem; overflow-wrap: anywhere }
+         max-width: 1120px; padding: 1rem 1.2rem 3rem; overflow-wrap: anywhere }
   h1 { font-size: 1.6rem; margin: 0.5rem 0 0 } h2 { font-size: 1.2rem; margin: 2.2rem 0 0.6rem }
   h3 { font-size: 1rem; margin: 1.2rem 0 0.4rem } p { margin: 0.4rem 0 } .soft { color: var(--soft) }
   .verdict { font-size: 1.1rem; font-weight: 600 }

@@ -30,7 +30,7 @@ from rl_training.results.comparison import (
 )
 from rl_training.results.figures import Figure
 from rl_training.results.html import chart, code, folded, heading, page, paragraph, table
-from rl_training.results.runs import EVAL_RETURN, RunRecord, Runs
+from rl_training.results.runs import EVAL_RETURN, NOT_COMPARED, RunRecord, Runs
 from rl_training.results.statistics import probability_of_improvement
 
 FILES = ("config.yaml", "eval.jsonl", "result.json")  # whose checksums the report holds
@@ -198,7 +198,7 @@ def _learning_curves(groups: Mapping[str, Runs]) -> str:
 
 def _settings(report: _Report) -> list[str]:
     of_groups = [runs[0].settings for runs in report.groups.values()]
-    names = sorted({name for settings in of_groups for name in settings} - {"seed", "output_dir"})
+    names = sorted({name for settings in of_groups for name in settings} - set(NOT_COMPARED))
     rows = [(name, *(settings.get(name, "-") for settings in of_groups)) for name in names]
     differing = [row for row in rows if len(set(row[1:])) > 1]
     heads = ("setting", *report.groups)
@@ -269,7 +269,7 @@ def _systems(report: _Report) -> Iterator[str]:
     for _, run in report.runs:
         found[tuple(_system(run.starts[-1] if run.starts else {}).items())].append(report.name(run.path))
     for facts, names in found.items():
-        yield table(f"System of {names[0]}", ("", "value"), [("runs", ", ".join(names)), *facts], wrap=True)
+        yield table(f"System of {names[0]}", ("property", "value"), [("runs", ", ".join(names)), *facts], wrap=True)
 
 
 def _system(start: Mapping[str, Any]) -> dict[str, str]:

@@ -29,7 +29,7 @@ Status = Literal["finished", "running", "failed", "interrupted"]
 XAxis = Literal["step", "gradient_step", "wall_s"]
 EVAL_RETURN = "eval/return"
 _MIN_SEEDS_FOR_A_BAND = 3
-_NOT_COMPARED = ("seed", "output_dir")  # runs that differ only in these are seeds of one group
+NOT_COMPARED = ("seed", "output_dir")  # runs that differ only in these are seeds of one group
 _MAIN = ("algo", "env_id")  # groups that differ in these may differ in many other settings
 _RESULT = ("step", "wall_s")  # numbers that every result.json has
 _LARGEST = 1e300
@@ -201,7 +201,7 @@ class Runs(Sequence[RunRecord]):
         it differs from the groups with the same ones.
         """
         settings = [run.settings for run in self]
-        names = list(by) or sorted({name for each in settings for name in each} - set(_NOT_COMPARED))
+        names = list(by) or sorted({name for each in settings for name in each} - set(NOT_COMPARED))
         unknown = [name for name in by if not any(name in each for each in settings)]
         if unknown:
             known = sorted({name for each in settings for name in each})
@@ -214,7 +214,7 @@ class Runs(Sequence[RunRecord]):
     def differences(self) -> dict[str, list[str]]:
         """Return the settings that differ between the runs, with their values in the order of first appearance."""
         settings = [run.settings for run in self]
-        names = sorted({name for each in settings for name in each} - set(_NOT_COMPARED))
+        names = sorted({name for each in settings for name in each} - set(NOT_COMPARED))
         values = {name: list(dict.fromkeys(each.get(name, _text(None)) for each in settings)) for name in names}
         return {name: found for name, found in values.items() if len(found) > 1}
 
