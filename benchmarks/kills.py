@@ -15,10 +15,9 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from importlib import metadata
 from multiprocessing.process import BaseProcess
@@ -39,7 +38,7 @@ from benchmarks.exactness import (
 )
 from benchmarks.machine import describe_run
 from benchmarks.measurements import summarize_kills
-from benchmarks.results import Session
+from benchmarks.results import Line, Session
 from rl_training.experiment.checkpointing import checkpoint_names, is_whole
 from rl_training.experiment.json_lines import JsonLines
 from rl_training.experiment.run_dir import create_run_dir, read_result
@@ -262,48 +261,47 @@ def kill_run(run_dir: Path, *, kills: int, seed: int) -> Iterator[Kill]:
 # --- The command -----------------------------------------------------------------------------------------------------
 
 
-def kill_case(case: Case, folder: Path, *, kills: int, seed: int, report: Callable[[dict[str, Any]], None]) -> None:
-    """Kill runs of one kind, one after the other, `kills` times in total; report each kill and each run."""
-    unbroken = finish(prepare_run(case, folder / "unbroken"))
+def kill_case(case: Case, folder: Path, kills: int, seed: int) -> list[Line]:
+    """Kill runs of one kind, one after the other, `kills` times in total; return a line for each kill and each run."""
+    lines: list[Line] = []
     done = 0
-    for number in itertools.count():
-        run_dir = prepare_run(case, folder / f"run_{number}")
-        head = {"case": case.name, "run": number}
-        start = time.perf_counter()
-        for kill in kill_run(run_dir, kills=kills - done, seed=seed + number):
-            done += 1
-            seconds, start = time.perf_counter() - start, time.perf_counter()
-            report(
-                {**head, "kills": {kill.place: 1}, "checkpoints_not_whole": kill.damage, "seconds": round(seconds, 1)}
-            )
-        report({**head, "differences": differences(run_dir, unbroken)})
-        shutil.rmtree(run_dir)
-        if done >= kills:
-            return
+    try:
+        unbroken = finish(prepare_run(case, folder / "unbroken"))
+        for number in itertools.count():
+            if done >= kills:
+                break
+            run_dir = prepare_run(case, folder / f"run_{number}")
+            head = {"case": case.name, "run": number}
+            start = time.perf_counter()
+            for kill in kill_run(run_dir, kills=kills - done, seed=seed + number):
+                done += 1
+                seconds, start = round(time.perf_counter() - start, 1), time.perf_counter()
+                found = {"kills": {kill.place: 1}, "checkpoints_not_whole": kill.damage, "seconds": seconds}
+                lines.append({**head, **found})
+            lines.append({**head, "differences": differences(run_dir, unbroken)})
+            shutil.rmtree(run_dir)
+    except LostRunError as error:
+        lines.append({"case": case.name, "failed": str(error)})
+    return lines
 
 
 def run_kills(cases: Sequence[Case], *, kills: int, jobs: int, seed: int, out: Path) -> bool:
     """Kill runs of all cases, `jobs` at a time, `kills` times in total. Return whether nothing was lost."""
     versions = {name: metadata.version(name) for name in ("rl-training", "torch", "gymnasium", "numpy")}
     session = Session(out, {**describe_run(), "versions": versions, "seed": seed})
-    lock = threading.Lock()
-
-    def report(line: dict[str, Any]) -> None:
-        with lock:
-            session.add(line)
-            print(line, flush=True)
-
-    def examine(index: int) -> None:
-        case, share = cases[index], kills // len(cases) + (index < kills % len(cases))
-        if share == 0:
-            return
-        try:
-            kill_case(case, Path(name) / case.name, kills=share, seed=seed + 1_000 * index, report=report)
-        except LostRunError as error:
-            report({"case": case.name, "failed": str(error)})
-
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(examine, range(len(cases))))
+    shares = [kills // len(cases) + (index < kills % len(cases)) for index in range(len(cases))]
+    # Processes, not threads: `multiprocessing` loses exit codes of children that several threads start.
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(jobs, context) as pool:
+        examined = [
+            pool.submit(kill_case, case, Path(name) / case.name, share, seed + 1_000 * index)
+            for index, (case, share) in enumerate(zip(cases, shares, strict=True))
+            if share
+        ]
+        for future in as_completed(examined):
+            for line in future.result():
+                session.add(line)
+                print(line, flush=True)
     summary = summarize_kills(session.lines)
     print(f"{summary}; {out}")
     clean = not any(summary[name] for name in ("checkpoints_not_whole", "runs_lost", "runs_that_differ"))

@@ -16,6 +16,7 @@ from learning_curves import draw_curves
 from result_tables import (
     bfloat16_scores,
     bfloat16_speed,
+    deterministic_table,
     exactness_table,
     gpu_table,
     matrix_products_table,
@@ -53,6 +54,7 @@ TABLES: dict[str, Table] = {
     "gpu": gpu_table,
     "replay": replay_table,
     "exactness": exactness_table,
+    "deterministic": deterministic_table,
     "packages": packages_table,
 }
 PICTURES = {

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
@@ -370,8 +370,7 @@ def replay_table(folder: Path, arguments: list[str]) -> Iterator[str]:
 
 
 def exactness_table(folder: Path, arguments: list[str]) -> Iterator[str]:
-    exact, kills = summary()["exactness"], summary()["kills"]
-    lost = f"{kills['runs_lost']} runs lost, {kills['runs_that_differ']} that differ"
+    exact = summary()["exactness"]
     resumes = f"{exact['resumes']} resumes in {exact['cases']} cases"
     yield from rows(
         ["check", "made", "result"],
@@ -380,7 +379,15 @@ def exactness_table(folder: Path, arguments: list[str]) -> Iterator[str]:
             resumes,
             f"{exact['differences']} differences",
         ],
-        [f"{file_link(RESULTS / 'kills.jsonl', folder)}: SIGKILL", f"{kills['kills']} kills", lost],
+        *(
+            [
+                f"{file_link(RESULTS / f'{name}.jsonl', folder)}: SIGKILL, {device}",
+                f"{kills['kills']} kills",
+                f"{kills['runs_lost']} runs lost, {kills['runs_that_differ']} that differ",
+            ]
+            for name, device in (("kills", "CPU"), ("kills_cuda", "GPU"))
+            for kills in [summary()[name]]
+        ),
     )
 
 
@@ -416,3 +423,16 @@ def _package_cells(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         said[0] if said[0] == said[1] else f"{said[0]}; later: {said[1]}",
         exact,
     ]
+
+
+def deterministic_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """Show updates per second with and without deterministic kernels on a GPU: medians of rounds by turns."""
+    lines = read_lines(RESULTS / "deterministic_cuda.jsonl")
+    body = []
+    for algo in dict.fromkeys(line["algo"] for line in lines):
+        fast, repeatable = (
+            median(line["updates_per_s"] for line in lines if line["algo"] == algo and line["deterministic"] is mode)
+            for mode in (False, True)
+        )
+        body.append([f"`{algo}`", rate(fast), rate(repeatable), f"{repeatable / fast:.2f}"])
+    yield from rows(["algorithm", "`deterministic: false`", "`deterministic: true`", "ratio"], *body)
