@@ -345,7 +345,7 @@ def test_no_state_is_given_where_it_would_not_be_whole(make: Any) -> None:
         {"name": "text"},
         {"a": [[1], []]},
     ],
-    ids=str,
+    ids=["raises", "bytes", "list", "number as key", "object", "text", "ragged"],
 )
 def test_a_get_state_of_another_kind_is_asked_once_and_counts_as_missing(state: Any) -> None:
     calls = []
