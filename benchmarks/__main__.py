@@ -21,6 +21,7 @@ COMMANDS = {
     "exactness": "stopped and resumed runs equal uninterrupted ones",
     "kills": "runs killed at random moments lose nothing",
     "packages": "environments of other packages: works, refused with a remedy, exact resume",
+    "fuzz": "damaged and hostile files, bad settings and faulty environments are refused",
     "versions": "speed of two versions of the library, in turn",
     "compile_times": "how long a first run waits for the compiler",
     "fingerprints": "hashes of short runs, equal before and after a change that must change no result",

@@ -1,5 +1,6 @@
 """Summaries of measurements: speed, replay memory, GPU updates, model fits, exact resume and crash safety."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import median
@@ -124,4 +125,32 @@ def summarize_kills(lines: Sequence[Line]) -> dict[str, Any]:
         "checkpoints_not_whole": sum(len(line.get("checkpoints_not_whole", ())) for line in lines),
         "runs_lost": sum("failed" in line for line in lines),
         "runs_that_differ": sum(bool(line.get("differences")) for line in lines),
+    }
+
+
+def summarize_deterministic(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return the median updates per second of each algorithm, with and without deterministic kernels."""
+    return {
+        algo: {
+            name: median(line["updates_per_s"] for line in named(lines, algo=algo, deterministic=mode))
+            for name, mode in (("fast", False), ("deterministic", True))
+        }
+        for algo in dict.fromkeys(line["algo"] for line in lines)
+    }
+
+
+def summarize_packages(lines: Sequence[Line]) -> dict[str, Any]:
+    """Count the environments of other packages by their outcome."""
+    outcomes = {line["case"]: line["outcome"] for line in lines}
+    return {"environments": len(outcomes), "outcomes": dict(Counter(outcomes.values()))}
+
+
+def summarize_fuzz(lines: Sequence[Line]) -> dict[str, Any]:
+    """Count cases and outcomes, and those that were wrong."""
+    kinds = sorted({line["kind"] for line in lines})
+    return {
+        "cases": len(lines),
+        "wrong": sum(not line["right"] for line in lines),
+        "outcomes": dict(Counter(line["outcome"] for line in lines)),
+        "kinds": {kind: dict(Counter(line["outcome"] for line in named(lines, kind=kind))) for kind in kinds},
     }

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
@@ -370,7 +370,7 @@ def replay_table(folder: Path, arguments: list[str]) -> Iterator[str]:
 
 
 def exactness_table(folder: Path, arguments: list[str]) -> Iterator[str]:
-    exact = summary()["exactness"]
+    exact, fuzz = summary()["exactness"], summary()["fuzz"]
     resumes = f"{exact['resumes']} resumes in {exact['cases']} cases"
     yield from rows(
         ["check", "made", "result"],
@@ -388,6 +388,11 @@ def exactness_table(folder: Path, arguments: list[str]) -> Iterator[str]:
             for name, device in (("kills", "CPU"), ("kills_cuda", "GPU"))
             for kills in [summary()[name]]
         ),
+        [
+            f"{file_link(RESULTS / 'fuzz.jsonl', folder)}: damaged and hostile files, bad settings, faulty envs",
+            f"{fuzz['cases']:,} cases",
+            f"{fuzz['wrong']} wrong outcomes",
+        ],
     )
 
 
@@ -427,12 +432,11 @@ def _package_cells(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def deterministic_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     """Show updates per second with and without deterministic kernels on a GPU: medians of rounds by turns."""
-    lines = read_lines(RESULTS / "deterministic_cuda.jsonl")
-    body = []
-    for algo in dict.fromkeys(line["algo"] for line in lines):
-        fast, repeatable = (
-            median(line["updates_per_s"] for line in lines if line["algo"] == algo and line["deterministic"] is mode)
-            for mode in (False, True)
-        )
-        body.append([f"`{algo}`", rate(fast), rate(repeatable), f"{repeatable / fast:.2f}"])
-    yield from rows(["algorithm", "`deterministic: false`", "`deterministic: true`", "ratio"], *body)
+    yield from rows(
+        ["algorithm", "`deterministic: false`", "`deterministic: true`", "ratio"],
+        *(
+            [f"`{algo}`", rate(fast), rate(repeatable), f"{repeatable / fast:.2f}"]
+            for algo, found in summary()["deterministic_cuda"].items()
+            for fast, repeatable in [(found["fast"], found["deterministic"])]
+        ),
+    )

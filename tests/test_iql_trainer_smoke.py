@@ -310,7 +310,7 @@ def test_progress_and_results_speak_of_gradient_steps_and_held_out_data(tmp_path
     (tmp_path / "config.yaml").write_text(from_file(tmp_path).to_yaml())
     result = CliRunner().invoke(app, ["train", "-c", str(tmp_path / "config.yaml")])
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("gradient step 60/60 (100 %)  steps/s ")
+    assert last.startswith("gradient step 60/60 (100 %)  ")
     assert "episodes" not in last
     for shown in ("value_loss ", "critic_loss ", "actor_loss ", "held_out_log_likelihood ", "learning_rate "):
         assert shown in last

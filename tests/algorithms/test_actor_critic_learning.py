@@ -37,7 +37,7 @@ def learn(tmp_path: Path, algo: str, steps: int, *, env: Any = None, num_envs: i
         tmp_path,
         algo=algo,
         env_id="rl_training/Identity-v0",
-        env_kwargs={"actions": "box", "size": 1},
+        env_kwargs={} if env else {"actions": "box", "size": 1},
         total_timesteps=steps,
         num_envs=num_envs,
         eval_episodes=10,

@@ -140,7 +140,7 @@ def test_a_dict_without_parts_or_with_two_of_a_name_is_refused() -> None:
 
 
 def test_actions_are_stored_as_indices_or_float32() -> None:
-    assert action_field(Discrete(3, start=5)) == Field((), np.dtype(np.int64))
+    assert action_field(Discrete(3, start=5)) == Field((), np.dtype(np.int64), choices=3)
     assert action_field(Box(-1, 1, (2,), np.float64)) == Field((2,), np.dtype(np.float32))
 
 

@@ -257,7 +257,7 @@ def refused(tmp_path: Path, factory: Callable[[], gym.Env[Any, Any]], **changes:
         (
             Box(-np.inf, np.inf, (2,), np.float32),
             "ppo needs finite bounds of every action, but Odd has Box(-inf, inf, (2,), float32); "
-            "gymnasium.wrappers.RescaleAction",
+            "remove the wrapper ClipAction",
         ),
         (
             Box(np.array([0.0, 0.0]), np.array([1.0, np.inf]), dtype=np.float64),
@@ -349,7 +349,10 @@ def test_an_all_false_mask_in_an_evaluation_is_named(tmp_path: Path) -> None:
 def test_a_rollout_larger_than_memory_is_refused_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(memory_limits, "available_memory", lambda: 1_000)
-    with pytest.raises(ConfigError, match=r"a rollout of 10 rows needs .* lower algo_kwargs\.num_steps or num_envs"):
-        train_ppo(config_of(tmp_path, env_kwargs={"num_states": 100}), QUIET)
+    monkeypatch.setattr(memory_limits, "available_memory", lambda: 50_000_000)  # enough for everything else
+    large = config_of(tmp_path, env_kwargs={"num_states": 100}, algo_kwargs={"num_steps": 1_000_000})
+    with pytest.raises(
+        ConfigError, match=r"a rollout of 1,000,000 rows needs .* lower algo_kwargs\.num_steps or num_envs"
+    ):
+        train_ppo(large, QUIET)
     assert list(tmp_path.iterdir()) == []

@@ -296,7 +296,7 @@ class Unbounded(Numbers):
 @pytest.mark.parametrize("bounds", [(-np.inf, np.inf), (0.0, np.inf)])
 def test_infinite_bounds_are_refused(algo: str, bounds: tuple[float, float], tmp_path: Path) -> None:
     options = RunOptions(env_factory=lambda: Unbounded(*bounds), show_progress=False)
-    expected = rf"^{algo} needs finite bounds of every action, but Numbers has Box\({bounds[0]}, inf, .*RescaleAction"
+    expected = rf"^{algo} needs finite bounds of every action, but Numbers has Box\({bounds[0]}, inf, .*TransformAction"
     with pytest.raises(SpaceError, match=expected):
         train_sac(config_of(tmp_path, algo=algo, env_id="Numbers", env_kwargs={}), options)
     assert list(tmp_path.iterdir()) == []
