@@ -16,6 +16,7 @@ from learning_curves import draw_curves
 from result_tables import (
     bfloat16_scores,
     bfloat16_speed,
+    compile_times_table,
     deterministic_table,
     exactness_table,
     gpu_table,
@@ -55,6 +56,7 @@ TABLES: dict[str, Table] = {
     "replay": replay_table,
     "exactness": exactness_table,
     "deterministic": deterministic_table,
+    "compile times": compile_times_table,
     "packages": packages_table,
 }
 PICTURES = {

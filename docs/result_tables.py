@@ -358,6 +358,9 @@ REPLAY_COLUMNS = {
 }
 
 
+VERSIONS = ("before", "after")
+
+
 def replay_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     replay = summary()["replay"]
     columns = [replay[case][operation] for case, operation in REPLAY_COLUMNS.values()]
@@ -438,5 +441,20 @@ def deterministic_table(folder: Path, arguments: list[str]) -> Iterator[str]:
             [f"`{algo}`", rate(fast), rate(repeatable), f"{repeatable / fast:.2f}"]
             for algo, found in summary()["deterministic_cuda"].items()
             for fast, repeatable in [(found["fast"], found["deterministic"])]
+        ),
+    )
+
+
+def compile_times_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """Show what compiling adds to the first run on a machine: medians, in version 0.2.0 and now."""
+    found = summary()["compile_times"]
+    yield from rows(
+        ["algorithm", "0.2.0, s", "now, s", "0.2.0, processor s", "now, processor s"],
+        *(
+            [
+                f"`{algo}`",
+                *(f"{found[f'{algo}, {version}'][unit]:.1f}" for unit in ("wall_s", "cpu_s") for version in VERSIONS),
+            ]
+            for algo in dict.fromkeys(name.partition(",")[0] for name in found)
         ),
     )
