@@ -267,7 +267,7 @@ def base_config(algo: str) -> dict[str, Any]:
 
 
 def config_values(folder: Path, rng: random.Random) -> Case:
-    """Give one setting a value from the list of traps."""
+    """Set one setting to a value from the list of traps."""
     config = base_config(rng.choice(sorted(ALGO_KWARGS)))
     place = rng.choice([place for place in _places(config) if place != ("algo_kwargs",)])
     long = any(word in str(place[-1]) for word in LENGTHS)

@@ -1,4 +1,4 @@
-"""Tell others when a step is being compiled, such as the display of progress."""
+"""Report to others, such as the display of progress, when a step is being compiled."""
 
 import contextlib
 import time

@@ -35,7 +35,7 @@ class PackedDictObs(gym.Wrapper[np.ndarray, Any, Any, Any]):
             raise SpaceError(f"PackedDictObs needs a Dict or Tuple observation space, but it is {original}")
         self._mask_shape = _mask_shape(original, env.action_space)
         self._pack: Callable[[Any], np.ndarray]
-        rest: dict[str, gym.Space[Any]] = {}  # the parts besides the mask
+        rest: dict[str, gym.Space[Any]] = {}  # all parts but the mask
         if self._mask_shape is not None and isinstance(original, spaces.Dict):
             rest = {key: part for key, part in original.spaces.items() if key != MASK_KEY}
             original = spaces.Dict(rest)
