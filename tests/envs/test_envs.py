@@ -1,10 +1,11 @@
 """Environments in this process: who resets, what is checked, what the tiny ones are worth."""
 
+import contextlib
 import importlib
 import pickle
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 
+from rl_training.core.spaces import observation_field
 from rl_training.envs.factory import TINY_ENVS, RegisteredEnv, make_env_factory, make_envs, register_tiny_envs
 from rl_training.envs.resumable import check_replay
 from rl_training.envs.tiny import (
@@ -765,3 +767,24 @@ def test_tiny_envs_keep_gymnasiums_rules(name: str) -> None:
 )
 def test_their_variants_do_too(name: str, env_kwargs: dict[str, Any]) -> None:
     check_env(gym.make(name, **env_kwargs).unwrapped, skip_render_check=True)
+
+
+class OtherByteOrder(Chain):
+    """An environment whose arrays have the byte order of another machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Box(0.0, 1.0, (5,), np.dtype(">f4"))
+
+    def _observe(self) -> np.ndarray:
+        return super()._observe().astype(">f4")
+
+
+@pytest.mark.parametrize("backend", ["local_sync", "local_async"])
+@pytest.mark.process
+def test_arrays_of_another_byte_order_are_converted(backend: Literal["local_sync", "local_async"]) -> None:
+    with contextlib.closing(make_envs(OtherByteOrder, 1, backend=backend)) as envs:
+        obs, _ = envs.reset([0], [0])
+        assert obs.dtype.isnative
+        assert obs.tolist() == [[1.0, 0.0, 0.0, 0.0, 0.0]]
+        assert observation_field(envs.observation_space).dtype.isnative

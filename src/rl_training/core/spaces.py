@@ -84,7 +84,7 @@ def action_kind(space: gym.Space[Any]) -> ActionKind | None:
 
 def observation_field(space: gym.Space[Any]) -> Field:
     """Return how observations are stored: integer images as uint8, float64 as float32, other dtypes unchanged."""
-    dtype = np.dtype(space.dtype)
+    dtype = np.dtype(space.dtype).newbyteorder("=")  # PyTorch knows the byte order of the machine only
     shape = tuple(space.shape or ())
     if observation_kind(space) == "image" and np.issubdtype(dtype, np.integer):
         if isinstance(space, spaces.MultiDiscrete):

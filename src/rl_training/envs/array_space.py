@@ -35,7 +35,7 @@ class ArraySpace:
                 f"the {role} space must be one array of numbers, but it is {space}; "
                 f"gymnasium.wrappers.Transform{role.title()} around the environment can make numbers of it"
             )
-        dtype = np.dtype(dtype)
+        dtype = np.dtype(dtype).newbyteorder("=")
         stored = observation_field(space).dtype if role == "observation" else dtype
         choices = None
         if isinstance(space, gym.spaces.Discrete):
