@@ -171,7 +171,8 @@ train(config, RunOptions(show_progress=False, env_factory=Deadlock), run_dir=Pat
 @pytest.mark.skipif(sys.platform != "linux", reason="the mutex of glibc")
 def test_native_code_that_hangs_in_the_final_evaluation_ends_the_process_with_a_report(tmp_path: Path) -> None:
     command = [sys.executable, "-c", NATIVE_HANG, str(tmp_path)]
-    ended: Any = subprocess.run(command, capture_output=True, text=True, check=False)
+    tests = Path(__file__).parent.parent
+    ended: Any = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tests)
     run_dir = tmp_path / "run"
     assert ended.returncode == 2
     assert "an environment gave no answer for 0.5 s (worker_timeout), in native code" in ended.stderr

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -139,4 +140,4 @@ for name, spec in registry().items():
 @pytest.mark.process
 def test_measuring_networks_does_not_import_the_compiler() -> None:
     # Operations of the meta device that are written in Python import sympy, which takes a second of every start.
-    subprocess.run([sys.executable, "-c", BUILD_ALL], check=True)
+    subprocess.run([sys.executable, "-c", BUILD_ALL], check=True, cwd=Path(__file__).parent.parent)
