@@ -57,7 +57,8 @@ DATA_STEPS = 120
 def make_intact(folder: Path) -> None:
     """Write what the cases change: an interrupted run, and a dataset in three formats."""
     folder.mkdir()
-    config = base_config("dqn") | {"total_timesteps": 400, "checkpoint_interval": 100, "output_dir": folder}
+    config = base_config("dqn") | {"total_timesteps": 400, "checkpoint_interval": 100}
+    config["output_dir"] = folder.parent / "forks"  # where a command may continue a checkpoint in a new run
     config["algo_kwargs"] |= {"learning_starts": 50}
     options = RunOptions(callbacks=[StopAt(220)], show_progress=False)
     train(TrainConfig(**config), options, run_dir=folder / RUN)
@@ -163,7 +164,7 @@ class Fuzzer:
             case = kind(folder, random.Random(number))
             code, text = run_command(case.words, folder)
             found = outcome(code, text, folder, self.expected(case.words))
-        line: Line = {"case": number, "kind": kind.__name__, "what": case.what, "command": case.words[0]}
+        line: Line = {"case": number, "kind": kind.__name__, "what": case.what, "ran": case.words[0]}
         line |= {"outcome": found, "exit_code": code, "right": found in case.right}
         return line if line["right"] else {**line, "printed": text[-2_000:]}
 
@@ -195,7 +196,8 @@ def numbered_cases(count: int, seed: int) -> Iterator[tuple[int, Kind]]:
 def run_fuzz(cases: Sequence[tuple[int, Kind]], *, jobs: int, out: Path) -> bool:
     """Run the cases, `jobs` at a time. Return whether every outcome was right."""
     versions = {name: metadata.version(name) for name in ("rl-training", "torch", "gymnasium", "numpy")}
-    session = Session(out, {**describe_run(), "versions": versions})
+    facts = {**describe_run(), "versions": versions}
+    session = Session(out, {name: facts[name] for name in ("date", "command")})
     with tempfile.TemporaryDirectory() as name:
         os.environ["RL_TRAINING_CACHE"] = f"{name}/cache"  # keys and compiled code of the cases, not of the user
         os.environ["OMP_NUM_THREADS"] = "1"
@@ -203,7 +205,7 @@ def run_fuzz(cases: Sequence[tuple[int, Kind]], *, jobs: int, out: Path) -> bool
         make_intact(intact)
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
             for line in pool.map(run_case, itertools.repeat(intact), *zip(*cases, strict=True)):
-                session.add(line)
+                session.add(line if session.lines else {**line, **facts})  # once: thousands of lines share them
                 if not line["right"]:
                     print(f"{line['kind']}: {line['what']}: {line['outcome']}\n{line['printed']}", flush=True)
                 if len(session.lines) % 100 == 0:
