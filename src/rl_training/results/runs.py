@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
+from rl_training.core.durable_files import open_file
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import parse_yaml
 from rl_training.experiment.run_dir import is_in_use
@@ -33,7 +34,6 @@ NOT_COMPARED = ("seed", "output_dir")  # runs that differ only in these are seed
 _MAIN = ("algo", "env_id")  # groups that differ in these may differ in many other settings
 _RESULT = ("step", "wall_s")  # numbers that every result.json has
 _LARGEST = 1e300
-_MAX_RECORD_BYTES = 10_000_000_000  # no log is larger
 
 
 @dataclass(frozen=True)
@@ -274,9 +274,9 @@ def _run_folders(path: Path) -> Iterator[Path]:
 
 
 def _read_text(path: Path) -> str:
-    if not path.is_file() or path.stat().st_size > _MAX_RECORD_BYTES:
-        raise FileNotFoundError(f"{path} is not a file")
-    return path.read_text(encoding="utf-8", errors="replace")
+    """Return the text of a log, of any length and with damage; raise `OSError` for what is not a regular file."""
+    with open_file(path) as file:
+        return file.read().decode("utf-8", errors="replace")
 
 
 def _read_object(path: Path) -> dict[str, Any] | None:
@@ -300,7 +300,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the records of a file that may still grow: an unfinished last line is left out."""
     try:
         text = _read_text(path)
-    except FileNotFoundError:
+    except OSError:
         return []
     records = []
     for line in text[: text.rfind("\n") + 1].splitlines():

@@ -82,14 +82,14 @@ def _iqm_of_seeds(scores: np.ndarray) -> np.ndarray:
 
 
 def probability_of_improvement(
-    ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], resamples: int = 2_000
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], resamples: int = 2_000
 ) -> tuple[float, Interval]:
-    """Return the probability that a run of ours scores higher than one of theirs, and its 95 % interval.
+    """Return the probability that a run of the first group scores higher than one of the second, and its 95 % interval.
 
     Both: for each task the scores of its seeds, in the same order of tasks. Ties count half.
     """
     rng = np.random.default_rng(0)
-    pairs = [(np.asarray(x, float), np.asarray(y, float)) for x, y in zip(ours, theirs, strict=True)]
+    pairs = [(np.asarray(x, float), np.asarray(y, float)) for x, y in zip(first, second, strict=True)]
 
     def probability(pick: Callable[[np.ndarray], np.ndarray]) -> float:
         return fmean(_share_above(pick(x), pick(y)) for x, y in pairs)
@@ -99,8 +99,8 @@ def probability_of_improvement(
     return probability(lambda scores: scores), (float(low), float(high))
 
 
-def _share_above(ours: np.ndarray, theirs: np.ndarray) -> float:
-    difference = ours[:, None] - theirs[None, :]
+def _share_above(first: np.ndarray, second: np.ndarray) -> float:
+    difference = first[:, None] - second[None, :]
     return float((difference > 0).mean() + 0.5 * (difference == 0).mean())
 
 
