@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args, get_type_hints
@@ -24,10 +25,11 @@ from rl_training.cli import app
 from rl_training.commands.config import config_app
 from rl_training.commands.course import describe_course
 from rl_training.commands.datasets import dataset_app
-from rl_training.commands.doctor import Finding
+from rl_training.commands.doctor import Finding, _options
 from rl_training.commands.evaluate import describe_returns
 from rl_training.commands.messages import reports_errors
 from rl_training.commands.train import _describe_time
+from rl_training.core.extras import EXTRAS
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
@@ -337,6 +339,15 @@ def test_doctor_finds_a_working_installation(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stdout
     assert "ok    training     32 env steps, 16 updates" in result.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_names_each_extra_with_its_versions_or_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    found = {finding.subject: finding for finding in _options()}
+    assert list(found) == list(EXTRAS)
+    plot = Finding("ok", "plot", f"matplotlib {metadata.version('matplotlib')}")
+    missing = 'ale-py not installed; if you need it: pip install "rl-training[atari]"'
+    assert (found["plot"], found["atari"]) == (plot, Finding("note", "atari", missing))
 
 
 def test_doctor_says_what_to_mend(tmp_path: Path) -> None:

@@ -435,7 +435,7 @@ def test_a_picture_needs_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = write_npz(tmp_path / "data.npz")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     message = fails("dataset", "inspect", path, "--png", tmp_path / "data.png")
-    assert "--png needs the package matplotlib, which is not installed: pip install 'rl-training[offline]'" in message
+    assert '--png needs the package matplotlib: pip install "rl-training[offline]"' in message
 
 
 def test_convert_goes_round_through_all_formats_unchanged(pendulum: Path, tmp_path: Path) -> None:

@@ -202,11 +202,11 @@ def _bins(values: "np.ndarray", max_bins: int) -> int:
 
 
 def _draw(dataset: "TransitionDataset", png: Path) -> None:
-    from rl_training.datasets.formats import import_optional
+    from rl_training.core.extras import require
 
     if png.suffix.lower() != ".png":
         raise ConfigError(f"--png must name a file ending in .png, got {png}")
-    matplotlib = import_optional("matplotlib.figure", "--png")
+    matplotlib = require("matplotlib.figure", extra="offline", what="--png")
     figure = matplotlib.Figure(figsize=(12, 3.5), layout="constrained")
     parts = (
         ("returns of episodes", dataset.episode_returns(), 30),

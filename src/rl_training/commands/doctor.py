@@ -1,6 +1,5 @@
 """`rl-training doctor`: check what this machine offers, what is missing, and what to do about it."""
 
-import importlib.util
 import os
 import platform
 import shutil
@@ -16,18 +15,10 @@ import typer
 
 from rl_training.commands.messages import EXIT_BUG, reports_errors
 from rl_training.commands.options import Debug
+from rl_training.core.extras import EXTRAS, install_line, installed
 from rl_training.hparams.fields import expand_home
 
 _PACKAGES = ("rl-training", "torch", "gymnasium", "numpy", "pydantic", "safetensors", "tensorboard", "typer", "rich")
-# Extra -> the modules of it that the library imports.
-_EXTRAS = {
-    "box2d": ("Box2D",),
-    "mujoco": ("mujoco",),
-    "atari": ("ale_py",),
-    "minatar": ("minatar",),
-    "envpool": ("envpool",),
-    "offline": ("h5py", "pyarrow", "PIL", "matplotlib"),
-}
 _LOW_MEMORY = _LOW_DISK = 2 * 2**30  # bytes
 
 
@@ -87,13 +78,14 @@ def _packages() -> Iterator[Finding]:
 
 
 def _options() -> Iterator[Finding]:
-    for extra, modules in _EXTRAS.items():
-        missing = [module for module in modules if importlib.util.find_spec(module) is None]
-        if not missing:
-            yield Finding("ok", extra, "installed")
+    for extra in EXTRAS:
+        versions = installed(extra)
+        found = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
+        missing = ", ".join(package for package, version in versions.items() if not version)
+        if missing:
+            yield Finding("note", extra, f"{missing} not installed; if you need it: {install_line(extra)}")
         else:
-            what = "" if len(missing) == len(modules) else f"{', '.join(missing)} "
-            yield Finding("note", extra, f"{what}not installed; if you need it: pip install 'rl-training[{extra}]'")
+            yield Finding("ok", extra, found)
 
 
 def _processors() -> Iterator[Finding]:

@@ -5,30 +5,18 @@ import math
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from rl_training.core.extras import require
 from rl_training.core.memory_limits import check_memory
 from rl_training.datasets.metadata import MAX_TEXT, METADATA_KEY, metadata_from_text, metadata_to_text
 from rl_training.datasets.transitions import Transitions, build_transitions, match_columns
-from rl_training.errors import ConfigError, DatasetError, UserError
+from rl_training.errors import DatasetError, UserError
 
-_EXTRA = "pip install 'rl-training[offline]'"
 _ROWS_AT_ONCE = 65_536  # of a Parquet file
 _D4RL_NAMES = {"terminations": "terminals", "truncations": "timeouts"}  # the other names are the same
-
-
-def import_optional(module: str, what: str) -> ModuleType:
-    """Import an optional package; `what` needs it, for the message if it is missing."""
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ImportError as cause:
-        package = module.partition(".")[0]
-        raise ConfigError(f"{what} needs the package {package}, which is not installed: {_EXTRA}") from cause
 
 
 def check_file(path: Path) -> None:
@@ -130,7 +118,7 @@ def transitions_metadata(transitions: Transitions) -> str:
 
 @contextlib.contextmanager
 def open_hdf5(path: Path) -> Iterator[Any]:
-    h5py = import_optional("h5py", f"the HDF5 file {path}")
+    h5py = require("h5py", extra="offline", what=f"the HDF5 file {path}")
     check_file(path)
     with report_damage(path, "a HDF5 file"):
         if not h5py.is_hdf5(path):
@@ -141,7 +129,7 @@ def open_hdf5(path: Path) -> Iterator[Any]:
 
 def hdf5_member(group: Any, name: str, path: Path) -> Any:
     """Return a member of a group; raise `DatasetError` for a link, which is not followed."""
-    h5py = import_optional("h5py", f"the HDF5 file {path}")
+    h5py = require("h5py", extra="offline", what=f"the HDF5 file {path}")
     link = group.get(name, getlink=True)
     if not isinstance(link, h5py.HardLink):
         raise DatasetError(f"{path}: {name!r} is a link ({type(link).__name__}), which is not followed")
@@ -150,7 +138,7 @@ def hdf5_member(group: Any, name: str, path: Path) -> Any:
 
 def hdf5_array(group: Any, name: str, path: Path) -> tuple[int, Callable[[], np.ndarray]]:
     """Return the bytes that an array needs, and the function that reads it."""
-    h5py = import_optional("h5py", f"the HDF5 file {path}")
+    h5py = require("h5py", extra="offline", what=f"the HDF5 file {path}")
     dataset = hdf5_member(group, name, path)
     if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
         raise DatasetError(f"{path}: {name!r} must be an array, found {type(dataset).__name__}")
@@ -180,7 +168,7 @@ def read_hdf5(path: Path, *, allow_entry_points: bool = False) -> Transitions:
 
 def write_hdf5(transitions: Transitions, path: Path) -> None:
     """Write the layout of D4RL, with next observations."""
-    h5py = import_optional("h5py", "a HDF5 dataset")
+    h5py = require("h5py", extra="offline", what="a HDF5 dataset")
     with h5py.File(path, "w") as file:
         for name, array in transitions.columns().items():
             file.create_dataset(_D4RL_NAMES.get(name, name), data=array, compression="gzip", fletcher32=True)
@@ -214,8 +202,8 @@ def read_parquet(path: Path, *, allow_entry_points: bool = False) -> Transitions
 
 
 def open_parquet(path: Path) -> Any:
-    import_optional("pyarrow", f"the dataset {path}")
-    parquet = import_optional("pyarrow.parquet", f"the dataset {path}")
+    require("pyarrow", extra="offline", what=f"the dataset {path}")
+    parquet = require("pyarrow.parquet", extra="offline", what=f"the dataset {path}")
     return parquet.ParquetFile(path, page_checksum_verification=True)
 
 
@@ -224,7 +212,7 @@ def read_parquet_table(file: Any, columns: Sequence[str], path: Path) -> Any:
 
     The footer holds the number of values, but reading a damaged footer crashes the process (pyarrow 26).
     """
-    arrow = import_optional("pyarrow", f"the dataset {path}")
+    arrow = require("pyarrow", extra="offline", what=f"the dataset {path}")
     schema, rows = file.schema_arrow, file.metadata.num_rows
     types = [schema.field(name).type for name in columns]
     widths = [kind.list_size if arrow.types.is_fixed_size_list(kind) else 1 for kind in types]
@@ -238,7 +226,7 @@ def read_parquet_table(file: Any, columns: Sequence[str], path: Path) -> Any:
 
 def arrow_numbers(column: Any, name: str, path: Path) -> np.ndarray:
     """Return a column of numbers, or of lists of equal length, as an array: (rows,) or (rows, numbers)."""
-    arrow = import_optional("pyarrow", f"the dataset {path}")
+    arrow = require("pyarrow", extra="offline", what=f"the dataset {path}")
     column = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
     if isinstance(column, arrow.ChunkedArray):  # it has more values than one array can hold
         raise DatasetError(f"{path}: {name} has too many values for one column")
@@ -277,8 +265,8 @@ def _shaped(name: str, array: np.ndarray, shape: tuple[int, ...] | None, path: P
 def write_parquet(transitions: Transitions, path: Path) -> None:
     """Write one row per transition, arrays as lists of fixed length."""
     arrow, parquet = (
-        import_optional("pyarrow", "a Parquet dataset"),
-        import_optional("pyarrow.parquet", "a Parquet dataset"),
+        require("pyarrow", extra="offline", what="a Parquet dataset"),
+        require("pyarrow.parquet", extra="offline", what="a Parquet dataset"),
     )
     columns = {}
     for name, array in transitions.columns().items():

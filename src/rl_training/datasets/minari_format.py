@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rl_training.core.extras import require
 from rl_training.core.packed_space import PackedSpace
 from rl_training.core.spaces import Spaces
 from rl_training.datasets.formats import (
@@ -26,7 +27,6 @@ from rl_training.datasets.formats import (
     check_size,
     hdf5_array,
     hdf5_member,
-    import_optional,
     open_hdf5,
     open_parquet,
     read_parquet_table,
@@ -233,7 +233,7 @@ def _is_image(space: gym.Space[Any]) -> bool:
 
 
 def _decode_jpegs(frames: Sequence[Any], space: gym.Space[Any], path: Path) -> np.ndarray:
-    image = import_optional("PIL.Image", f"the images of {path}")
+    image = require("PIL.Image", extra="offline", what=f"an image of {path}")
     shape = tuple(space.shape or ())
     rows = np.empty((len(frames), *shape), np.uint8)
     for number, frame in enumerate(frames):
@@ -277,12 +277,12 @@ def _read_table(file: Path, data_format: str) -> Any:
                 known = [name for name in ("observations", "actions", *PER_STEP) if name in opened.schema_arrow.names]
                 return read_parquet_table(opened, known, file)
         check_size(file.stat().st_size, file)
-        with import_optional("pyarrow.ipc", f"the dataset {file}").open_file(str(file)) as reader:
+        with require("pyarrow.ipc", extra="offline", what=f"the dataset {file}").open_file(str(file)) as reader:
             return reader.read_all()
 
 
 def _arrow_elements(column: Any, space: gym.Space[Any], layout: _Layout) -> np.ndarray:
-    arrow = import_optional("pyarrow", f"the dataset {layout.path}")
+    arrow = require("pyarrow", extra="offline", what=f"the dataset {layout.path}")
     column = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
     if isinstance(space, PackedSpace):
         leaves = []
@@ -309,7 +309,7 @@ def _arrow_elements(column: Any, space: gym.Space[Any], layout: _Layout) -> np.n
 
 def write_minari(transitions: Transitions, path: Path, *, name: str = "") -> None:
     """Write a folder that `minari.load_dataset` can read from its datasets folder; images are not compressed."""
-    h5py = import_optional("h5py", "a Minari dataset")
+    h5py = require("h5py", extra="offline", what="a Minari dataset")
     known = transitions.spaces
     if known is None:
         raise DatasetError(f"{transitions.source} does not declare its spaces, but a Minari dataset must")

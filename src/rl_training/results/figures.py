@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rl_training.core.durable_files import write_atomic
+from rl_training.core.extras import require
 from rl_training.errors import ConfigError
 
 WIDTH, HEIGHT = 440, 250  # of the plot area
@@ -278,13 +279,8 @@ def _description(figure: Figure) -> str:
 
 
 def _save_with_matplotlib(figure: Figure, path: Path) -> None:
-    try:
-        from matplotlib.figure import Figure as Canvas
-    except ImportError:
-        raise ConfigError(
-            f'{path.suffix} figures need the package matplotlib: pip install "rl-training[plot]"; .svg needs nothing'
-        ) from None
-    canvas = Canvas(figsize=(6.4, 4.4), layout="constrained")
+    matplotlib = require("matplotlib.figure", extra="plot", what=f"a {path.suffix} figure")
+    canvas = matplotlib.Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = canvas.subplots()
     for line in figure.lines:
         colour, width = COLOURS[line.colour % len(COLOURS)], 0.7 if line.thin else 1.8
