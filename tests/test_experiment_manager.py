@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_config
+from rl_training.core.seeding import parse_seeds
 from rl_training.errors import ConfigError, TrainingError
 from rl_training.experiment.run_dir import write_result
 from rl_training.results import statistics as seed_statistics
@@ -21,7 +22,7 @@ from rl_training.results.statistics import interquartile_mean, summarize
 from rl_training.runtime import seed_runs
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
-from rl_training.runtime.seed_runs import parse_seeds, run_in, run_seeds
+from rl_training.runtime.seed_runs import run_in, run_seeds
 from rl_training.runtime.trainer import RunOptions
 
 QUIET = RunOptions(show_progress=False)
@@ -32,7 +33,7 @@ def test_seeds_are_read_as_ranges_and_lists(text: str, seeds: list[int]) -> None
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "a", "4-0", "1,1", "0-2,2", "-3", "1.5"])
+@pytest.mark.parametrize("text", ["", "a", "4-0", "1,1", "0-2,2", "-3", "1.5", "0-99999999999999999999"])
 def test_seeds_that_make_no_sense_are_refused_with_the_text(text: str) -> None:
     with pytest.raises(ConfigError, match='seeds must be like "0-4" or "0,2,5"'):
         parse_seeds(text)

@@ -10,12 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rl_training.errors import CheckpointError
+from rl_training.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     import torch
 
+_MAX_SEEDS = 10_000  # in one list
 _ENV, _EVAL = "env", "eval"  # reset seeds of training and of evaluation episodes
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read "0-4", "0,2,5" or a mix of both."""
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            seeds += range(int(first), int(last if dash else first) + 1)[: _MAX_SEEDS + 1]
+    except ValueError:
+        seeds = []
+    if not 0 < len(set(seeds)) == len(seeds) <= _MAX_SEEDS or min(seeds) < 0:
+        raise ConfigError(f'seeds must be like "0-4" or "0,2,5", each once, at most {_MAX_SEEDS:,}, got {text!r}')
+    return seeds
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,20 +44,6 @@ class SeedsResult:
         return summarize(list(self.results.values())) if self.results else None
 
 
-def parse_seeds(text: str) -> list[int]:
-    """Read "0-4", "0,2,5" or a mix of both."""
-    seeds: list[int] = []
-    try:
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            seeds += range(int(first), int(last if dash else first) + 1)
-    except ValueError:
-        seeds = []
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ConfigError(f'seeds must be like "0-4" or "0,2,5", each once, got {text!r}')
-    return seeds
-
-
 def run_in(folder: Path, config: TrainConfig, options: RunOptions | None = None) -> float | None:
     """Start, resume or read the run of `folder`; return its score, or None if it was interrupted."""
     if (result := read_result(folder)) is None:
