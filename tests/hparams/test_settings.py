@@ -14,7 +14,7 @@ from rl_training.hparams.base import HParams, variant
 from rl_training.hparams.checks import check_network, run_checks
 from rl_training.hparams.datasets import DatasetChoice, dataset_choice
 from rl_training.hparams.dqn import C51HParams, DoubleDQNHParams, DQNHParams, RainbowDQNHParams
-from rl_training.hparams.fields import Count, Discount
+from rl_training.hparams.fields import Count, Discount, Search
 from rl_training.hparams.gail import GAILHParams
 from rl_training.hparams.offline import BCHParams, IQLOnlineHParams
 
@@ -66,6 +66,19 @@ def test_defaults_pass_the_checks_of_values_that_users_write(name: str) -> None:
 def test_no_two_algorithms_share_their_settings(name: str) -> None:
     model = registry()[name].hparams
     assert [spec.name for spec in registry().values() if spec.hparams is model] == [name]
+
+
+@pytest.mark.parametrize("name", registry())
+def test_every_search_lies_within_its_field_and_holds_the_default(name: str) -> None:
+    model = registry()[name].hparams
+    marks = [(field, info.default, mark) for field, info in model.model_fields.items() for mark in info.metadata]
+    searches = {field: (default, mark) for field, default, mark in marks if isinstance(mark, Search)}
+    assert searches.keys() & {"learning_rate", "policy_learning_rate", "world_model_learning_rate"}
+    for field, (default, search) in searches.items():
+        assert search.contains(default), field
+        ends = [1.0 - end if search.one_minus else end for end in (search.low, search.high)]
+        for value in search.choices or ends:
+            assert getattr(model(**{field: value}), field) == value
 
 
 # --- Variants --------------------------------------------------------------------------------------------------------

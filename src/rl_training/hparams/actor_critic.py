@@ -1,6 +1,6 @@
 """Settings of the off-policy actor-critics: SAC, TD3, REDQ."""
 
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import Field
 
@@ -29,6 +29,7 @@ from rl_training.hparams.fields import (
     PolicyDelay,
     Prioritized,
     PriorityExponent,
+    Search,
     TargetEntropy,
     Tau,
     Temperature,
@@ -147,7 +148,7 @@ class TD3HParams(HParams):
     gamma: Discount = 0.99
     tau: Tau = 0.005
     policy_delay: Count = Field(2, description="critic updates per update of the actor and the target networks")
-    exploration_noise: NonNegative = Field(
+    exploration_noise: Annotated[NonNegative, Search(0.02, 0.5, log=True)] = Field(
         0.1, description="standard deviation of the exploration noise on actions, which span [-1, 1]"
     )
     target_noise: NonNegative = Field(0.2, description="standard deviation of the noise on the target's actions")

@@ -31,6 +31,7 @@ from rl_training.hparams.fields import (
     Prioritized,
     PriorityExponent,
     Real,
+    Search,
     Switch,
     TrainFrequency,
 )
@@ -41,7 +42,9 @@ GradientSteps = Annotated[
     int, Ge(-1), WHOLE, Field(description="updates per round; -1: as many as env steps since the last round")
 ]
 QLayerNorm = Annotated[
-    Switch, Field(description="layer normalization of the hidden layers; Q-values diverge far less with it")
+    Switch,
+    Search(choices=(False, True)),
+    Field(description="layer normalization of the hidden layers; Q-values diverge far less with it"),
 ]
 Dueling = Annotated[
     Switch, Field(description="separate streams for the value of the state and the advantages of the actions")
@@ -53,7 +56,9 @@ NoisySigma = Annotated[
 QAdamEps = Annotated[Positive, Field(description="epsilon of Adam; 1.5e-4 is usual for Atari")]
 DoubleQ = Annotated[Switch, Field(description="selection of the target's action by the online network (Double DQN)")]
 TargetUpdateInterval = Annotated[
-    Count, Field(description="gradient steps between copies of the weights into the target network")
+    Count,
+    Search(10, 1_000, log=True),
+    Field(description="gradient steps between copies of the weights into the target network"),
 ]
 EpsilonStart = Annotated[
     Fraction,
@@ -61,8 +66,12 @@ EpsilonStart = Annotated[
         description="share of random actions at step 0, where the decay begins; before learning_starts all are random"
     ),
 ]
-EpsilonEnd = Annotated[Fraction, Field(description="share of random actions after the decay")]
-ExplorationFraction = Annotated[Fraction, Field(description="part of total_timesteps over which epsilon decays")]
+EpsilonEnd = Annotated[
+    Fraction, Search(0.01, 0.2, log=True), Field(description="share of random actions after the decay")
+]
+ExplorationFraction = Annotated[
+    Fraction, Search(0.02, 0.5, log=True), Field(description="part of total_timesteps over which epsilon decays")
+]
 EvaluationEpsilon = Annotated[Fraction, Field(description="share of random actions in evaluations; 0.001 on Atari")]
 Kappa = Annotated[
     NonNegative, Field(description="size up to which errors count squared (Huber); 0: the plain quantile loss")
@@ -284,7 +293,9 @@ class FQFHParams(HParams):
     learning_rate_schedule: LinearSchedule = "linear"
     adam_eps: QAdamEps = 1e-8
     max_grad_norm: MaxGradNorm = 10.0
-    fraction_learning_rate: Positive = Field(2.5e-9, description="learning rate of RMSprop for the fraction proposals")
+    fraction_learning_rate: Annotated[Positive, Search(1e-9, 1e-5, log=True)] = Field(
+        2.5e-9, description="learning rate of RMSprop for the fraction proposals"
+    )
 
     gamma: Discount = 0.99
     double_q: DoubleQ = False

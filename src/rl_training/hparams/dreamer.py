@@ -17,6 +17,7 @@ from rl_training.hparams.fields import (
     MemoryKind,
     NonNegative,
     Positive,
+    Search,
     Switch,
 )
 
@@ -67,9 +68,15 @@ class DreamerHParams(HParams):
     )
     unimix: Fraction = Field(0.01, description="share of the uniform distribution in latents and in the policy")
 
-    world_model_learning_rate: Positive = Field(1e-4, description="learning rate of Adam for the world model")
-    actor_learning_rate: Positive = Field(3e-5, description="learning rate of Adam for the actor")
-    critic_learning_rate: Positive = Field(3e-5, description="learning rate of Adam for the critic")
+    world_model_learning_rate: Annotated[Positive, Search(1e-5, 1e-3, log=True)] = Field(
+        1e-4, description="learning rate of Adam for the world model"
+    )
+    actor_learning_rate: Annotated[Positive, Search(1e-5, 1e-3, log=True)] = Field(
+        3e-5, description="learning rate of Adam for the actor"
+    )
+    critic_learning_rate: Annotated[Positive, Search(1e-5, 1e-3, log=True)] = Field(
+        3e-5, description="learning rate of Adam for the critic"
+    )
     adam_eps: AdamEps = 1e-8
     world_model_max_grad_norm: Positive = Field(
         1_000.0, description="norm to which larger gradients of the world model are clipped"

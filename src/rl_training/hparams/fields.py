@@ -21,6 +21,26 @@ class Fixed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Mark of a setting that `tune` varies: between `low` and `high`, or among `choices`.
+
+    `one_minus`: the range is that of 1 - value, as of a discount factor on a logarithmic scale.
+    """
+
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    one_minus: bool = False
+    choices: tuple[Any, ...] = ()
+
+    def contains(self, value: Any) -> bool:
+        """Return whether the search can find this value of the setting."""
+        if self.choices:
+            return value in self.choices
+        return self.low <= (1.0 - value if self.one_minus else value) <= self.high
+
+
 def _whole_number(value: Any) -> Any:
     """Accept `1e5` for 100000 in YAML, but neither `true` nor "64" for a number."""
     if isinstance(value, bool | str):
@@ -78,7 +98,9 @@ MemoryKind = Annotated[
         description="where the replay buffer is stored; mmap: in a file, of which the system keeps in memory what fits"
     ),
 ]
-BatchSize = Annotated[Count, Field(description="transitions per gradient step")]
+BatchSize = Annotated[
+    Count, Search(choices=(32, 64, 128, 256, 512)), Field(description="transitions per gradient step")
+]
 LearningStarts = Annotated[CountOrZero, Field(description="env steps of random actions before learning begins")]
 TrainFrequency = Annotated[Count, Field(description="env steps between rounds of updates")]
 UpdatesPerStep = Annotated[Positive, Field(description="critic updates per env step")]
@@ -147,10 +169,15 @@ NormalizeObservations = Annotated[
 NumSteps = Annotated[
     Count,
     Fixed("the saved rollout may be part of one of that length"),
+    Search(choices=(128, 256, 512, 1_024, 2_048)),
     Field(description="steps per env between updates; a rollout has num_steps * num_envs rows"),
 ]
-UpdateEpochs = Annotated[Count, Field(description="passes over each rollout")]
-MinibatchSize = Annotated[Count, Field(description="rows per gradient step; must divide the rows of a rollout")]
+UpdateEpochs = Annotated[Count, Search(1, 20, log=True), Field(description="passes over each rollout")]
+MinibatchSize = Annotated[
+    Count,
+    Search(choices=(32, 64, 128, 256, 512)),
+    Field(description="rows per gradient step; must divide the rows of a rollout"),
+]
 Normalize = Annotated[
     Literal["none", "obs", "returns", "both"],
     Field(
@@ -165,13 +192,20 @@ NetworkName = Literal["mlp", "simba"]
 NetworkKind = Annotated[
     NetworkName, Field(description="mlp: hidden layers one after the other; simba: residual blocks of their sizes")
 ]
-HiddenSizes = Annotated[Sizes, Field(description="units of the hidden layers after the encoder")]
+HiddenSizes = Annotated[
+    Sizes,
+    Search(choices=((64, 64), (128, 128), (256, 256))),
+    Field(description="units of the hidden layers after the encoder"),
+]
 CriticLayerNorm = Annotated[
-    Switch, Field(description="layer normalization of the critics' hidden layers; values diverge far less with it")
+    Switch,
+    Search(choices=(False, True)),
+    Field(description="layer normalization of the critics' hidden layers; values diverge far less with it"),
 ]
 Activation = Annotated[
     Literal["tanh", "relu"],
     Fixed("the saved weights were learned with it"),
+    Search(choices=("tanh", "relu")),
     Field(description="activation function of the hidden layers after the encoder"),
 ]
 SharedTrunk = Annotated[
@@ -185,7 +219,9 @@ LogStdInit = Annotated[Real, Field(description="initial log standard deviation o
 
 # --- Optimizer -------------------------------------------------------------------------------------------------------
 
-LearningRate = Annotated[Positive, Field(description="learning rate of Adam; the initial one if it decays")]
+LearningRate = Annotated[
+    Positive, Search(1e-5, 1e-2, log=True), Field(description="learning rate of Adam; the initial one if it decays")
+]
 ActorLearningRate = Annotated[
     Positive | None, Field(description="learning rate of the actor; null: same as learning_rate")
 ]
@@ -194,27 +230,36 @@ AlphaLearningRate = Annotated[
 ]
 PolicyLearningRate = Annotated[
     Positive,
+    Search(1e-5, 1e-2, log=True),
     Field(description="learning rate of Adam for actor, critics and temperature; the initial one if it decays"),
 ]
 LinearSchedule = Annotated[
     Literal["constant", "linear"],
+    Search(choices=("constant", "linear")),
     Field(description="schedule of the learning rates; linear: decay to 0 over the run"),
 ]
 CosineSchedule = Annotated[
     Literal["constant", "cosine"],
+    Search(choices=("constant", "cosine")),
     Field(description="schedule of the policy's learning rate; cosine: decay to 0 over the run"),
 ]
 AdamEps = Annotated[Positive, Field(description="epsilon of Adam")]
-MaxGradNorm = Annotated[Positive, Field(description="global norm to which larger gradients are clipped")]
+MaxGradNorm = Annotated[
+    Positive, Search(0.3, 10.0, log=True), Field(description="global norm to which larger gradients are clipped")
+]
 MaxGradNormOrNull = Annotated[
     Positive | None, Field(description="norm to which larger gradients are clipped; null: no clipping")
 ]
 
 # --- Algorithm: values and critics -----------------------------------------------------------------------------------
 
-Discount = Annotated[Fraction, Field(description="discount factor per env step")]
+Discount = Annotated[
+    Fraction, Search(1e-4, 0.1, log=True, one_minus=True), Field(description="discount factor per env step")
+]
 Tau = Annotated[
-    Fraction, Field(description="share of the distance to the critics that the target networks move per update")
+    Fraction,
+    Search(1e-3, 0.05, log=True),
+    Field(description="share of the distance to the critics that the target networks move per update"),
 ]
 PolicyDelay = Annotated[Count, Field(description="critic updates per actor update")]
 Temperature = Annotated[
@@ -232,10 +277,14 @@ TargetEntropy = Annotated[
 # --- Algorithm: policy gradient --------------------------------------------------------------------------------------
 
 GaeLambda = Annotated[
-    Fraction, Field(description="lambda of generalized advantage estimation: 0 = TD error, 1 = return")
+    Fraction,
+    Search(5e-3, 0.2, log=True, one_minus=True),
+    Field(description="lambda of generalized advantage estimation: 0 = TD error, 1 = return"),
 ]
 ClipCoef = Annotated[
-    Positive, Field(description="clip range of the probability ratio, 1 ± this; the initial one if it decays")
+    Positive,
+    Search(0.1, 0.4),
+    Field(description="clip range of the probability ratio, 1 ± this; the initial one if it decays"),
 ]
 ClipSchedule = Annotated[
     Literal["constant", "linear"], Field(description="schedule of clip_coef; linear: decay to 0 over the run")
@@ -243,8 +292,12 @@ ClipSchedule = Annotated[
 ValueClip = Annotated[
     Switch, Field(description="clipping of the value's step by clip_coef, too; only sensible with normalized returns")
 ]
-ValueCoef = Annotated[NonNegative, Field(description="weight of the value's mean squared error")]
-EntropyCoef = Annotated[NonNegative, Field(description="weight of the policy's entropy, which keeps it exploring")]
+ValueCoef = Annotated[NonNegative, Search(0.25, 1.0), Field(description="weight of the value's mean squared error")]
+EntropyCoef = Annotated[
+    NonNegative,
+    Search(choices=(0.0, 3e-4, 1e-3, 3e-3, 1e-2)),
+    Field(description="weight of the policy's entropy, which keeps it exploring"),
+]
 TargetKL = Annotated[
     Positive | None,
     Field(description="approximate KL divergence; an update stops at 1.5 times this; null: it never stops early"),
@@ -267,14 +320,19 @@ SampledEvaluation = Annotated[
 
 Expectile = Annotated[
     OpenFraction,
+    Search(0.5, 0.95),
     Field(description="expectile of the critics' values of the dataset's actions, which V learns; 0.5: their mean"),
 ]
 InverseTemperature = Annotated[
-    Positive, Field(description="inverse temperature: the larger, the more the better actions outweigh others")
+    Positive,
+    Search(0.5, 10.0, log=True),
+    Field(description="inverse temperature: the larger, the more the better actions outweigh others"),
 ]
 MaxAdvantageWeight = Annotated[Positive, Field(description="largest weight of an action")]
 ValueLayerNorm = Annotated[
-    Switch, Field(description="layer normalization of the hidden layers of the critics and of V")
+    Switch,
+    Search(choices=(False, True)),
+    Field(description="layer normalization of the hidden layers of the critics and of V"),
 ]
 OrthogonalInit = Annotated[
     Switch, Field(description="orthogonal initial weights of gain sqrt(2), zero biases; false: PyTorch's defaults")
@@ -287,7 +345,9 @@ NumElites = Annotated[
     Count, Field(description="members with the smallest error on held-out data; only these are used in rollouts")
 ]
 ModelHiddenSizes = Annotated[Sizes, Field(description="units of each member's hidden layers")]
-ModelLearningRate = Annotated[Positive, Field(description="learning rate of Adam for the ensemble")]
+ModelLearningRate = Annotated[
+    Positive, Search(1e-4, 1e-2, log=True), Field(description="learning rate of Adam for the ensemble")
+]
 ModelBatchSize = Annotated[Count, Field(description="transitions per gradient step of each member")]
 ModelPatience = Annotated[
     Count, Field(description="epochs in a row that improve no member by more than 1 %, after which a fit ends")
@@ -296,7 +356,9 @@ ModelMaxEpochs = Annotated[Count, Field(description="largest number of passes ov
 ModelHoldoutRatio = Annotated[
     OpenFraction, Field(description="share of the transitions held out to evaluate a fit, at most 5000 of them")
 ]
-RolloutHorizon = Annotated[Count, Field(description="steps of a rollout, unless it terminates before")]
+RolloutHorizon = Annotated[
+    Count, Search(1, 10, log=True), Field(description="steps of a rollout, unless it terminates before")
+]
 SyntheticCapacity = Annotated[
     Count, FIXED_BUFFER, Field(description="largest number of rollout transitions that are kept, for any horizon")
 ]

@@ -1,6 +1,6 @@
 """Settings of GAIL: of PPO, which trains the policy, and of the discriminator, which rewards it."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -34,6 +34,7 @@ from rl_training.hparams.fields import (
     Positive,
     RecomputeAdvantages,
     SampledEvaluation,
+    Search,
     SharedTrunk,
     Sizes,
     Switch,
@@ -93,7 +94,9 @@ class GAILHParams(HParams):
     learning_rate_schedule: LinearSchedule = "linear"
     adam_eps: AdamEps = 1e-5
     max_grad_norm: MaxGradNorm = 0.5
-    discriminator_learning_rate: Positive = Field(1e-3, description="learning rate of Adam for the discriminator")
+    discriminator_learning_rate: Annotated[Positive, Search(1e-4, 1e-2, log=True)] = Field(
+        1e-3, description="learning rate of Adam for the discriminator"
+    )
 
     gamma: Discount = 0.99
     gae_lambda: GaeLambda = 0.95
@@ -107,7 +110,9 @@ class GAILHParams(HParams):
     recompute_advantages: RecomputeAdvantages = False
     sampled_evaluation: SampledEvaluation = False
 
-    discriminator_updates: Count = Field(8, description="gradient steps of the discriminator per rollout")
+    discriminator_updates: Annotated[Count, Search(1, 32, log=True)] = Field(
+        8, description="gradient steps of the discriminator per rollout"
+    )
     discriminator_batch_size: Count = Field(
         256, description="rows of the expert, and as many of the rollout, per gradient step of the discriminator"
     )

@@ -1,6 +1,6 @@
 """Settings of MBPO and MOPO, which train a soft actor-critic on rollouts through an ensemble of dynamics models."""
 
-from typing import ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -43,6 +43,7 @@ from rl_training.hparams.fields import (
     Prioritized,
     PriorityExponent,
     RolloutHorizon,
+    Search,
     SyntheticCapacity,
     SyntheticRatio,
     SyntheticRefreshes,
@@ -185,7 +186,7 @@ class MOPOHParams(HParams):
     synthetic_refreshes_kept: SyntheticRefreshes = 5
     synthetic_batch_ratio: SyntheticRatio = 0.95
     termination: Termination = "auto"
-    penalty_coef: NonNegative = Field(
+    penalty_coef: Annotated[NonNegative, Search(0.1, 10.0, log=True)] = Field(
         1.0, description="reduction of the reward per unit of model uncertainty; 0: no penalty"
     )
     uncertainty: Literal["deviation", "disagreement"] = Field(
