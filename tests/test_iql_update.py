@@ -312,6 +312,16 @@ def test_the_setting_decides_how_the_weights_of_all_parts_begin(orthogonal: bool
         assert bool((values == 0.0).all()) == orthogonal, name
 
 
+def test_the_policy_begins_with_the_set_deviation_and_moves_from_there() -> None:
+    setup = iql_setup(log_std_init=-1.5)
+    model, learner = build_iql_model(setup), build_iql(setup)
+    outputs = model.actor(torch.zeros(1, 3))  # type: ignore[operator]
+    torch.testing.assert_close(outputs[0, 2:].exp(), torch.full((2,), 0.22313), rtol=1e-4, atol=0)  # exp(-1.5)
+    name = next(name for name in learner.policy_state_dict() if name.endswith("row"))
+    learner.update(make_box_batch())
+    assert (learner.policy_state_dict()[name] != -1.5).all()
+
+
 # --- Bad input -------------------------------------------------------------------------------------------------------
 
 

@@ -177,6 +177,7 @@ def build_iql_model(setup: Setup[ExpectileHParams]) -> nn.Module:
             layer_norm=hparams.layer_norm,
             residual=hparams.network == "simba",
             orthogonal=hparams.orthogonal_init,
+            log_std_init=hparams.log_std_init,
         )
 
     return build_network(setup, build, lambda network: _check_networks(network, setup))

@@ -28,6 +28,7 @@ from rl_training.hparams.fields import (
     ImportanceStart,
     InverseTemperature,
     LearningRate,
+    LogStdInit,
     MaxAdvantageWeight,
     MaxGradNormOrNull,
     MemoryKind,
@@ -77,6 +78,7 @@ class IQLHParams(HParams):
     hidden_sizes: HiddenSizes = (256, 256)
     layer_norm: ValueLayerNorm = False
     orthogonal_init: OrthogonalInit = True
+    log_std_init: LogStdInit = 0.0
 
     learning_rate: LearningRate = 3e-4
     learning_rate_schedule: CosineSchedule = "cosine"
@@ -118,6 +120,7 @@ class IQLOnlineHParams(HParams):
     hidden_sizes: HiddenSizes = (256, 256)
     layer_norm: ValueLayerNorm = False
     orthogonal_init: OrthogonalInit = True
+    log_std_init: LogStdInit = 0.0
 
     learning_rate: LearningRate = 3e-4
     learning_rate_schedule: Literal["constant"] = Field(

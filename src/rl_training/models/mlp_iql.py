@@ -27,9 +27,17 @@ class MLPIQLModel(nn.Module):
         layer_norm: bool = False,
         residual: bool = False,
         orthogonal: bool = True,
+        log_std_init: float = 0.0,
     ) -> None:
         super().__init__()
-        self.actor = MLPPolicy(build_encoder, action_space, hidden_sizes, residual=residual, orthogonal=orthogonal)
+        self.actor = MLPPolicy(
+            build_encoder,
+            action_space,
+            hidden_sizes,
+            residual=residual,
+            orthogonal=orthogonal,
+            log_std_init=log_std_init,
+        )
         action_dim = math.prod(action_space.shape)
         self.critics = CriticEnsemble(
             build_encoder, action_dim, hidden_sizes, num_critics=2, layer_norm=layer_norm, residual=residual

@@ -27,13 +27,14 @@ class MLPPolicy(nn.Sequential):
         *,
         residual: bool = False,
         orthogonal: bool = True,
+        log_std_init: float = 0.0,
     ) -> None:
         encoder, features = build_encoder()
         distribution = policy_distribution(action_space)
         if isinstance(distribution, Gaussian):
             size = distribution.num_outputs // 2
             means = nn.Sequential(*mlp(features, hidden_sizes, size, residual=residual), nn.Tanh())
-            head: list[nn.Module] = [Parallel(means, LearnedRow(size, 0.0))]
+            head: list[nn.Module] = [Parallel(means, LearnedRow(size, log_std_init))]
         else:
             head = mlp(features, hidden_sizes, distribution.num_outputs, residual=residual)
         super().__init__(encoder, *head)
