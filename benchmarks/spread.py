@@ -1,4 +1,4 @@
-"""The median of repeats with their range. Statistics over seeds are those of the library: runtime/seed_runs.py."""
+"""The median of repeats with their range. Statistics over seeds are those of the library: results/statistics.py."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -40,10 +40,10 @@ from rl_training.experiment.json_lines import JsonLines, read_json_lines
 from rl_training.experiment.manifest import MANIFEST
 from rl_training.experiment.run_dir import create_run_dir, locked, read_run_config
 from rl_training.experiment.state_files import write_tensors
+from rl_training.launching.seed_runs import run_in
 from rl_training.runtime.callbacks import Callback, Checkpointing
 from rl_training.runtime.resuming import fork
 from rl_training.runtime.run import Run
-from rl_training.runtime.seed_runs import run_in
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
 from tampering import edit_manifest

@@ -5,7 +5,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 from builders import make_config
 from rl_training.core.seeding import parse_seeds
-from rl_training.errors import ConfigError, TrainingError
+from rl_training.errors import ConfigError, EnvError, TrainingError
+from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import write_result
+from rl_training.launching import local
+from rl_training.launching.seed_runs import run_in, run_seeds
 from rl_training.results import statistics as seed_statistics
 from rl_training.results.statistics import interquartile_mean, summarize
-from rl_training.runtime import seed_runs
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
-from rl_training.runtime.seed_runs import run_in, run_seeds
 from rl_training.runtime.trainer import RunOptions
 
 QUIET = RunOptions(show_progress=False)
@@ -152,14 +153,85 @@ def test_several_jobs_reach_what_one_reaches(tmp_path: Path) -> None:
     assert (together.folder / "seed1" / "log.txt").read_text() != ""
 
 
+def misbehaving(folder: Path) -> TrainConfig:
+    return make_config(folder, env_id="rl_training/Misbehaving-v0", env_kwargs={"fault": "raise", "episode": 1})
+
+
 @pytest.mark.process
 def test_a_seed_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
-    config = make_config(tmp_path, env_id="rl_training/Misbehaving-v0", env_kwargs={"fault": "raise", "episode": 1})
-    with pytest.raises(TrainingError, match=r"seed 0 ended with exit code 2; see .*seed0/log\.txt"):
-        run_seeds(config, [0], jobs=2)
+    with pytest.raises(TrainingError, match=r"seed 0 ended with exit code 2; see .*seed0/log\.txt: .*on purpose"):
+        run_seeds(misbehaving(tmp_path), [0], jobs=2, fail_fast=True)
     log = next(tmp_path.rglob("log.txt")).read_text()
     assert "misbehaving on purpose" in log
     assert "Traceback" not in log
+
+
+class Process:
+    """Stands for the process of a seed; it ends at once, with a result if its exit code is 0."""
+
+    def __init__(self, folder: Path, code: int = 0) -> None:
+        self.returncode = code
+        if code == 0:
+            write_result(folder, {"eval": [{"return": 1.0}]})
+
+    def poll(self) -> int:
+        return self.returncode
+
+    def terminate(self) -> None: ...
+
+    def wait(self) -> int:
+        return self.returncode
+
+
+class FailsOnce:
+    """Stands for the processes of seeds: seed 1 fails at its first start, seed 2 always, the others finish."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+
+    def __call__(self, folder: Path, flags: Sequence[str]) -> Process:
+        self.started.append(folder.name)
+        fails = folder.name == "seed2" or (folder.name == "seed1" and self.started.count("seed1") == 1)
+        return Process(folder, 2 if fails else 0)
+
+
+def test_other_seeds_go_on_when_one_fails_and_it_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = FailsOnce()
+    monkeypatch.setattr(local, "start_process", start)
+    outcome = run_seeds(make_config(tmp_path), [0, 1, 2, 3], jobs=2, retries=2, options=QUIET)
+    assert sorted(start.started) == ["seed0", *["seed1"] * 2, *["seed2"] * 3, "seed3"]
+    assert list(outcome.results) == [0, 1, 3]
+    assert outcome.failed == {2: f"ended with exit code 2; see {outcome.folder}/seed2/log.txt"}
+    assert not outcome.interrupted
+    assert json.loads((outcome.folder / "seed2" / "failed.json").read_text())["count"] == 3
+    assert not (outcome.folder / "seed1" / "failed.json").exists()
+
+
+def test_the_same_command_tries_a_failed_seed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = FailsOnce()
+    monkeypatch.setattr(local, "start_process", start)
+    for _ in range(2):
+        run_seeds(make_config(tmp_path), [2], jobs=2, retries=1, options=QUIET)
+    assert start.started == ["seed2"] * 4
+
+
+def test_fail_fast_starts_no_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = FailsOnce()
+    monkeypatch.setattr(local, "start_process", start)
+    with pytest.raises(TrainingError, match="seed 2 ended with exit code 2"):
+        run_seeds(make_config(tmp_path), [2, 3, 0, 1], jobs=2, fail_fast=True, options=QUIET)
+    assert start.started == ["seed2", "seed3"]
+
+
+@pytest.mark.learning
+def test_seeds_in_turn_go_on_when_one_fails(tmp_path: Path) -> None:
+    outcome = run_seeds(misbehaving(tmp_path), [0, 1], options=QUIET)
+    assert list(outcome.failed) == [0, 1]
+    assert "misbehaving on purpose" in outcome.failed[1]
+    with pytest.raises(EnvError, match="misbehaving on purpose"):
+        run_seeds(misbehaving(tmp_path), [0, 1], fail_fast=True, options=QUIET)
 
 
 @pytest.mark.process
@@ -174,24 +246,12 @@ def test_a_seed_in_use_is_left_out_and_the_others_are_run(tmp_path: Path, caplog
     assert "seed 1 is left out: " in caplog.text
 
 
-class Process:
-    """Stands for the process of a seed; it finishes the run at once."""
-
-    returncode = 0
-
-    def __init__(self, folder: Path) -> None:
-        write_result(folder, {"eval": [{"return": 1.0}]})
-
-    def poll(self) -> int:
-        return 0
-
-
 @pytest.mark.process
 def test_several_jobs_leave_out_a_seed_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(seed_runs, "_start_process", lambda folder, flags: Process(folder))
-    monkeypatch.setattr(seed_runs, "IN_USE_SECONDS", 0.0)
+    monkeypatch.setattr(local, "start_process", lambda folder, flags: Process(folder))
+    monkeypatch.setattr(local, "IN_USE_SECONDS", 0.0)
     config = make_config(tmp_path)
     folder = run_seeds(config, [0], jobs=2).folder
     (folder / "seed1").mkdir()
@@ -199,7 +259,7 @@ def test_several_jobs_leave_out_a_seed_in_use(
         outcome = run_seeds(config, [0, 1, 2], jobs=2)
     assert list(outcome.results) == [0, 2]
     assert outcome.interrupted
-    assert "left out, because another process trains in them: seeds [1]" in caplog.text
+    assert "seed 1 is left out: another process trains in it" in caplog.text
     assert run_seeds(config, [0, 1, 2], jobs=2).results.keys() == {0, 1, 2}  # free again
 
 

@@ -25,8 +25,8 @@ from rl_training.experiment.manifest import MEMORY
 from rl_training.experiment.registry import ROWS
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.offline import BCHParams
+from rl_training.launching.seed_runs import run_seeds
 from rl_training.runtime.dataset_loading import GivenDataset, load_transition_dataset
-from rl_training.runtime.seed_runs import run_seeds
 from rl_training.runtime.trainer import RunOptions, resume, train
 from stand_ins import StopAt
 from state_comparison import assert_identical, assert_same_run, parts_of

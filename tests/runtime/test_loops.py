@@ -21,10 +21,10 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.hparams.schedules import q_learning_updates
+from rl_training.launching.seed_runs import run_in
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.run import Run
-from rl_training.runtime.seed_runs import run_in
 from rl_training.runtime.trainer import LOOPS, RunOptions, train
 from state_comparison import assert_identical
 

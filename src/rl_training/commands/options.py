@@ -63,6 +63,15 @@ AllowCode = Annotated[
         help="Import the code that a run of another user names, such as module:EnvId. Only if you trust its author.",
     ),
 ]
+Retries = Annotated[
+    int,
+    typer.Option(
+        parser=whole_number(least=0),
+        metavar="N",
+        help="How often a run that fails is tried again; a new checkpoint in between starts the count again.",
+    ),
+]
+FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop all runs at the first failure, without retries.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
 Debug = Annotated[

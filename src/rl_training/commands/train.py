@@ -11,14 +11,16 @@ import typer
 
 from rl_training.commands.course import describe_course
 from rl_training.commands.evaluate import describe_held_out, describe_returns
-from rl_training.commands.messages import command_line, reports_errors, show
+from rl_training.commands.messages import EXIT_USER_ERROR, command_line, reports_errors, show
 from rl_training.commands.options import (
     AllowCode,
     AllowEntryPoints,
     ChangedSettings,
     Debug,
+    FailFast,
     Overrides,
     Quiet,
+    Retries,
     RunPath,
     TotalTimesteps,
     whole_number,
@@ -32,7 +34,7 @@ from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home
 
 if TYPE_CHECKING:
-    from rl_training.runtime.seed_runs import SeedsResult
+    from rl_training.launching.seed_runs import SeedsResult
     from rl_training.runtime.trainer import RunOptions, TrainResult
 
 
@@ -59,6 +61,8 @@ def train(
     jobs: Annotated[
         int, typer.Option(parser=whole_number(least=1), metavar="N", help="With --seeds: number of parallel runs.")
     ] = 1,
+    retries: Retries = 2,
+    fail_fast: FailFast = False,
     total_timesteps: TotalTimesteps = None,
     output_dir: Annotated[
         Path | None, typer.Option(parser=expand_home, metavar="DIR", help="Folder in which the run folder is created.")
@@ -106,23 +110,31 @@ def train(
 
     options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points, allow_code=allow_code)
     if seeds is not None:
-        _train_seeds(loaded, seeds, jobs, options)
+        _train_seeds(loaded, seeds, options, jobs=jobs, retries=retries, fail_fast=fail_fast)
     else:
         _show_result(run_training(loaded, options))
 
 
-def _train_seeds(config: TrainConfig, seeds: str, jobs: int, options: "RunOptions") -> None:
-    from rl_training.runtime.seed_runs import run_seeds
+def _train_seeds(
+    config: TrainConfig, seeds: str, options: "RunOptions", *, jobs: int, retries: int, fail_fast: bool
+) -> None:
+    from rl_training.launching.seed_runs import run_seeds
     from rl_training.runtime.signals import EXIT_INTERRUPTED
 
-    result: SeedsResult = run_seeds(config, parse_seeds(seeds), jobs=jobs, options=options)
-    rows = [(f"seed {seed}", f"{score:.1f}") for seed, score in sorted(result.results.items())]
+    result: SeedsResult = run_seeds(
+        config, parse_seeds(seeds), jobs=jobs, retries=retries, fail_fast=fail_fast, options=options
+    )
+    scores = {seed: f"{score:.1f}" for seed, score in result.results.items()}
+    failed = {seed: f"failed: {message}" for seed, message in result.failed.items()}
+    rows = [(f"seed {seed}", text) for seed, text in sorted((scores | failed).items())]
     if result.summary is not None:
         rows.append(("all seeds", str(result.summary)))
     rows.append(("folder", str(result.folder)))
     if result.interrupted:
         rows.append(("continue", "the same command again; finished seeds are not run twice"))
     show(rows)
+    if result.failed:
+        raise typer.Exit(EXIT_USER_ERROR)
     if result.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rl_training.core.seeding import parse_seeds
+    from rl_training.launching.seed_runs import SeedsResult, run_in, run_seeds
     from rl_training.results.statistics import Summary, interquartile_mean, summarize
-    from rl_training.runtime.seed_runs import SeedsResult, run_in, run_seeds
     from rl_training.runtime.signals import EXIT_INTERRUPTED
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "summarize",
 ]
 _MODULES = {
+    "EXIT_INTERRUPTED": "rl_training.runtime.signals",
     "parse_seeds": "rl_training.core.seeding",
     **dict.fromkeys(("Summary", "interquartile_mean", "summarize"), "rl_training.results.statistics"),
 }
@@ -30,5 +31,5 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(importlib.import_module(_MODULES.get(name, "rl_training.runtime.seed_runs")), name)
+        return getattr(importlib.import_module(_MODULES.get(name, "rl_training.launching.seed_runs")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

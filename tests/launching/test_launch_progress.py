@@ -1,4 +1,4 @@
-"""The progress of several seeds: one line each."""
+"""The progress of several runs: one line each."""
 
 import io
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from rl_training.experiment.run_dir import write_result
-from rl_training.runtime.seed_progress import SeedsProgress
+from rl_training.launching.progress import RunsProgress
 
 
 class Display:
@@ -17,7 +17,8 @@ class Display:
         for path in self.folders.values():
             path.mkdir()
         console = Console(file=self.file, force_terminal=terminal, width=100)
-        self.progress = SeedsProgress(self.folders, console, lambda: self.now)
+        labels = {folder: f"seed {seed}" for seed, folder in self.folders.items()}
+        self.progress = RunsProgress(labels, console, lambda: self.now)
 
     def log(self, seed: int, text: str) -> None:
         with (self.folders[seed] / "log.txt").open("a", encoding="utf-8") as file:
@@ -26,7 +27,7 @@ class Display:
     def show(self, waiting: list[int], running: list[int], *, seconds: float = 0.0) -> list[str]:
         self.now += seconds
         before = len(self.file.getvalue())
-        self.progress.show(waiting, running)
+        self.progress.show([self.folders[seed] for seed in waiting], [self.folders[seed] for seed in running])
         return self.file.getvalue()[before:].splitlines()
 
 
@@ -64,3 +65,8 @@ def test_a_terminal_shows_all_seeds_at_once(tmp_path: Path) -> None:
     assert "seed 0  step 10/100" in shown
     assert "seed 1  waiting" in shown
     assert "seed 2  waiting" in shown
+
+
+def test_a_run_without_an_evaluation_is_shown_as_finished(display: Display) -> None:
+    write_result(display.folders[0], {"eval": []})
+    assert display.show([1, 2], [])[0] == "seed 0  finished"
