@@ -27,7 +27,6 @@ from rl_training.commands.options import (
 )
 from rl_training.core.import_path import search_current_folder
 from rl_training.core.parent_death import end_with_named_parent
-from rl_training.core.seeding import parse_seeds
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, build_config, load_config, parse_overrides
 from rl_training.hparams.datasets import dataset_choice
@@ -118,6 +117,7 @@ def train(
 def _train_seeds(
     config: TrainConfig, seeds: str, options: "RunOptions", *, jobs: int, retries: int, fail_fast: bool
 ) -> None:
+    from rl_training.core.seeding import parse_seeds
     from rl_training.launching.seed_runs import run_seeds
     from rl_training.runtime.signals import EXIT_INTERRUPTED
 
