@@ -13,6 +13,7 @@ from benchmarks.peers import PeerError
 # asked for: some import torch, which the others do not need.
 COMMANDS = {
     "scores": "final returns over seeds, ours and the peers'",
+    "tuning": "other values of a row's settings, on other seeds than those scored",
     "speed": "environment steps per second, ours and the peers'",
     "replay": "time to add to and sample from replay memory",
     "gpu": "updates per second on a CUDA device",

@@ -35,7 +35,7 @@ class Peer:
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """Another of our contenders in a row, to compare with. `hparams`: changes to its config."""
+    """Another of our contenders in a row, to compare with. `config`: "" for the defaults; `hparams`: changes to it."""
 
     config: str
     hparams: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Control:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One algorithm on one task.
+    """One algorithm on one task, with a shipped config or, where `config` is "", with the defaults of `algo`.
 
     `dataset`: what an offline algorithm learns from, such as pendulum/medium; steps are then gradient steps.
     `expert`: a dataset to imitate in the environment. `threshold`: the return for which the first step is reported at
@@ -57,6 +57,7 @@ class Row:
     env_id: str
     steps: int
     target: str
+    algo: str | None = None
     controls: Mapping[str, Control] = field(default_factory=dict)
     peers: Sequence[Peer] = ()
     dataset: str | None = None
@@ -90,7 +91,8 @@ class Row:
         """Return what the script of a contender receives; only what differs from the harness's defaults."""
         peer = next((peer for peer in self.peers if peer.contender.name == contender), None)
         vector = {} if peer is None or peer.num_envs == 1 else {"num_envs": peer.num_envs}
-        algo = {} if peer is None or peer.algo is None else {"algo": peer.algo}
+        algo_name = self.algo if peer is None else peer.algo
+        algo = {} if algo_name is None else {"algo": algo_name}
         facts = dataset_facts(self.file) if self.file else {}
         source = {"dataset": facts["path"], "dataset_sha256": facts["sha256"]} if facts else {}
         return {
@@ -103,7 +105,7 @@ class Row:
             "seed": seed,
             "threads": 1,
             "hparams": {} if peer is None else peer.hparams,
-            "config": self.ours[contender].config if peer is None else None,
+            "config": (self.ours[contender].config or None) if peer is None else None,
             "eval_seeds": list(range(1_000_000, 1_000_000 + self.eval_episodes)),
             "track_every": self.track_every,
             "track_seeds": list(range(2_000_000, 2_000_000 + self.track_episodes)),
@@ -121,11 +123,12 @@ class RowRuns:
     steps: int
     out: Path
     matmul_precision: str | None = None  # of our contenders; None: the config's
+    kind: str = "scores"  # the folder below `out`
 
     @property
     def file(self) -> Path:
         precision = PRECISIONS[self.matmul_precision] if self.matmul_precision else ""
-        return self.out / "scores" / f"{self.name}{precision}.jsonl"
+        return self.out / self.kind / f"{self.name}{precision}.jsonl"
 
     @property
     def cells(self) -> list[tuple[str, int]]:
@@ -196,7 +199,7 @@ def run_scores(wanted: Sequence[RowRuns], *, jobs: int, device: str = "cpu") -> 
     make_datasets([each.row.file for each in wanted if each.row.file], device=device, jobs=jobs)
     for each in wanted:
         size = f"{each.steps} steps, {len(each.cells)} runs, {jobs} at a time"
-        print(f"scores {each.name}: {each.row.env_id}, {size}", flush=True)
+        print(f"{each.kind} {each.name}: {each.row.env_id}, {size}", flush=True)
     facts, cores, failures = describe_run(), FreeCores(jobs), 0
     pool = ThreadPoolExecutor(jobs)
     pending = {

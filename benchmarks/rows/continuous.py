@@ -118,6 +118,19 @@ ROWS = {
         chosen_on="two to three seeds other than those scored",
         published={"dopamine": f"2679 ± 330 {DOPAMINE}"},
     ),
+    **{
+        f"{algo}-hopper": mujoco(
+            f"{algo}/hopper.yaml",
+            "Hopper-v5",
+            200_000,
+            ">= 2800 on the mean of 5 seeds; no seed below 1500",
+            threshold=2_800.0,
+            goal=1_500.0,
+            track_every=10_000,
+            published=published,
+        )
+        for algo, published in {"sac": {"dopamine": f"3035 ± 454 {DOPAMINE}"}, "td3": {}}.items()
+    },
     "sac-halfcheetah": mujoco(
         "sac/halfcheetah.yaml",
         "HalfCheetah-v5",

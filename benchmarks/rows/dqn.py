@@ -126,6 +126,18 @@ def cartpole(algo: str, target: str, *peers: Peer, **more: Any) -> Row:
     )
 
 
+def lunarlander(algo: str, target: str, *peers: Peer) -> Row:
+    return Row(
+        config=f"{algo}/lunarlander.yaml",
+        env_id="LunarLander-v3",
+        steps=100_000,
+        target=target,
+        peers=peers,
+        threshold=200.0,
+        track_every=5_000,
+    )
+
+
 NO_LATER_THAN_DQN = "500 on 5/5 seeds, 475 first held no later than by dqn"
 AT_LEAST_495 = ">= 495 on 5/5 seeds"
 
@@ -166,13 +178,11 @@ ROWS = {
     ),
     "iqn-cartpole": cartpole("iqn", AT_LEAST_495, tianshou("iqn", TIANSHOU_IQN), goal=495.0),
     "fqf-cartpole": cartpole("fqf", AT_LEAST_495, tianshou("fqf", TIANSHOU_FQF), goal=495.0),
-    "dqn-lunarlander": Row(
-        config="dqn/lunarlander.yaml",
-        env_id="LunarLander-v3",
-        steps=100_000,
-        target=">= 215",
-        peers=[Peer(contender=DQN_CONTENDERS["sb3"], hparams=ZOO_LUNAR_LANDER)],
-        threshold=200.0,
-        track_every=5_000,
-    ),
+    "dqn-lunarlander": lunarlander("dqn", ">= 215", Peer(contender=DQN_CONTENDERS["sb3"], hparams=ZOO_LUNAR_LANDER)),
+    **{f"{algo}-lunarlander": lunarlander(algo, ">= 215") for algo in ("double_dqn", "dueling_dqn", "n_step_dqn")},
+    **{f"{algo}-lunarlander": lunarlander(algo, ">= 215") for algo in ("prioritized_dqn", "noisy_dqn")},
+    **{
+        f"{algo}-lunarlander": lunarlander(algo, ">= 215 and >= dqn")
+        for algo in ("c51_dqn", "rainbow_dqn", "qr_dqn", "iqn", "fqf")
+    },
 }

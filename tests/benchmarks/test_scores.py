@@ -15,8 +15,9 @@ from benchmarks.rows import ROWS, rows_named
 from benchmarks.rows.atari import ATARI_ROWS
 from benchmarks.speed_tasks import TASKS
 from benchmarks.summaries import first_held, median_step, return_at, summarize_scores, summarize_suite
+from benchmarks.tuning import parse_change, with_variants
 
-from rl_training import load_config
+from rl_training import TrainConfig, load_config
 
 ALL_CONTENDERS = [
     FLOOR,
@@ -34,7 +35,11 @@ def test_scripts_and_requirements_exist() -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_has_its_configs_and_tracks_the_step_its_target_names(name: str) -> None:
     row = ROWS[name]
+    assert (row.config == "") == (row.algo is not None)
     for control in row.ours.values():
+        if not control.config:  # the defaults of an algorithm, which must exist
+            TrainConfig(algo=row.algo, env_id=row.env_id, total_timesteps=row.steps)
+            continue
         config = load_config(control.config)
         assert config.algo == control.config.partition("/")[0]
         # Nothing in the actor-critics depends on the length of the run: a row may end before its config does. Where a
@@ -53,6 +58,10 @@ def test_a_row_has_its_configs_and_tracks_the_step_its_target_names(name: str) -
 def test_a_row_is_named_after_its_algorithm_and_its_task(name: str) -> None:
     config = (ROWS.get(name) or ATARI_ROWS[name]).config
     algo, _, task = name.partition("-")
+    if not config:
+        assert ROWS[name].algo == algo
+        assert task == f"{ROWS[name].env_id.partition('-')[0].lower()}-defaults"
+        return
     assert algo == config.partition("/")[0]
     wanted = config.partition("/")[2].removesuffix(".yaml").removesuffix("_atari").split("_")[0]
     assert task.startswith(wanted)
@@ -264,3 +273,18 @@ def test_another_precision_has_a_file_named_after_its_numbers(precision: str | N
         name="sac-pendulum", row=row, contenders=[], seeds=[], steps=1, out=Path("out"), matmul_precision=precision
     )
     assert runs.file == Path("out/scores") / f"{name}.jsonl"
+
+
+def test_a_change_is_a_contender_with_these_settings() -> None:
+    row = with_variants(ROWS["sac-hopper"], ["learning_rate=3e-4 layer_norm=true", "hidden_sizes=[64,64]"])
+    contender = row.contenders["learning_rate=3e-4 layer_norm=true"]
+    setting = contender.apply(row.setting(contender.name, 100, steps=1_000))
+    assert setting["hparams"] == {"learning_rate": 3e-4, "layer_norm": True}
+    assert setting["config"] == "sac/hopper.yaml"
+    assert row.contenders["hidden_sizes=[64,64]"].hparams == {"hidden_sizes": [64, 64]}
+
+
+@pytest.mark.parametrize("text", ["learning_rate", "=3", "learning_rate=3e-4 layer_norm"])
+def test_a_change_without_a_value_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="SETTING=VALUE"):
+        parse_change(text)
