@@ -22,7 +22,6 @@ from rl_training.hparams.fields import (
     LearningRate,
     LearningStarts,
     LinearSchedule,
-    MaxGradNorm,
     MemoryKind,
     NetworkKind,
     NonNegative,
@@ -54,6 +53,11 @@ NoisySigma = Annotated[
     Positive, Field(description="initial scale of the noise, in units of 1 / sqrt(inputs of a layer)")
 ]
 QAdamEps = Annotated[Positive, Field(description="epsilon of Adam; 1.5e-4 is usual for Atari")]
+QMaxGradNorm = Annotated[
+    Positive | None,
+    Search(0.3, 10.0, log=True),
+    Field(description="global norm to which larger gradients are clipped; null: no clipping"),
+]
 DoubleQ = Annotated[Switch, Field(description="selection of the target's action by the online network (Double DQN)")]
 TargetUpdateInterval = Annotated[
     Count,
@@ -123,7 +127,7 @@ class DQNHParams(HParams):
     learning_rate: LearningRate = 1e-3
     learning_rate_schedule: LinearSchedule = "linear"
     adam_eps: QAdamEps = 1e-8
-    max_grad_norm: MaxGradNorm = 10.0
+    max_grad_norm: QMaxGradNorm = 10.0
 
     gamma: Discount = 0.99
     double_q: DoubleQ = False
@@ -162,7 +166,7 @@ class C51HParams(HParams):
     learning_rate: LearningRate = 1e-3
     learning_rate_schedule: LinearSchedule = "linear"
     adam_eps: QAdamEps = 1e-8
-    max_grad_norm: MaxGradNorm = 10.0
+    max_grad_norm: QMaxGradNorm = 10.0
 
     gamma: Discount = 0.99
     double_q: DoubleQ = False
@@ -207,7 +211,7 @@ class QRDQNHParams(HParams):
     learning_rate: LearningRate = 1e-3
     learning_rate_schedule: LinearSchedule = "linear"
     adam_eps: QAdamEps = 1e-8
-    max_grad_norm: MaxGradNorm = 10.0
+    max_grad_norm: QMaxGradNorm = 10.0
 
     gamma: Discount = 0.99
     double_q: DoubleQ = False
@@ -248,7 +252,7 @@ class IQNHParams(HParams):
     learning_rate: LearningRate = 1e-3
     learning_rate_schedule: LinearSchedule = "linear"
     adam_eps: QAdamEps = 1e-8
-    max_grad_norm: MaxGradNorm = 10.0
+    max_grad_norm: QMaxGradNorm = 10.0
 
     gamma: Discount = 0.99
     double_q: DoubleQ = False
@@ -292,7 +296,7 @@ class FQFHParams(HParams):
     learning_rate: LearningRate = 1e-3
     learning_rate_schedule: LinearSchedule = "linear"
     adam_eps: QAdamEps = 1e-8
-    max_grad_norm: MaxGradNorm = 10.0
+    max_grad_norm: QMaxGradNorm = 10.0
     fraction_learning_rate: Annotated[Positive, Search(1e-9, 1e-5, log=True)] = Field(
         2.5e-9, description="learning rate of RMSprop for the fraction proposals"
     )

@@ -38,7 +38,7 @@ class Search:
         """Return whether the search can find this value of the setting."""
         if self.choices:
             return value in self.choices
-        return bool(self.low <= (1.0 - value if self.one_minus else value) <= self.high)
+        return value is not None and bool(self.low <= (1.0 - value if self.one_minus else value) <= self.high)
 
 
 def _whole_number(value: Any) -> Any:
