@@ -13,6 +13,7 @@ LAYERS = (
     ("cli", "__init__", "__main__"),
     ("commands",),
     ("api",),
+    ("studies",),
     ("launching",),
     ("runtime",),
     ("algorithms",),

@@ -23,6 +23,7 @@ from rl_training.commands.evaluate import evaluate, predict
 from rl_training.commands.messages import PROGRAM
 from rl_training.commands.record import record
 from rl_training.commands.report import report
+from rl_training.commands.sweep import sweep
 from rl_training.commands.train import resume, train
 from rl_training.commands.verify import verify
 
@@ -32,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, resume, evaluate, predict, record):
+for command in (train, sweep, resume, evaluate, predict, record):
     app.command()(command)
 app.command(name="list")(list_algorithms)
 app.command(name="compare")(compare_runs)

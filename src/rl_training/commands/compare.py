@@ -67,7 +67,7 @@ def compare_runs(
     for title, rows in found.items():
         if title:
             typer.echo(f"{title}:")
-        _show_table(rows)
+        show_table(rows)
     _show_differences(runs)
 
 
@@ -116,7 +116,7 @@ def plot(
     typer.echo(figure.save(out))
 
 
-def _show_table(rows: "Sequence[Row]") -> None:
+def show_table(rows: "Sequence[Row]") -> None:
     cells = [
         tuple(rows[0].cells),
         *((_shortened(label), *others) for label, *others in (row.cells.values() for row in rows)),

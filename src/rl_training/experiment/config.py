@@ -331,10 +331,15 @@ def read_config_text(path: Path) -> str:
 
 def parse_config(text: str, path: str, overrides: Iterable[str] = ()) -> TrainConfig:
     """Return the settings of a YAML text; `path` names it in messages."""
+    return build_config(parse_settings(text, path), overrides)
+
+
+def parse_settings(text: str, path: str) -> dict[str, Any]:
+    """Return what a YAML text says, not yet checked; `path` names it in messages."""
     values = parse_yaml(text, path)
     if not isinstance(values, Mapping):
         raise ConfigError(f"{path} must hold settings as `key: value` lines, found {type(values).__name__}")
-    return build_config(values, overrides)
+    return {str(key): value for key, value in values.items()}
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
@@ -345,9 +350,9 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     return settings
 
 
-def build_config(values: Mapping[Any, Any], overrides: Iterable[str] = ()) -> TrainConfig:
+def build_config(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> TrainConfig:
     """Build a config from settings; `overrides` as in `load_config`."""
-    settings = {str(key): value for key, value in values.items()}
+    settings = dict(values)
     for override in overrides:
         _apply_override(settings, override)
     return TrainConfig(**settings)
@@ -357,11 +362,20 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise ConfigError(f"a setting is given as key=value, such as algo_kwargs.gamma=0.98, got {override!r}")
-    *parents, last = key.split(".")
+    value = parse_yaml(text, override)
+    try:
+        set_value(values, key, value)
+    except ConfigError as error:
+        raise ConfigError(f"{override}: {error}") from None
+
+
+def set_value(values: dict[str, Any], name: str, value: Any) -> None:
+    """Set the value of a dotted name such as algo_kwargs.gamma; the groups on the way to it are copied."""
+    *parents, last = name.split(".")
     place = values
     for parent in parents:
         child = place.get(parent)
         if child is not None and not isinstance(child, Mapping):
-            raise ConfigError(f"{override}: {parent!r} is a single value, not a group of settings")
+            raise ConfigError(f"{parent!r} is a single value, not a group of settings")
         place[parent] = place = dict(child or {})
-    place[last] = parse_yaml(text, override)
+    place[last] = value

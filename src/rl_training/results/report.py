@@ -70,8 +70,19 @@ class _Report:
         return Path(os.path.relpath(path, self.folder)).as_posix()
 
 
-def write_report(runs: Runs, out: Path, *, title: str = "", command: str = "", max_mb: float = 10.0) -> Path:
-    """Write the page about these runs; one that would be larger than `max_mb` has less of the training metrics."""
+def write_report(
+    runs: Runs,
+    out: Path,
+    *,
+    title: str = "",
+    command: str = "",
+    max_mb: float = 10.0,
+    groups: Mapping[str, Runs] | None = None,
+) -> Path:
+    """Write the page about these runs; one that would be larger than `max_mb` has less of the training metrics.
+
+    `groups`: the runs by the label of their group, if not by their settings.
+    """
     readable, unreadable = [], []
     for run in runs:
         try:
@@ -82,12 +93,13 @@ def write_report(runs: Runs, out: Path, *, title: str = "", command: str = "", m
     if not readable:
         raise ConfigError(f"no run can be read: {unreadable[0][1]}")
     known = Runs(readable)
+    given = {label: Runs([run for run in of_label if run in readable]) for label, of_label in (groups or {}).items()}
     report = _Report(
         title=title or f"Training report: {', '.join(filter(None, known.env_ids)) or 'offline runs'}",
         created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         command=command,
         folder=out.parent,
-        groups=known.groups(),
+        groups={label: found for label, found in given.items() if found} or known.groups(),
         unreadable=unreadable,
     )
     size = 0
