@@ -27,11 +27,12 @@ from rl_training.envs.dict_obs import sample_action
 from rl_training.envs.envpool_envs import EnvPoolEnvs, reject
 from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.hang_watch import ENV_CALLS
+from rl_training.envs.local_workers import WorkerStart
 from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
 from rl_training.envs.vector import EnvGroup, SyncEnvs
-from rl_training.envs.workers import AsyncEnvs, WorkerStart
+from rl_training.envs.workers import AsyncEnvs
 from rl_training.envs.wrapping import WrappedEnv, with_wrappers
 from rl_training.errors import ConfigError, EnvError, SpaceError, UserError
 

@@ -1,4 +1,4 @@
-"""The process of one environment, and the memory that it shares with its parent, `workers.AsyncEnvs`."""
+"""The process of one environment, and the memory that it shares with its parent, `local_workers.LocalWorkers`."""
 
 import contextlib
 import faulthandler
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import RawArray
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from rl_training.envs.array_space import ArraySpace
 from rl_training.envs.episode_tracker import describe, format_traceback
 from rl_training.envs.slot import Env, EnvSlot, ReplayDivergedError, check_env, close_env
 
+Command: TypeAlias = tuple[str, tuple[Any, ...]]  # "step", "close", or a method of `EnvSlot`, and its arguments
 STEP = b"step"  # the one command that is not pickled: its values are in shared memory
 HEARTBEAT_SECONDS = 0.2  # how often a worker reports that it is busy with a long replay
 
