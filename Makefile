@@ -6,7 +6,7 @@ DEV_EXTRAS := dev,box2d,mujoco,atari,minatar,envpool,offline
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: help train test test-fast coverage lint bench clean
+.PHONY: help train test test-fast test-ray coverage lint bench clean
 
 help:            ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -30,7 +30,16 @@ test: .venv/.dev   ## run the tests, on all cores
 	$(PYTEST)
 
 test-fast: .venv/.dev   ## run the tests that neither compile, start processes nor train for long
-	HYPOTHESIS_PROFILE=fast $(PYTEST) -m 'not (compile or process or learning or slow)'
+	HYPOTHESIS_PROFILE=fast $(PYTEST) -m 'not (compile or process or learning or slow or ray)'
+
+.ray/.ready: pyproject.toml constraints.txt
+	test -x .ray/bin/python || $(PYTHON) -m venv .ray
+	$(subst $(BIN),.ray/bin,$(PIP)) torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(subst $(BIN),.ray/bin,$(PIP)) -e '.[dev,ray]'
+	@touch $@
+
+test-ray: .ray/.ready   ## run the tests that need Ray, in a virtual environment of their own
+	.ray/bin/python -m pytest -m ray $$(grep -rl --include='*.py' 'pytest.mark.ray' tests)
 
 coverage: .venv/.dev   ## run the tests and measure which lines and branches they cover
 	$(PYTEST) --cov --cov-report=term:skip-covered
@@ -44,4 +53,4 @@ bench: .venv/.dev   ## score and speed runs; `make bench ARGS="speed dqn"`
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:   ## remove what set-up and tests made (runs/ stays)
-	rm -rf .venv .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv .peers .ray .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

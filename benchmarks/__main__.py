@@ -18,6 +18,7 @@ COMMANDS = {
     "replay": "time to add to and sample from replay memory",
     "gpu": "updates per second on a CUDA device",
     "atari": "Atari games from pixels on a CUDA device",
+    "slow_simulator": "environment steps per second of a simulator that sleeps, by execution backend",
     "dynamics": "time to fit MBPO's models, and how a run spends its time",
     "exactness": "stopped and resumed runs equal uninterrupted ones",
     "kills": "runs killed at random moments lose nothing",

@@ -25,6 +25,7 @@ from result_tables import (
     replay_table,
     score_overview,
     score_tables,
+    slow_simulator_table,
     speed_overview,
     speed_table,
     time_per_step_table,
@@ -56,6 +57,7 @@ TABLES: dict[str, Table] = {
     "replay": replay_table,
     "exactness": exactness_table,
     "deterministic": deterministic_table,
+    "slow simulator": slow_simulator_table,
     "compile times": compile_times_table,
     "packages": packages_table,
 }

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
@@ -441,6 +441,26 @@ def deterministic_table(folder: Path, arguments: list[str]) -> Iterator[str]:
             [f"`{algo}`", rate(fast), rate(repeatable), f"{repeatable / fast:.2f}"]
             for algo, found in summary()["deterministic_cuda"].items()
             for fast, repeatable in [(found["fast"], found["deterministic"])]
+        ),
+    )
+
+
+def slow_simulator_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """Show the steps per second of a simulator that sleeps, by execution backend: median, smallest and largest."""
+    lines = read_lines(RESULTS / "slow_simulator.jsonl")
+    found = {
+        line["backend"]: sorted(each["steps_per_s"] for each in lines if each["backend"] == line["backend"])
+        for line in lines
+    }
+    yield from rows(
+        ["backend", "env steps/s", "times `local_sync`"],
+        *(
+            [
+                f"`{backend}`",
+                f"{rate(median(rates))} ({rate(rates[0])} to {rate(rates[-1])})",
+                f"{median(rates) / median(found['local_sync']):.1f}",
+            ]
+            for backend, rates in found.items()
         ),
     )
 

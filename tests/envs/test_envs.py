@@ -515,7 +515,8 @@ def test_tiny_envs_are_registered_once() -> None:
 
 
 def test_unknown_backends_are_refused() -> None:
-    with pytest.raises(ConfigError, match="execution_backend must be local_sync, local_async or envpool, got 'remote'"):
+    message = "execution_backend must be local_sync, local_async, envpool or ray, got 'remote'"
+    with pytest.raises(ConfigError, match=message):
         make_envs(Chain, 1, backend="remote")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
         make_envs(Chain, 0, backend="local_sync")

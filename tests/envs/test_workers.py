@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
+from env_groups import assert_same_results
 from rl_training.core.stop_signals import STOP_SIGNALS
 from rl_training.envs import worker_process
 from rl_training.envs.factory import RegisteredEnv, make_envs
@@ -60,25 +61,7 @@ def zeros(num_envs: int) -> np.ndarray:
 def test_results_equal_those_of_sync_envs_bit_for_bit(env_id: str) -> None:
     make = RegisteredEnv(env_id)
     with SyncEnvs(make, 3) as sync, AsyncEnvs(make, 3) as parallel:
-        assert parallel.observation_space == sync.observation_space
-        assert parallel.action_space == sync.action_space
-        indices, seeds, num_resets = [0, 1, 2], [3, 4, 5], 0
-        sync.action_space.seed(0)
-        for step in range(150):
-            if indices:
-                num_resets += len(indices)
-                expected, expected_infos = sync.reset(indices, seeds)
-                found, found_infos = parallel.reset(indices, seeds)
-                assert expected.tobytes() == found.tobytes()
-                assert expected_infos == found_infos
-            actions = np.stack([sync.action_space.sample() for _ in range(3)])
-            one, other = sync.step(actions), parallel.step(actions)
-            for name in ("obs", "rewards", "terminated", "truncated"):
-                mine, theirs = getattr(one, name), getattr(other, name)
-                assert (mine.dtype, mine.shape, mine.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
-            assert one.infos == other.infos  # FrozenLake has some: {"prob": 1/3}
-            indices = np.flatnonzero(one.terminated | one.truncated).tolist()
-            seeds = [100 * step + index for index in indices]
+        num_resets = assert_same_results(sync, parallel)
     assert num_resets > 3 or env_id == "Pendulum-v1"
 
 

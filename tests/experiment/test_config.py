@@ -92,7 +92,10 @@ def test_a_duplicate_key_is_refused(tmp_path: Path) -> None:
         ("stop_return: .nan", "stop_return must be a finite number, got nan"),
         ("tensorboard: 1", "tensorboard must be a valid boolean, got 1"),
         ("tensorboard: 'no'", "tensorboard must be a valid boolean, got 'no'"),
-        ("execution_backend: local", "execution_backend must be 'local_sync', 'local_async' or 'envpool', got 'local'"),
+        (
+            "execution_backend: local",
+            "execution_backend must be 'local_sync', 'local_async', 'envpool' or 'ray', got 'local'",
+        ),
         ("acceleration: jit", "acceleration must be 'auto', 'eager', 'compile' or 'cuda_graph', got 'jit'"),
         ("device: gpu", 'device must be "auto", "cpu", "cuda" or "cuda:N", got \'gpu\''),
         ("algo_kwargs: 3", "algo_kwargs must be a valid dictionary, got 3"),

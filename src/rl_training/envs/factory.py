@@ -27,9 +27,10 @@ from rl_training.envs.dict_obs import sample_action
 from rl_training.envs.envpool_envs import EnvPoolEnvs, reject
 from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.hang_watch import ENV_CALLS
-from rl_training.envs.local_workers import WorkerStart
+from rl_training.envs.local_workers import LocalWorkers, WorkerStart
 from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
+from rl_training.envs.ray_workers import RayWorkers, check_ray
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
 from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
@@ -37,7 +38,7 @@ from rl_training.envs.wrapping import WrappedEnv, with_wrappers
 from rl_training.errors import ConfigError, EnvError, SpaceError, UserError
 
 EnvFactory = Callable[..., Env]  # called without arguments; the user's own, with `env_kwargs`
-Backend = Literal["local_sync", "local_async", "envpool"]
+Backend = Literal["local_sync", "local_async", "envpool", "ray"]
 
 TINY_ENVS = {
     "rl_training/Chain-v0": ("Chain", 100),
@@ -248,16 +249,21 @@ def make_envs(
     worker_start: WorkerStart = "auto",
     crash_dir: Path | None = None,
 ) -> EnvGroup:
-    """Build a group of environments, in this process, in one process each, or in EnvPool's threads.
+    """Build a group of environments in this process, in one process each, or in the threads of EnvPool.
 
     `worker_timeout`: seconds after which a worker that does not reply counts as hung. `worker_start`: how worker
     processes start. `crash_dir`: where `env_<index>.txt` is written when an environment crashes.
     """
     if backend == "local_sync":
         return SyncEnvs(factory, num_envs, crash_dir=crash_dir)
-    if backend == "local_async":
+    if backend in ("local_async", "ray"):
         return AsyncEnvs(
-            factory, num_envs, worker_timeout=worker_timeout, worker_start=worker_start, crash_dir=crash_dir
+            factory,
+            num_envs,
+            worker_timeout=worker_timeout,
+            worker_start=worker_start,
+            crash_dir=crash_dir,
+            make_workers=RayWorkers if backend == "ray" else LocalWorkers,
         )
     if backend == "envpool":
         if isinstance(factory, WrappedEnv):
@@ -265,13 +271,15 @@ def make_envs(
         if not isinstance(factory, RegisteredEnv):
             reject(f"it cannot step environments built by your own function {getattr(factory, '__name__', factory)}")
         return EnvPoolEnvs(factory, num_envs, crash_dir=crash_dir)
-    raise ConfigError(f"execution_backend must be local_sync, local_async or envpool, got {backend!r}")
+    raise ConfigError(f"execution_backend must be local_sync, local_async, envpool or ray, got {backend!r}")
 
 
 def check_backend(factory: EnvFactory, backend: Backend) -> None:
-    """Raise `ConfigError` for an environment that the backend does not have."""
+    """Raise `ConfigError` for an environment that the backend cannot step, or if its package is missing."""
     if backend == "envpool":
         make_envs(factory, backend=backend).close()  # no pool is created before the first reset
+    if backend == "ray":
+        check_ray(factory)
 
 
 def _try_env(env_id: str, env: Env) -> None:

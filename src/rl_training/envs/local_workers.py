@@ -170,10 +170,16 @@ class LocalWorkers:
         return Failure(index, what, worker.dumped_traceback(), hint=hint)
 
 
-def check_importable(factory: Callable[[], Env], who: str, instead: str) -> bytes:
-    """Return the function as bytes that another process can load; raise `ConfigError` if it cannot be imported."""
+def check_importable(factory: Callable[[], Env], who: str, instead: str, *, has_main: bool = True) -> bytes:
+    """Return the function as bytes that another process can load; raise `ConfigError` if it cannot import it.
+
+    `has_main`: whether the other process knows the script that was started.
+    """
     try:
-        return pickle.dumps(factory)
+        sent = pickle.dumps(factory)
+        if not has_main and b"__main__" in sent:
+            raise ValueError("it is defined in the script that was started")
+        return sent
     except Exception as problem:
         raise ConfigError(
             f"{who} must be able to import the function that makes the environments, but "

@@ -61,13 +61,15 @@ class TrainConfig(Settings):
     )
     num_envs: Annotated[Count, FIXED_ENV] = Field(1, description="environments stepped together")
     device: str = Field("auto", description='"auto", "cpu", "cuda" or "cuda:N"')
-    execution_backend: Annotated[Literal["local_sync", "local_async", "envpool"], FIXED_ENV] = Field(
-        "local_sync", description="envs in this process, one worker process per env, or EnvPool's C++ threads"
+    execution_backend: Annotated[Literal["local_sync", "local_async", "envpool", "ray"], FIXED_ENV] = Field(
+        "local_sync",
+        description="envs in this process, one worker process per env, EnvPool's C++ threads, or one worker process "
+        "per env on the machines of a Ray cluster",
     )
     worker_start: Literal["auto", "fork", "spawn"] = Field(
         "auto",
-        description="how `local_async` starts its processes; spawn: for environments that cannot be forked, such as "
-        "those that hold an OpenGL context; auto: fork on Linux, else spawn",
+        description="how `local_async` and `ray` start their processes; spawn: for environments that cannot be forked, "
+        "such as those that hold an OpenGL context; auto: fork on Linux, else spawn",
     )
     max_episode_steps: Annotated[Count | None, FIXED_ENV] = Field(
         None, description="env steps after which an episode is truncated; unset: the limit of the environment, if any"
