@@ -22,6 +22,7 @@ COMMANDS = {
     "dynamics": "time to fit MBPO's models, and how a run spends its time",
     "exactness": "stopped and resumed runs equal uninterrupted ones",
     "kills": "runs killed at random moments lose nothing",
+    "sweep_kills": "a sweep whose command is killed ends with the same table",
     "packages": "environments of other packages: works, refused with a remedy, exact resume",
     "fuzz": "damaged and hostile files, bad settings and faulty environments are refused",
     "versions": "speed of two versions of the library, in turn",
