@@ -26,6 +26,7 @@ from rl_training.commands.report import report
 from rl_training.commands.sweep import sweep
 from rl_training.commands.train import resume, train
 from rl_training.commands.verify import verify
+from rl_training.commands.video import play, video
 
 app = typer.Typer(
     help="Train, evaluate and resume reinforcement-learning agents.",
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, sweep, resume, evaluate, predict, record):
+for command in (train, sweep, resume, evaluate, predict, video, play, record):
     app.command()(command)
 app.command(name="list")(list_algorithms)
 app.command(name="compare")(compare_runs)

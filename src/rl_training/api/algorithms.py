@@ -18,6 +18,7 @@ from __future__ import annotations  # `help` then shows `EnvFactory | None`, not
 import logging
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -41,10 +42,12 @@ from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home
+from rl_training.results.html import Preview
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.changed_settings import changed_settings, with_settings
 from rl_training.runtime.dataset_loading import GivenDataset, with_dataset
 from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes
+from rl_training.runtime.filming import MAX_STEPS, FilmSettings, film_episodes
 from rl_training.runtime.predicting import Observations, Predictor, make_player
 from rl_training.runtime.resuming import RunFinishedError
 from rl_training.runtime.run import Run
@@ -292,15 +295,41 @@ class ManagedAlgorithm:
             episodes: how many; the config's `eval_episodes` by default.
             seeds: reset seeds of the environment, one per episode, in place of the run's own list.
         """
-        if seeds is None:
-            count = self.config.eval_episodes if episodes is None else episodes
-            if count < 1:
-                raise ConfigError(f"episodes must be >= 1, got {count}")
-            seeds = Streams(self.config.seed).eval_seeds(count)
-        if not seeds:
-            raise ConfigError("seeds must hold at least one seed, got none")
+        chosen = self._eval_seeds(self.config.eval_episodes if episodes is None else episodes, seeds)
         with hangs_end(self.config.worker_timeout):
-            return evaluate_episodes(env_factory_of(self.config, self._options), self._policy(), seeds)
+            return evaluate_episodes(env_factory_of(self.config, self._options), self._policy(), chosen)
+
+    def video(
+        self,
+        path: str | Path,
+        episodes: int = 3,
+        *,
+        seeds: Sequence[int] | None = None,
+        max_steps: int = MAX_STEPS,
+        fps: float | None = None,
+        width: int | None = None,
+    ) -> Path:
+        """Film the episodes that `evaluate` plays; return the path.
+
+        Args:
+            path: a .mp4, .gif or .webp file. Needs the extra `video`: pip install "rl-training[video]".
+            episodes: how many.
+            seeds: reset seeds of the environment, one per episode, in place of the run's own list.
+            max_steps: after this many steps an episode is cut.
+            fps: steps per second; by default what the environment declares.
+            width: in pixels; by default as rendered, at most 320 for .gif and .webp.
+        """
+        out = expand_home(path)
+        settings = FilmSettings(max_steps=max_steps, fps=fps, width=width)
+        chosen = self._eval_seeds(episodes, seeds)
+        film_episodes(out, self._policy(), self.config, self._options, chosen, settings=settings)
+        return out
+
+    def preview(self, episodes: int = 1, *, max_steps: int = MAX_STEPS, width: int | None = None) -> Preview:
+        """Film the first episodes that `evaluate` plays and return them as the value of a notebook cell."""
+        with tempfile.TemporaryDirectory() as folder:
+            film = self.video(Path(folder, "preview.mp4"), episodes, max_steps=max_steps, width=width)
+            return Preview(film.read_bytes(), f"{self.algo_name} on {self.config.env_id}, {episodes} episode(s)")
 
     def predict(self, obs: Observations, action_mask: ArrayLike | None = None, *, deterministic: bool = True) -> Any:
         """Return one action for one observation, or one for each of a batch: not a tuple. No file is read.
@@ -373,6 +402,16 @@ class ManagedAlgorithm:
         what = f"the setting {extra!r}" if extra is not None else f"a second argument, got {arguments[0]!r}"
         example = f", {extra}=..." if extra is not None else ""
         raise TypeError(f"{name}(...) does not take {what}; {name}.for_env(env, total_timesteps=50_000{example}) does")
+
+    def _eval_seeds(self, episodes: int, seeds: Sequence[int] | None) -> Sequence[int]:
+        """Return the given reset seeds, or those of the run's evaluations."""
+        if seeds is None:
+            if episodes < 1:
+                raise ConfigError(f"episodes must be >= 1, got {episodes}")
+            return Streams(self.config.seed).eval_seeds(episodes)
+        if not seeds:
+            raise ConfigError("seeds must hold at least one seed, got none")
+        return seeds
 
     def _policy(self) -> Algorithm:
         if self._algorithm is None:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rl_training.commands.messages import reports_errors, show
-from rl_training.commands.options import AllowCode, AllowEntryPoints, AsJson, Best, Debug, Quiet, RunPath, whole_number
+from rl_training.commands.options import (
+    AllowCode,
+    AllowEntryPoints,
+    AsJson,
+    Best,
+    Debug,
+    EvalSeed,
+    Quiet,
+    RunPath,
+    whole_number,
+)
 from rl_training.errors import ConfigError
 from rl_training.runtime.report_timer import ReportTimer
 
@@ -36,12 +46,7 @@ def evaluate(
             help="Episodes to play; eval_episodes of the config if not given.",
         ),
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            parser=whole_number(least=0), metavar="S", help="Play other episodes than the evaluations of the run."
-        ),
-    ] = None,
+    seed: EvalSeed = None,
     best: Best = False,
     allow_entry_points: AllowEntryPoints = False,
     allow_code: AllowCode = False,

@@ -50,6 +50,12 @@ RunPath = Annotated[
     Path, typer.Argument(parser=expand_home, metavar="PATH", help="A run folder, or a checkpoint folder in it.")
 ]
 Best = Annotated[bool, typer.Option("--best", help="Use the checkpoint with the best evaluation, not the newest.")]
+EvalSeed = Annotated[
+    int | None,
+    typer.Option(
+        parser=whole_number(least=0), metavar="S", help="Play other episodes than the evaluations of the run."
+    ),
+]
 AllowEntryPoints = Annotated[
     bool,
     typer.Option(

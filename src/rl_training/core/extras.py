@@ -18,7 +18,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "envpool": {"envpool": "envpool"},
     "offline": {"h5py": "h5py", "pyarrow": "pyarrow", "PIL": "pillow", "matplotlib": "matplotlib"},
     "plot": {"matplotlib": "matplotlib"},
-    "video": {"av": "av", "PIL": "pillow"},
+    "video": {"av": "av", "PIL": "pillow", "pygame": "pygame-ce"},
     "wandb": {"wandb": "wandb"},
     "mlflow": {"mlflow": "mlflow"},
     "trackio": {"trackio": "trackio"},

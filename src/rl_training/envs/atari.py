@@ -19,6 +19,7 @@ from rl_training.envs.pixels import MIN_SIZE, FrameStack, check_bool, check_inte
 from rl_training.envs.slot import Env
 from rl_training.errors import ConfigError
 
+FRAMES_PER_SECOND = 60  # of the console
 MAX_EPISODE_FRAMES = 108_000  # half an hour of play: 27,000 steps of four frames
 
 
@@ -84,6 +85,8 @@ class AtariFrames(gym.Wrapper[np.ndarray, Any, Any, Any]):
         self._screen, self._screen_before = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
         self._frames = FrameStack(settings.frame_stack, settings.screen_size, grayscale=settings.grayscale)
         self.observation_space = self._frames.space
+        # One picture per step, at the speed of the console.
+        self.metadata = {**env.metadata, "render_fps": FRAMES_PER_SECOND / settings.frame_skip}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -73,6 +73,15 @@ class FrameStack:
 # --- What an env renders ---------------------------------------------------------------------------------------------
 
 
+def render_image(env: Env) -> np.ndarray:
+    """Return the picture that an env with `render_mode="rgb_array"` renders, (height, width, 3) uint8."""
+    image = env.render()
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.shape[2:] != (3,):
+        found = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
+        raise EnvError(f"must render (height, width, 3) uint8 images to be seen, but gave {found}")
+    return image
+
+
 @dataclass(frozen=True)
 class PixelSettings:
     """The settings under `env_kwargs.pixels`."""
@@ -129,10 +138,7 @@ class PixelObservation(gym.Wrapper[np.ndarray, Any, Any, Any]):
         return self._frames.push(self._render()), reward, terminated, truncated, info
 
     def _render(self) -> np.ndarray:
-        image = self.env.render()
-        if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.shape[2:] != (3,):
-            found = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
-            raise EnvError(f"must render (height, width, 3) uint8 images to be observed as pixels, but gave {found}")
+        image = render_image(self.env)
         if not self._grayscale:
             return image
         cv2 = self._frames.cv2

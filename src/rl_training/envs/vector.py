@@ -16,6 +16,7 @@ import numpy as np
 
 from rl_training.envs.episode_tracker import EpisodeTracker
 from rl_training.envs.hang_watch import ENV_CALLS
+from rl_training.envs.pixels import render_image
 from rl_training.envs.slot import NUM_STEPS_KEY, Env, EnvSlot, EnvState, check_env, close_env
 from rl_training.errors import SpaceError
 
@@ -172,6 +173,15 @@ class SyncEnvs:
             raise self._episodes.error_from(index, cause) from cause
         self._episodes.started(index, int(state[NUM_STEPS_KEY]))
         return obs
+
+    def render(self) -> np.ndarray:
+        """Return the picture that the first environment renders, (height, width, 3) uint8."""
+        self._episodes.check_open()
+        try:
+            with ENV_CALLS:
+                return render_image(self._slots[0].env)
+        except BaseException as cause:
+            raise self._episodes.error_from(0, cause) from cause
 
     def wrappers(self) -> list[gym.Wrapper[Any, Any, Any, Any]]:
         """Return the wrappers of the first environment, outermost first."""

@@ -1,6 +1,8 @@
 """Parts of a page that needs no network and no JavaScript. Text is escaped here, and only here."""
 
+import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 import numpy as np
@@ -9,7 +11,7 @@ from rl_training.results.figures import STYLE, Figure
 
 _MAX_ROWS = 100  # of the table of a chart
 # Nothing is loaded and no code runs, whatever the names and settings of the runs hold.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; media-src data:; base-uri 'none'; form-action 'none'"
 _PAGE_STYLE = """
   :root { color-scheme: light dark;
           --text: #24292f; --soft: #57606a; --line: #d0d7de; --back: #ffffff; --head: #f3f5f7 }
@@ -93,6 +95,26 @@ def table(
             "</tbody></table></div>",
         ]
     )
+
+
+def video(data: bytes, name: str) -> str:
+    """Return a .mp4 film inside the page; `name` is for screen readers."""
+    source = f"data:video/mp4;base64,{base64.b64encode(data).decode()}"
+    return f'<video controls muted loop playsinline aria-label="{escape(name)}" src="{source}"></video>'
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Preview:
+    """A .mp4 film that a notebook shows as the value of a cell."""
+
+    data: bytes
+    name: str
+
+    def _repr_html_(self) -> str:
+        return video(self.data, self.name)
+
+    def __repr__(self) -> str:
+        return f"<a film of {self.name}; a notebook shows it>"
 
 
 def chart(figure: Figure, *below: str) -> str:

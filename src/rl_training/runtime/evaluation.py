@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from rl_training.core.types import Algorithm
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.vector import SyncEnvs
-from rl_training.runtime.episodes import follow_episode, play_episode
+from rl_training.runtime.episodes import MAX_EPISODE_STEPS, Act, follow_episode, play_episode
 
 log = logging.getLogger("rl_training.evaluation")
 
@@ -38,34 +39,42 @@ def evaluate_episodes(
     seeds: Sequence[int],
     *,
     step: int = 0,
+    max_steps: int = MAX_EPISODE_STEPS,
     on_episode: Callable[[EvalEpisode], None] = lambda episode: None,
+    on_view: Callable[[SyncEnvs], None] = lambda envs: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> list[EvalEpisode]:
     """Play one episode per seed in a new env. `step`: the env step of the run, which the actions may depend on.
 
+    `on_view` is called at each state of an episode: before every action and after the last step.
     Raises `EvaluationInterrupted` after the first env step at which `interrupted` returns True.
     """
     episodes = []
     with SyncEnvs(factory) as envs:
         for number, seed in enumerate(seeds):
-            episodes.append(_evaluate_episode(envs, algorithm, number, seed, step, interrupted))
+            act = _viewed(follow_episode(algorithm, step=step), partial(on_view, envs))
+            ret, length = 0.0, 0
+            for played in play_episode(
+                envs, act, seed=seed, number=number, max_steps=max_steps, name="evaluation episode"
+            ):
+                if interrupted():
+                    raise EvaluationInterrupted
+                ret += float(played.result.rewards[0])
+                length += 1
+                if played.cut:
+                    log.warning("evaluation episode %d (seed %d) was cut at %d steps", number, seed, length)
+            on_view(envs)
+            episodes.append(EvalEpisode(number, seed, ret, length))
             on_episode(episodes[-1])
     return episodes
 
 
-def _evaluate_episode(
-    envs: SyncEnvs, algorithm: Algorithm, number: int, seed: int, step: int, interrupted: Callable[[], bool]
-) -> EvalEpisode:
-    ret, length = 0.0, 0
-    act = follow_episode(algorithm, step=step)
-    for played in play_episode(envs, act, seed=seed, number=number, name="evaluation episode"):
-        if interrupted():
-            raise EvaluationInterrupted
-        ret += float(played.result.rewards[0])
-        length += 1
-        if played.cut:
-            log.warning("evaluation episode %d (seed %d) was cut at %d steps", number, seed, length)
-    return EvalEpisode(number, seed, ret, length)
+def _viewed(act: Act, view: Callable[[], None]) -> Act:
+    def view_and_act(obs: np.ndarray, action_mask: np.ndarray | None) -> np.ndarray:
+        view()
+        return act(obs, action_mask)
+
+    return view_and_act
 
 
 def mean_return(episodes: Sequence[EvalEpisode]) -> float:
