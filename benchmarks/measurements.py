@@ -128,6 +128,14 @@ def summarize_kills(lines: Sequence[Line]) -> dict[str, Any]:
     }
 
 
+def summarize_sweep_kills(lines: Sequence[Line]) -> dict[str, Any]:
+    return {
+        "kills": sum(len(line["finished_at_kills"]) for line in lines),
+        "runs": sum(line["runs"] for line in lines),
+        "files_that_differ": sum(len(line["files_that_differ"]) for line in lines),
+    }
+
+
 def summarize_deterministic(lines: Sequence[Line]) -> dict[str, Any]:
     """Return the median updates per second of each algorithm, with and without deterministic kernels."""
     return {

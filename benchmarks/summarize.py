@@ -22,6 +22,7 @@ SINGLE_FILES = {
     "exactness": measurements.summarize_exactness,
     "kills": measurements.summarize_kills,
     "kills_cuda": measurements.summarize_kills,
+    "sweep_kills": measurements.summarize_sweep_kills,
     "fuzz": measurements.summarize_fuzz,
     "packages": measurements.summarize_packages,
     "deterministic_cuda": measurements.summarize_deterministic,

@@ -17,6 +17,7 @@ from benchmarks.measurements import (
     summarize_kills,
     summarize_replay,
     summarize_speed,
+    summarize_sweep_kills,
 )
 from benchmarks.results import Session, named, read_lines
 from benchmarks.speed import cores_for, share_of_floor
@@ -174,6 +175,8 @@ def test_exactness_and_kills_add_up_their_lines() -> None:
         "runs_lost": 1,
         "runs_that_differ": 1,
     }
+    sweeps = [{"finished_at_kills": [0, 2], "runs": 12, "files_that_differ": each} for each in ([], ["table.csv"])]
+    assert summarize_sweep_kills(sweeps) == {"kills": 4, "runs": 24, "files_that_differ": 1}
 
 
 @pytest.mark.parametrize(("loop", "stops_at_once"), [("on_policy", False), ("off_policy", True)])
