@@ -136,6 +136,15 @@ def summarize_sweep_kills(lines: Sequence[Line]) -> dict[str, Any]:
     }
 
 
+def summarize_slow_simulator(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return the median environment steps per second of each backend."""
+    backends = dict.fromkeys(line["backend"] for line in lines)
+    return {
+        backend: {"steps_per_s": median(line["steps_per_s"] for line in named(lines, backend=backend))}
+        for backend in backends
+    }
+
+
 def summarize_deterministic(lines: Sequence[Line]) -> dict[str, Any]:
     """Return the median updates per second of each algorithm, with and without deterministic kernels."""
     return {

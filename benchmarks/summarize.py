@@ -23,6 +23,7 @@ SINGLE_FILES = {
     "kills": measurements.summarize_kills,
     "kills_cuda": measurements.summarize_kills,
     "sweep_kills": measurements.summarize_sweep_kills,
+    "slow_simulator": measurements.summarize_slow_simulator,
     "fuzz": measurements.summarize_fuzz,
     "packages": measurements.summarize_packages,
     "deterministic_cuda": measurements.summarize_deterministic,
