@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from builders import make_batch, make_setup
@@ -214,6 +215,28 @@ def test_the_target_is_copied_every_interval_of_gradient_steps_exactly() -> None
             expected_target = params_of(algorithm).clone()
         assert torch.equal(algorithm.state_dict()["target"], expected_target)
         assert algorithm.num_updates == count
+
+
+def test_a_soft_target_moves_its_share_of_the_way_at_every_gradient_step() -> None:
+    algorithm = build_dqn(make_setup(target_update_interval=1, tau=0.25))
+    expected = params_of(algorithm).clone()
+    for count in range(1, 6):
+        algorithm.update(make_batch(count))
+        expected = expected + 0.25 * (params_of(algorithm) - expected)
+        torch.testing.assert_close(algorithm.state_dict()["target"], expected)
+    assert not torch.equal(expected, params_of(algorithm))
+
+
+def test_a_soft_target_with_an_interval_is_refused() -> None:
+    message = (
+        "tau 0.005 moves the target network at every gradient step, but target_update_interval is 50; "
+        "set target_update_interval: 1 for soft updates, or tau: 1 for copies"
+    )
+    with pytest.raises(ValidationError, match=message):
+        DQNHParams(tau=0.005)
+    with pytest.raises(ValidationError, match="greater than 0"):
+        DQNHParams(tau=0.0, target_update_interval=1)
+    assert DQNHParams(tau=1.0, target_update_interval=50).tau == DQNHParams().tau
 
 
 def test_a_linear_schedule_falls_from_the_learning_rate_to_zero_over_the_updates_of_the_run() -> None:

@@ -325,7 +325,7 @@ def test_any_head_composes_with_any_options_and_observations(case: tuple[Any, ..
 
 STYLES: dict[str, dict[str, Any]] = {
     "rainbow_dqn": {},
-    "qr_dqn": {},
+    "qr_dqn": {"tau": 0.1, "target_update_interval": 1},
     "iqn": {"noisy": True},
     "fqf": {"double_q": True, "fraction_learning_rate": 1e-3},
 }

@@ -2,12 +2,13 @@
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le
 from pydantic import Field
 
 from rl_training.hparams.base import HParams, variant
 from rl_training.hparams.checks import check_network, check_replay
 from rl_training.hparams.fields import (
+    REAL,
     WHOLE,
     AtLeastTwo,
     BatchSize,
@@ -64,6 +65,16 @@ TargetUpdateInterval = Annotated[
     Search(10, 1_000, log=True),
     Field(description="gradient steps between copies of the weights into the target network"),
 ]
+TargetTau = Annotated[
+    float,
+    Gt(0.0),
+    Le(1.0),
+    REAL,
+    Field(
+        description="share of the distance to the weights that the target network moves; below 1, a soft update at "
+        "every gradient step, it needs target_update_interval 1; 1: a copy"
+    ),
+]
 EpsilonStart = Annotated[
     Fraction,
     Field(
@@ -90,6 +101,14 @@ def check_gradient_steps(gradient_steps: int) -> None:
         raise ValueError("gradient_steps must be -1 or >= 1, got 0")
 
 
+def check_target_update(tau: float, target_update_interval: int) -> None:
+    if tau < 1.0 and target_update_interval > 1:
+        raise ValueError(
+            f"tau {tau:g} moves the target network at every gradient step, but target_update_interval is "
+            f"{target_update_interval}; set target_update_interval: 1 for soft updates, or tau: 1 for copies"
+        )
+
+
 def check_support(v_min: float, v_max: float) -> None:
     if v_max <= v_min:
         raise ValueError(f"v_max must be greater than v_min, {v_min:g}, got {v_max:g}")
@@ -103,7 +122,7 @@ FIXED_ATOMS = Fixed("the saved network has learned probabilities of these atoms"
 class DQNHParams(HParams):
     """Deep Q-learning (Mnih et al. 2015)."""
 
-    checks: ClassVar = (check_replay, check_gradient_steps, check_network)
+    checks: ClassVar = (check_replay, check_gradient_steps, check_target_update, check_network)
 
     buffer_capacity: BufferCapacity = 100_000
     memory: MemoryKind = "ram"
@@ -132,6 +151,7 @@ class DQNHParams(HParams):
     gamma: Discount = 0.99
     double_q: DoubleQ = False
     target_update_interval: TargetUpdateInterval = 50
+    tau: TargetTau = 1.0
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
@@ -142,7 +162,7 @@ class DQNHParams(HParams):
 class C51HParams(HParams):
     """Categorical distributions of returns (Bellemare et al. 2017)."""
 
-    checks: ClassVar = (check_replay, check_gradient_steps, check_network, check_support)
+    checks: ClassVar = (check_replay, check_gradient_steps, check_target_update, check_network, check_support)
 
     buffer_capacity: BufferCapacity = 100_000
     memory: MemoryKind = "ram"
@@ -171,6 +191,7 @@ class C51HParams(HParams):
     gamma: Discount = 0.99
     double_q: DoubleQ = False
     target_update_interval: TargetUpdateInterval = 50
+    tau: TargetTau = 1.0
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
@@ -187,7 +208,7 @@ class C51HParams(HParams):
 class QRDQNHParams(HParams):
     """Quantile regression (Dabney et al. 2018)."""
 
-    checks: ClassVar = (check_replay, check_gradient_steps, check_network)
+    checks: ClassVar = (check_replay, check_gradient_steps, check_target_update, check_network)
 
     buffer_capacity: BufferCapacity = 100_000
     memory: MemoryKind = "ram"
@@ -216,6 +237,7 @@ class QRDQNHParams(HParams):
     gamma: Discount = 0.99
     double_q: DoubleQ = False
     target_update_interval: TargetUpdateInterval = 50
+    tau: TargetTau = 1.0
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
@@ -227,7 +249,7 @@ class QRDQNHParams(HParams):
 class IQNHParams(HParams):
     """Implicit quantile networks (Dabney et al. 2018)."""
 
-    checks: ClassVar = (check_replay, check_gradient_steps, check_network)
+    checks: ClassVar = (check_replay, check_gradient_steps, check_target_update, check_network)
 
     buffer_capacity: BufferCapacity = 100_000
     memory: MemoryKind = "ram"
@@ -257,6 +279,7 @@ class IQNHParams(HParams):
     gamma: Discount = 0.99
     double_q: DoubleQ = False
     target_update_interval: TargetUpdateInterval = 50
+    tau: TargetTau = 1.0
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
@@ -271,7 +294,7 @@ class IQNHParams(HParams):
 class FQFHParams(HParams):
     """Fully parameterized quantile function (Yang et al. 2019)."""
 
-    checks: ClassVar = (check_replay, check_gradient_steps, check_network)
+    checks: ClassVar = (check_replay, check_gradient_steps, check_target_update, check_network)
 
     buffer_capacity: BufferCapacity = 100_000
     memory: MemoryKind = "ram"
@@ -304,6 +327,7 @@ class FQFHParams(HParams):
     gamma: Discount = 0.99
     double_q: DoubleQ = False
     target_update_interval: TargetUpdateInterval = 50
+    tau: TargetTau = 1.0
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1

@@ -21,7 +21,7 @@ from rl_training.hparams import schedules
 from rl_training.hparams.dqn import QLearningHParams
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, trial_obs
-from rl_training.learners.optim import Optimizer, clipped_adam, descend
+from rl_training.learners.optim import Optimizer, clipped_adam, descend, polyak
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.encoders import build_encoder
@@ -129,7 +129,10 @@ class QLearner:
             def loss(params: Tensor) -> Metrics:
                 return recipe.loss(params, state["target"], batch, setup.hparams, apply)
 
-            return descend(loss, state, optimizer)
+            new, metrics = descend(loss, state, optimizer)
+            if setup.hparams.tau < 1.0:
+                new["target"] = polyak(state["target"], new["params"], setup.hparams.tau)
+            return new, metrics
 
         self.apply, self.pure_step = apply, step
         self._step_in_place = accelerate(step, setup.acceleration, identity=setup.identity_with(recipe))
@@ -158,7 +161,7 @@ class QLearner:
         batch = batch | self._draw(len(batch["rewards"]))
         metrics = self._step_in_place(self._state, batch)  # writes the new weights into self._state
         self.num_updates += 1
-        if self.num_updates % self.hparams.target_update_interval == 0:
+        if self.hparams.tau == 1.0 and self.num_updates % self.hparams.target_update_interval == 0:
             self._state["target"].copy_(self._state["params"])
         return UpdateResult(metrics, td_errors=metrics.pop("td_errors"))
 
