@@ -25,6 +25,7 @@ from rl_training.commands.record import record
 from rl_training.commands.report import report
 from rl_training.commands.sweep import sweep
 from rl_training.commands.train import resume, train
+from rl_training.commands.tune import tune
 from rl_training.commands.verify import verify
 from rl_training.commands.video import play, video
 
@@ -41,6 +42,7 @@ app.command(name="compare")(compare_runs)
 app.command()(plot)
 app.command()(report)
 app.command()(verify)
+app.command()(tune)
 app.command()(doctor)
 app.add_typer(config_app, name="config")
 app.add_typer(dataset_app, name="dataset")

@@ -112,7 +112,7 @@ def create_run_dir(config: TrainConfig, path: Path | None = None, *, output_dir:
         if path is None:
             path = _make_new_folder(config, output_dir or config.output_dir)
         path.mkdir(parents=True, exist_ok=True)
-        write_atomic(path / CONFIG, _sealed_text(config))
+        write_config(path / CONFIG, config)
     except (OSError, CheckpointError) as error:
         place = path or config.output_dir
         raise ConfigError(f"output_dir: the run's folder {place} cannot be written: {error}") from None
@@ -135,18 +135,22 @@ def _make_new_folder(config: TrainConfig, output_dir: Path) -> Path:
     raise FileExistsError(f"{output_dir / name} and 999 variants of it exist")
 
 
-def _sealed_text(config: TrainConfig) -> str:
-    """Return the text of config.yaml; if the settings are the user's own, its last line is a seal (core/seals.py)."""
+def write_config(file: Path, config: TrainConfig) -> None:
+    """Write a config.yaml; if the settings are the user's own, its last line is a seal (core/seals.py)."""
     text = config.to_yaml()
     seal = make_seal(CONFIG, text) if config.origin is None else None
-    return f"{text}{_SEAL_LINE}{seal}\n" if seal else text
+    write_atomic(file, f"{text}{_SEAL_LINE}{seal}\n" if seal else text)
 
 
 def read_run_config(path: Path) -> TrainConfig:
     """Read the settings of a run; those that this user's processes did not write are marked as such."""
-    file = path / CONFIG
-    if not file.is_file():
+    if not (path / CONFIG).is_file():
         raise CheckpointError(f"{path} is not a run folder: it holds no {CONFIG}")
+    return read_written_config(path / CONFIG)
+
+
+def read_written_config(file: Path) -> TrainConfig:
+    """Read what `write_config` wrote; settings that this user's processes did not write are marked as such."""
     written = read_config_text(file)
     text, _, seal = written.rpartition(_SEAL_LINE)
     config = parse_config(written, str(file))

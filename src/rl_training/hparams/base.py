@@ -132,8 +132,12 @@ def _interval(metadata: Iterable[Any]) -> str | None:
 
 def unknown_setting(where: str, found: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
     """Return a message that a key is unknown, with the known one that was probably meant."""
+    return f"{where}: unknown setting {found!r}; {closest(found, known, elsewhere)}".removeprefix(": ")
+
+
+def closest(found: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
+    """Return a hint for an unknown name: the known one that was probably meant, or all of them."""
     known = list(known)
     by_last_name = {name.rpartition(".")[2]: name for name in (*elsewhere, *known)}
     close = difflib.get_close_matches(found, by_last_name, n=1, cutoff=0.6)
-    hint = f"did you mean {by_last_name[close[0]]!r}?" if close else f"known: {', '.join(sorted(known))}"
-    return f"{where}: unknown setting {found!r}; {hint}".removeprefix(": ")
+    return f"did you mean {by_last_name[close[0]]!r}?" if close else f"known: {', '.join(sorted(known))}"

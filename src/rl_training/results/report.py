@@ -53,6 +53,7 @@ class _Report:
     folder: Path  # of the page: runs are named by their path from there
     groups: Mapping[str, Runs]
     unreadable: Sequence[tuple[Path, str]]  # folders and what is wrong with them
+    opening: Sequence[str] = ()  # parts of the page in place of its verdicts
 
     @property
     def runs(self) -> list[tuple[str, RunRecord]]:
@@ -78,10 +79,12 @@ def write_report(
     command: str = "",
     max_mb: float = 10.0,
     groups: Mapping[str, Runs] | None = None,
+    opening: Sequence[str] = (),
 ) -> Path:
     """Write the page about these runs; one that would be larger than `max_mb` has less of the training metrics.
 
-    `groups`: the runs by the label of their group, if not by their settings.
+    `groups`: the runs by the label of their group, if not by their settings; `opening`: HTML in place of the sentences
+    about scores.
     """
     readable, unreadable = [], []
     for run in runs:
@@ -101,6 +104,7 @@ def write_report(
         folder=out.parent,
         groups={label: found for label, found in given.items() if found} or known.groups(),
         unreadable=unreadable,
+        opening=opening,
     )
     size = 0
     levels: tuple[Training, ...] = ("all", "charts", "none")
@@ -124,7 +128,7 @@ def _page(report: _Report, training: Training) -> str:
     parts = [
         heading(report.title, 1),
         paragraph(f"{report.created}. {finished} of {len(report.runs)} runs are finished.", "soft"),
-        *(paragraph(_verdict(env_id, of_env), "verdict") for env_id, of_env in rows.items()),
+        *(report.opening or [paragraph(_verdict(env_id, of_env), "verdict") for env_id, of_env in rows.items()]),
         heading("Summary"),
         *(_summary(env_id, of_env) for env_id, of_env in rows.items()),
         paragraph(_EXPLANATION, "soft"),

@@ -50,6 +50,12 @@ class RunRecord:
             raise ConfigError(f"{self.path / 'config.yaml'} does not hold the settings of a run")
         return values
 
+    def read_again(self) -> "RunRecord":
+        """Return the run as it is now. Its settings, which do not change, are kept."""
+        fresh = RunRecord(self.path)
+        fresh.__dict__["config"] = self.config
+        return fresh
+
     @cached_property
     def settings(self) -> dict[str, str]:
         """The settings of the run as text, under dotted names such as algo_kwargs.gamma."""

@@ -82,12 +82,18 @@ def _iqm_of_seeds(scores: np.ndarray) -> np.ndarray:
 
 
 def probability_of_improvement(
-    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], resamples: int = 2_000
+    first: Sequence[Sequence[float]],
+    second: Sequence[Sequence[float]],
+    resamples: int = 2_000,
+    *,
+    comparisons: int = 1,
 ) -> tuple[float, Interval]:
     """Return the probability that a run of the first group scores higher than one of the second, and its 95 % interval.
 
-    Both: for each task the scores of its seeds, in the same order of tasks. Ties count half.
+    Both: for each task the scores of its seeds, in the same order of tasks. Ties count half. `comparisons`: the number
+    of groups among which the first was chosen; the interval is wider for more (Bonferroni), so that all hold at once.
     """
+    tail = _TAIL / comparisons
     rng = np.random.default_rng(0)
     pairs = [(np.asarray(x, float), np.asarray(y, float)) for x, y in zip(first, second, strict=True)]
 
@@ -95,7 +101,7 @@ def probability_of_improvement(
         return fmean(_share_above(pick(x), pick(y)) for x, y in pairs)
 
     resampled = [probability(lambda scores: rng.choice(scores, len(scores))) for _ in range(resamples)]
-    low, high = np.quantile(resampled, [_TAIL, 1.0 - _TAIL])
+    low, high = np.quantile(resampled, [tail, 1.0 - tail])
     return probability(lambda scores: scores), (float(low), float(high))
 
 

@@ -55,13 +55,13 @@ def check_environments(sweep: Sweep) -> None:
         settings = combination.config.model_dump(mode="json", include=set(_ENV_SETTINGS))
         key = json.dumps(settings, sort_keys=True)
         if key not in answers:
-            answers[key] = _refusal(combination.config)
+            answers[key] = env_refusal(combination.config)
         if answers[key]:
             reasons[combination.label] = answers[key]
     refuse(reasons, len(sweep.combinations))
 
 
-def _refusal(config: TrainConfig) -> str:
+def env_refusal(config: TrainConfig) -> str:
     """Return why the algorithm cannot learn in the environment; empty if it can."""
     try:
         with hangs_end(config.worker_timeout):

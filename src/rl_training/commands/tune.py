@@ -1,0 +1,142 @@
+"""`rl-training tune`: search settings with several seeds per trial, and score the best on fresh seeds."""
+
+import math
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rl_training.commands.messages import command_line, reports_errors, show
+from rl_training.commands.options import AllowCode, AllowEntryPoints, Debug, Overrides, Quiet, whole_number
+from rl_training.core.extras import require
+from rl_training.core.import_path import search_current_folder
+from rl_training.datasets.metadata import ALLOW
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import load_config
+from rl_training.hparams.fields import expand_home
+
+if TYPE_CHECKING:
+    from rl_training.studies.tune_plan import Plan
+
+
+_RETRIES = 1  # of a run that failed: a second failure is the trial's
+
+
+class Objective(str, Enum):
+    final = "final"
+    area = "area"
+
+
+@reports_errors
+def tune(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(parser=expand_home, metavar="FOLDER", help="A study to continue, or the folder of a new one."),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", "-c", metavar="FILE", help="Config to start from, as for `train`.")
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(parser=whole_number(least=1), metavar="N", help="Trials in all; the given config is one.")
+    ] = 40,
+    seeds: Annotated[
+        int | None, typer.Option(parser=whole_number(least=1), metavar="N", help="Runs per trial.  [default: 3]")
+    ] = None,
+    jobs: Annotated[int, typer.Option(parser=whole_number(least=1), metavar="N", help="Number of parallel runs.")] = 1,
+    params: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            metavar="NAME[=CHOICES]",
+            help="Search only these settings, such as gamma or num_envs=4,8,16; repeatable.",
+        ),
+    ] = None,
+    objective: Annotated[
+        Objective | None,
+        typer.Option(help="Value of a run: its final score, or the mean over its evaluations.  [default: final]"),
+    ] = None,
+    prune: Annotated[
+        bool | None,
+        typer.Option("--prune/--no-prune", help="Stop a trial that is worse than the median.  [default: prune]"),
+    ] = None,
+    hours: Annotated[float, typer.Option(min=0.0, metavar="H", help="Begin no trial after H hours.")] = math.inf,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the search space and the cost, and stop.")] = False,
+    settings: Overrides = None,
+    allow_entry_points: AllowEntryPoints = False,
+    allow_code: AllowCode = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Search better settings than those of a config: -c FILE begins a study, FOLDER continues one.
+
+    The best trials and the given config are run on fresh seeds at the end; best.yaml holds the winner.
+    """
+    require("optuna", extra="tune", what="tune")
+    from rl_training.launching.pool import LaunchOptions
+    from rl_training.runtime.signals import EXIT_INTERRUPTED
+    from rl_training.studies.study_files import BEST, REPORT
+    from rl_training.studies.sweep import env_refusal
+    from rl_training.studies.tune_plan import SPACE, continue_plan, make_plan, study_folder, write_plan
+    from rl_training.studies.tuning import run_study
+
+    loaded = load_config(config, settings or []) if config is not None else None
+    folder = folder or (study_folder(loaded) if loaded else None)
+    if folder is None:
+        raise ConfigError("give a config to tune, -c FILE, or the FOLDER of a study to continue")
+    choices = {"seeds": seeds, "objective": objective and objective.value, "prune": prune}
+    if (folder / SPACE).is_file() or loaded is None:
+        plan = continue_plan(folder, config=loaded, params=params or [], **choices)
+    else:
+        plan = make_plan(loaded, params or [], **choices)
+    if allow_code:
+        plan = replace(plan, config=plan.config.as_own())
+    search_current_folder(plan.config.env_id)
+    if problem := env_refusal(plan.config):
+        raise ConfigError(problem)
+    if dry_run:
+        _show_plan(folder, plan, trials)
+        return
+    if not (folder / SPACE).is_file():
+        write_plan(folder, plan)
+    flags = [*([ALLOW] if allow_entry_points else []), *(["--allow-code"] if allow_code else [])]
+    launch = LaunchOptions(root=folder.absolute(), jobs=jobs, retries=_RETRIES, flags=flags, quiet=quiet)
+    outcome = run_study(folder, plan, launch, trials=trials, hours=hours)
+    if outcome.verdict is None:
+        show([("interrupted", f"{outcome.trials} trials so far"), ("continue", _continue_line(folder, trials))])
+        raise typer.Exit(EXIT_INTERRUPTED)
+    for line in outcome.verdict.describe(plan.seeds):
+        typer.echo(line)
+    show(
+        [
+            ("best config", str(folder / BEST)),
+            ("train it", command_line("train", "-c", folder / BEST, "--seeds", "0-4")),
+            ("report", str(folder / REPORT)),
+            ("more trials", _continue_line(folder, 2 * outcome.trials)),
+        ]
+    )
+
+
+def _continue_line(folder: Path, trials: int) -> str:
+    return command_line("tune", folder, "--trials", trials)
+
+
+def _show_plan(folder: Path, plan: "Plan", trials: int) -> None:
+    from rl_training.studies.tuning import FRESH_SEEDS, RESCORED
+
+    widths = [max(len(text) for text in column) for column in zip(*_space_rows(plan), strict=True)]
+    for row in _space_rows(plan):
+        typer.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    steps = plan.config.total_timesteps
+    searched, fresh = trials * plan.seeds, (RESCORED + 1) * FRESH_SEEDS
+    unit = "gradient steps" if plan.config.spec.loop == "offline" else "env steps"
+    typer.echo(
+        f"\n{trials} trials of {plan.seeds} seeds and {RESCORED + 1} configs on {FRESH_SEEDS} fresh seeds: at most "
+        f"{searched + fresh} runs of {steps:,} {unit}, {(searched + fresh) * steps:,} in all, into {folder}"
+    )
+
+
+def _space_rows(plan: "Plan") -> list[tuple[str, str, str]]:
+    rows = [(dimension.name, str(dimension.given), dimension.describe()) for dimension in plan.space]
+    return [("setting", "given", "searched"), *rows]

@@ -1,0 +1,77 @@
+"""The files of a study for people: table.csv, best.yaml and report.html."""
+
+import csv
+import io
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_training.core.durable_files import write_atomic
+from rl_training.core.version import __version__
+from rl_training.experiment.config import TrainConfig
+from rl_training.results.html import folded, paragraph, table
+from rl_training.results.report import write_report
+from rl_training.results.runs import Runs
+from rl_training.studies.trial_journal import FAILED, REFUSED
+from rl_training.studies.tune_plan import Plan
+from rl_training.studies.verdict import Candidate
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+TABLE, BEST, REPORT = "table.csv", "best.yaml", "report.html"
+_STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "not finished"}
+
+
+def trial_rows(trials: "Sequence[FrozenTrial]", plan: Plan, candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+    """Return what is known of each trial, by column; numbers of fresh seeds only for those that ran on them."""
+    summaries = {candidate.number: candidate.summary for candidate in candidates if not candidate.failure}
+    rows = []
+    for trial in trials:
+        settings = {each.name: each.setting(trial.params[each.name]) for each in plan.space}
+        fresh = summaries.get(trial.number)
+        rows.append(
+            {
+                "trial": trial.number,
+                "state": "refused" if REFUSED in trial.user_attrs else _STATES[trial.state.name],
+                "value": trial.value,
+                "last step": trial.last_step,
+                **settings,
+                "fresh IQM": fresh and fresh.iqm,
+                "fresh low": fresh and fresh.interval[0],
+                "fresh high": fresh and fresh.interval[1],
+                "message": trial.user_attrs.get(REFUSED) or trial.user_attrs.get(FAILED) or "",
+            }
+        )
+    return rows
+
+
+def write_table(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["trial"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomic(folder / TABLE, text.getvalue())
+
+
+def write_best(folder: Path, config: TrainConfig, notes: Sequence[str]) -> None:
+    """Write the best config, with how it was found as comments."""
+    today = datetime.now(timezone.utc).date()
+    lines = [f"Found by `rl-training tune` {__version__} on {today} in {shlex.quote(str(folder))}.", *notes]
+    comments = [f"# {part}" for line in lines for part in line.splitlines()]
+    write_atomic(folder / BEST, "\n".join([*comments, config.resolved().to_yaml()]))
+
+
+def write_study_report(
+    folder: Path, groups: Mapping[str, Runs], rows: Sequence[Mapping[str, Any]], verdict: Sequence[str]
+) -> None:
+    """Write the report of the runs on fresh seeds, with the verdict and the table of trials."""
+    cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
+    opening = [
+        *(paragraph(line, "verdict") for line in verdict),
+        folded(f"{len(rows)} trials", table("Trials", list(rows[0]), cells)),
+    ]
+    runs = Runs([run for group in groups.values() for run in group])
+    write_report(runs, folder / REPORT, title=f"Tuning: {folder.name}", groups=groups, opening=opening)
