@@ -17,14 +17,15 @@ from builders import make_config
 from rl_training.core.seeding import parse_seeds
 from rl_training.errors import ConfigError, EnvError, TrainingError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.run_dir import write_result
-from rl_training.launching import local
+from rl_training.launching import local, process
+from rl_training.launching.pool import LaunchOptions
 from rl_training.launching.seed_runs import run_in, run_seeds
 from rl_training.results import statistics as seed_statistics
 from rl_training.results.statistics import interquartile_mean, summarize
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import RunOptions
+from stand_ins import EndedProcess
 
 QUIET = RunOptions(show_progress=False)
 
@@ -160,27 +161,10 @@ def misbehaving(folder: Path) -> TrainConfig:
 @pytest.mark.process
 def test_a_seed_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"seed 0 ended with exit code 2; see .*seed0/log\.txt: .*on purpose"):
-        run_seeds(misbehaving(tmp_path), [0], jobs=2, fail_fast=True)
+        run_seeds(misbehaving(tmp_path), [0], launch=LaunchOptions(root=tmp_path, jobs=2, fail_fast=True))
     log = next(tmp_path.rglob("log.txt")).read_text()
     assert "misbehaving on purpose" in log
     assert "Traceback" not in log
-
-
-class Process:
-    """Stands for the process of a seed; it ends at once, with a result if its exit code is 0."""
-
-    def __init__(self, folder: Path, code: int = 0) -> None:
-        self.returncode = code
-        if code == 0:
-            write_result(folder, {"eval": [{"return": 1.0}]})
-
-    def poll(self) -> int:
-        return self.returncode
-
-    def terminate(self) -> None: ...
-
-    def wait(self) -> int:
-        return self.returncode
 
 
 class FailsOnce:
@@ -189,18 +173,18 @@ class FailsOnce:
     def __init__(self) -> None:
         self.started: list[str] = []
 
-    def __call__(self, folder: Path, flags: Sequence[str]) -> Process:
+    def __call__(self, folder: Path, flags: Sequence[str]) -> EndedProcess:
         self.started.append(folder.name)
         fails = folder.name == "seed2" or (folder.name == "seed1" and self.started.count("seed1") == 1)
-        return Process(folder, 2 if fails else 0)
+        return EndedProcess(folder, 2 if fails else 0)
 
 
 def test_other_seeds_go_on_when_one_fails_and_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = FailsOnce()
-    monkeypatch.setattr(local, "start_process", start)
-    outcome = run_seeds(make_config(tmp_path), [0, 1, 2, 3], jobs=2, retries=2, options=QUIET)
+    monkeypatch.setattr(process, "start_process", start)
+    outcome = run_seeds(make_config(tmp_path), [0, 1, 2, 3], jobs=2, options=QUIET)
     assert sorted(start.started) == ["seed0", *["seed1"] * 2, *["seed2"] * 3, "seed3"]
     assert list(outcome.results) == [0, 1, 3]
     assert outcome.failed == {2: f"ended with exit code 2; see {outcome.folder}/seed2/log.txt"}
@@ -211,17 +195,22 @@ def test_other_seeds_go_on_when_one_fails_and_it_is_tried_again(
 
 def test_the_same_command_tries_a_failed_seed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = FailsOnce()
-    monkeypatch.setattr(local, "start_process", start)
+    monkeypatch.setattr(process, "start_process", start)
     for _ in range(2):
-        run_seeds(make_config(tmp_path), [2], jobs=2, retries=1, options=QUIET)
+        run_seeds(make_config(tmp_path), [2], launch=LaunchOptions(root=tmp_path, jobs=2, retries=1), options=QUIET)
     assert start.started == ["seed2"] * 4
 
 
 def test_fail_fast_starts_no_more_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = FailsOnce()
-    monkeypatch.setattr(local, "start_process", start)
+    monkeypatch.setattr(process, "start_process", start)
     with pytest.raises(TrainingError, match="seed 2 ended with exit code 2"):
-        run_seeds(make_config(tmp_path), [2, 3, 0, 1], jobs=2, fail_fast=True, options=QUIET)
+        run_seeds(
+            make_config(tmp_path),
+            [2, 3, 0, 1],
+            launch=LaunchOptions(root=tmp_path, jobs=2, fail_fast=True),
+            options=QUIET,
+        )
     assert start.started == ["seed2", "seed3"]
 
 
@@ -231,7 +220,7 @@ def test_seeds_in_turn_go_on_when_one_fails(tmp_path: Path) -> None:
     assert list(outcome.failed) == [0, 1]
     assert "misbehaving on purpose" in outcome.failed[1]
     with pytest.raises(EnvError, match="misbehaving on purpose"):
-        run_seeds(misbehaving(tmp_path), [0, 1], fail_fast=True, options=QUIET)
+        run_seeds(misbehaving(tmp_path), [0, 1], launch=LaunchOptions(root=tmp_path, fail_fast=True), options=QUIET)
 
 
 @pytest.mark.process
@@ -250,7 +239,7 @@ def test_a_seed_in_use_is_left_out_and_the_others_are_run(tmp_path: Path, caplog
 def test_several_jobs_leave_out_a_seed_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(local, "start_process", lambda folder, flags: Process(folder))
+    monkeypatch.setattr(process, "start_process", lambda folder, flags: EndedProcess(folder))
     monkeypatch.setattr(local, "IN_USE_SECONDS", 0.0)
     config = make_config(tmp_path)
     folder = run_seeds(config, [0], jobs=2).folder

@@ -27,7 +27,7 @@ from rl_training.experiment.checkpointing import open_checkpoint, save_checkpoin
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY
-from rl_training.launching import local
+from rl_training.launching import process
 from rl_training.launching.seed_runs import run_seeds
 from rl_training.learners.offline import OfflineLearner
 from rl_training.runtime import offline_evaluation, setup
@@ -283,7 +283,7 @@ def test_seeds_side_by_side_hand_the_permission_on(tmp_path: Path, monkeypatch: 
         started.append(flags)
         return Ended()
 
-    monkeypatch.setattr(local, "start_process", start)
+    monkeypatch.setattr(process, "start_process", start)
     for allowed in (True, False):
         run_seeds(in_env(tmp_path), [0], jobs=2, options=RunOptions(allow_entry_points=allowed))
     assert started == [["--allow-entry-points"], []]

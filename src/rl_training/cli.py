@@ -28,6 +28,7 @@ from rl_training.commands.train import resume, train
 from rl_training.commands.tune import tune
 from rl_training.commands.verify import verify
 from rl_training.commands.video import play, video
+from rl_training.commands.work import status, work
 
 app = typer.Typer(
     help="Train, evaluate and resume reinforcement-learning agents.",
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, sweep, resume, evaluate, predict, video, play, record):
+for command in (train, sweep, resume, work, status, evaluate, predict, video, play, record):
     app.command()(command)
 app.command(name="list")(list_algorithms)
 app.command(name="compare")(compare_runs)

@@ -78,6 +78,19 @@ Retries = Annotated[
     ),
 ]
 FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop all runs at the first failure, without retries.")]
+Launcher = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Where the runs are trained: local, slurm (sbatch) or ray."),
+]
+SlurmOptions = Annotated[
+    list[str] | None,
+    typer.Option("--slurm", metavar="KEY=VALUE", help="Option of sbatch, such as time=4:00:00; repeatable."),
+]
+RayOptions = Annotated[
+    list[str] | None,
+    typer.Option("--ray", metavar="KEY=VALUE", help="address, or num_cpus and num_gpus of a worker; repeatable."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With slurm: write the job, show the command, submit nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only warnings and the result.")]
 Debug = Annotated[

@@ -11,17 +11,22 @@ import typer
 
 from rl_training.commands.course import describe_course
 from rl_training.commands.evaluate import describe_held_out, describe_returns
+from rl_training.commands.launching import launch_options
 from rl_training.commands.messages import EXIT_USER_ERROR, command_line, reports_errors, show
 from rl_training.commands.options import (
     AllowCode,
     AllowEntryPoints,
     ChangedSettings,
     Debug,
+    DryRun,
     FailFast,
+    Launcher,
     Overrides,
     Quiet,
+    RayOptions,
     Retries,
     RunPath,
+    SlurmOptions,
     TotalTimesteps,
     whole_number,
 )
@@ -33,6 +38,7 @@ from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home
 
 if TYPE_CHECKING:
+    from rl_training.launching.pool import LaunchOptions
     from rl_training.launching.seed_runs import SeedsResult
     from rl_training.runtime.trainer import RunOptions, TrainResult
 
@@ -62,6 +68,10 @@ def train(
     ] = 1,
     retries: Retries = 2,
     fail_fast: FailFast = False,
+    launcher: Launcher = "local",
+    slurm: SlurmOptions = None,
+    ray: RayOptions = None,
+    dry_run: DryRun = False,
     total_timesteps: TotalTimesteps = None,
     output_dir: Annotated[
         Path | None, typer.Option(parser=expand_home, metavar="DIR", help="Folder in which the run folder is created.")
@@ -99,8 +109,9 @@ def train(
         )
     if choice := dataset_choice(loaded.hparams):
         choice.check_given(loaded.algo)
-    if seeds is None and jobs > 1:
-        raise ConfigError("--jobs runs several seeds in parallel: give --seeds too")
+    if seeds is None and (jobs > 1 or launcher != "local"):
+        option = "--jobs runs" if jobs > 1 else f"--launcher {launcher} trains"
+        raise ConfigError(f"{option} several seeds in parallel: give --seeds too")
     if seeds is not None and seed is not None:
         raise ConfigError("give --seed or --seeds, not both")
     search_current_folder(loaded.env_id)
@@ -109,30 +120,37 @@ def train(
 
     options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points, allow_code=allow_code)
     if seeds is not None:
-        _train_seeds(loaded, seeds, options, jobs=jobs, retries=retries, fail_fast=fail_fast)
+        launch = launch_options(
+            launcher=launcher,
+            jobs=jobs,
+            retries=retries,
+            fail_fast=fail_fast,
+            slurm=slurm,
+            ray=ray,
+            dry_run=dry_run,
+        )
+        _train_seeds(loaded, seeds, options, launch)
     else:
         _show_result(run_training(loaded, options))
 
 
-def _train_seeds(
-    config: TrainConfig, seeds: str, options: "RunOptions", *, jobs: int, retries: int, fail_fast: bool
-) -> None:
+def _train_seeds(config: TrainConfig, seeds: str, options: "RunOptions", launch: "LaunchOptions") -> None:
     from rl_training.core.seeding import parse_seeds
     from rl_training.launching.seed_runs import run_seeds
     from rl_training.runtime.signals import EXIT_INTERRUPTED
 
-    result: SeedsResult = run_seeds(
-        config, parse_seeds(seeds), jobs=jobs, retries=retries, fail_fast=fail_fast, options=options
-    )
+    result: SeedsResult = run_seeds(config, parse_seeds(seeds), options=options, launch=launch)
     scores = {seed: f"{score:.1f}" for seed, score in result.results.items()}
     failed = {seed: f"failed: {message}" for seed, message in result.failed.items()}
     rows = [(f"seed {seed}", text) for seed, text in sorted((scores | failed).items())]
     if result.summary is not None:
         rows.append(("all seeds", str(result.summary)))
     rows.append(("folder", str(result.folder)))
-    if result.interrupted:
+    if result.interrupted and not launch.dry_run:
         rows.append(("continue", "the same command again; finished seeds are not run twice"))
     show(rows)
+    if launch.dry_run:
+        return
     if result.failed:
         raise typer.Exit(EXIT_USER_ERROR)
     if result.interrupted:

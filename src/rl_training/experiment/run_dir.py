@@ -22,6 +22,7 @@ from rl_training.core.durable_files import open_log, read_text, write_atomic
 from rl_training.core.seals import is_own, make_seal
 from rl_training.core.version import __version__
 from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.claims import holder_of
 from rl_training.experiment.config import TrainConfig, parse_config, read_config_text
 from rl_training.experiment.json_lines import JsonLines
 
@@ -72,9 +73,13 @@ class RunInUseError(ConfigError):
 def locked(path: Path) -> Iterator[None]:
     """Lock the run folder against other processes while this one trains in it.
 
-    The system releases the lock when the process ends, even if it is killed. Env workers do not inherit it.
+    The system releases the lock when the process ends, even if it is killed. Env workers do not inherit it. A run that
+    a worker claims (claims.py) is left to the process that the worker started.
     """
     check_no_links(path)
+    holder = holder_of(path)
+    if holder is not None and not holder.is_this_process_or_its_parent:
+        raise RunInUseError(f"{path} is in use: a worker on {holder.host}, process {holder.pid}, trains in it now")
     try:
         file = open_log(path / ".lock")
     except OSError as error:

@@ -6,15 +6,14 @@ The same call after an interruption continues: finished seeds are read, unfinish
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rl_training.core.durable_files import write_atomic
-from rl_training.datasets.metadata import ALLOW
 from rl_training.errors import ConfigError, EnvError, TrainingError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import RunInUseError, create_run_dir, env_name, mean_score, read_result
-from rl_training.launching.pool import LaunchOptions, run_all
+from rl_training.launching.pool import LaunchOptions, flags_of, run_all
 from rl_training.results.statistics import Summary, summarize
 from rl_training.runtime.trainer import RunOptions, resume, train
 
@@ -53,14 +52,13 @@ def run_seeds(
     seeds: Sequence[int],
     *,
     jobs: int = 1,
-    retries: int = 2,
-    fail_fast: bool = False,
     options: RunOptions | None = None,
+    launch: LaunchOptions | None = None,
 ) -> SeedsResult:
     """Run `config` once per seed, in one folder named after the experiment; `jobs` seeds at a time.
 
-    With several jobs each seed runs in its own process (`rl-training resume`), which writes to `log.txt`. A seed that
-    fails is tried again up to `retries` times; with `fail_fast` it ends all and its error is raised.
+    With several jobs each seed runs in its own process (`rl-training resume`), which writes to `log.txt`. `launch`, in
+    place of `jobs`, says more about these processes; its root folder is replaced by that of the experiment.
     """
     if not config.env_id:
         raise ConfigError("env_id is empty: seeds are compared by the returns of their evaluations in an environment")
@@ -68,18 +66,17 @@ def run_seeds(
         raise ConfigError("the folder of several seeds is named by their config: give the dataset there, dataset_path")
     folder = config.output_dir.absolute() / f"{config.algo}__{env_name(config)}__{config.digest()}"
     folders = {seed: folder / f"seed{seed}" for seed in seeds}
-    if jobs == 1:
-        failed = _run_in_turn(config, folders, fail_fast=fail_fast, options=options)
+    launch = replace(launch or LaunchOptions(root=folder, jobs=jobs), root=folder)
+    if launch.jobs == 1 and launch.launcher == "local":
+        failed = _run_in_turn(config, folders, fail_fast=launch.fail_fast, options=options)
     elif options is not None and (options.env_factory or options.network or options.callbacks):
         raise ConfigError(
             "several jobs run in their own processes, which cannot take an env factory, network or callbacks"
         )
     else:
         options = options or RunOptions()
-        flags = [*([ALLOW] if options.allow_entry_points else []), *(["--allow-code"] if options.allow_code else [])]
-        quiet = not options.show_progress
-        launch = LaunchOptions(root=folder, jobs=jobs, retries=retries, fail_fast=fail_fast, flags=flags, quiet=quiet)
-        failed = _run_in_pool(config, folders, launch)
+        flags = flags_of(allow_entry_points=options.allow_entry_points, allow_code=options.allow_code)
+        failed = _run_in_pool(config, folders, replace(launch, flags=flags, quiet=not options.show_progress))
     done = {seed: result for seed, path in folders.items() if (result := read_result(path)) is not None}
     scores = {seed: mean_score(result) for seed, result in done.items()}
     outcome = SeedsResult(folder, scores, len(scores) + len(failed) < len(seeds), failed)

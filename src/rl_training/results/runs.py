@@ -22,6 +22,7 @@ import numpy as np
 
 from rl_training.core.durable_files import open_file
 from rl_training.errors import ConfigError
+from rl_training.experiment.claims import holder_of
 from rl_training.experiment.config import parse_yaml
 from rl_training.experiment.run_dir import is_in_use
 from rl_training.results.statistics import Summary, iqm_band, summarize
@@ -90,7 +91,7 @@ class RunRecord:
     def status(self) -> Status:
         if self.result is not None:
             return "finished"
-        if is_in_use(self.path):
+        if is_in_use(self.path) or holder_of(self.path) is not None:
             return "running"
         return "failed" if (self.path / "crash" / "traceback.txt").is_file() else "interrupted"
 

@@ -12,6 +12,7 @@ from rl_training.runtime.run import Run
 
 EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: saved, can be continued
 _ALWAYS_HANDLED = (signal.SIGINT, signal.SIGTERM)
+_FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 
 
 @contextlib.contextmanager
@@ -34,14 +35,18 @@ def signals_handled(handle: Callable[[int, object], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def first_signal_handled(handle: Callable[[int], None]) -> Iterator[None]:
-    """Call `handle(number)` at the first signal; a second one raises `KeyboardInterrupt`."""
+    """Call `handle(number)` at the first signal; a second one from the keyboard raises `KeyboardInterrupt`.
+
+    Batch systems repeat their signals, and workers pass them on to a run that may have got them already.
+    """
     received: list[int] = []
 
     def stop(number: int, frame: object) -> None:
-        if received:
+        if not received:
+            received.append(number)
+            handle(number)
+        elif number in _FROM_KEYBOARD:
             raise KeyboardInterrupt
-        received.append(number)
-        handle(number)
 
     with signals_handled(stop):
         yield
@@ -49,7 +54,7 @@ def first_signal_handled(handle: Callable[[int], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_stop(run: Run) -> Iterator[None]:
-    """End the run after the current step when a signal comes; a second one ends it at once."""
+    """End the run after the current step when a signal comes; a second Ctrl-C ends it at once."""
 
     def stop(number: int) -> None:
         with contextlib.suppress(OSError):  # not `print`, which the signal may have interrupted

@@ -1,4 +1,4 @@
-"""`failed.json` in a run folder: how often the run failed without a new checkpoint in between, and why."""
+"""Files that decide whether a run is started: `failed.json` (how often it failed, and why) and `stop` (not now)."""
 
 import contextlib
 import json
@@ -10,6 +10,7 @@ from rl_training.core.durable_files import read_text, write_atomic
 from rl_training.experiment.checkpointing import checkpoint_names
 
 FAILED = "failed.json"
+STOP = "stop"  # an empty file: who trains the run saves and ends it, and no worker takes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,5 +48,21 @@ def record_failure(folder: Path, message: str) -> Failure:
     return failure
 
 
-def forget_failure(folder: Path) -> None:
-    (folder / FAILED).unlink(missing_ok=True)
+def may_start(folder: Path, retries: int) -> bool:
+    """Return whether a run may be started: it was not stopped, and did not fail more than `retries` times."""
+    failure = read_failure(folder)
+    return not is_stopped(folder) and (failure is None or failure.count <= retries)
+
+
+def is_stopped(folder: Path) -> bool:
+    return (folder / STOP).exists()
+
+
+def ask_to_stop(folder: Path) -> None:
+    (folder / STOP).touch()
+
+
+def forget(folder: Path) -> None:
+    """Remove earlier failures, and the wish to stop."""
+    for name in (FAILED, STOP):
+        (folder / name).unlink(missing_ok=True)
