@@ -12,21 +12,21 @@ from rl_training.core.extras import require
 from rl_training.errors import ConfigError
 
 
-def connect_to_ray(what: str) -> Any:
+def connect_to_ray(what: str, address: str | None = None) -> Any:
     """Return the module `ray`, connected; `what` needs it, for messages.
 
-    `ray.init` takes the cluster that `RAY_ADDRESS` names, else one that `ray start` started on this machine, else a new
-    one on this machine, which ends with this process.
+    `ray.init` takes the cluster at `address` or that `RAY_ADDRESS` names, else one that `ray start` started on this
+    machine, else a new one on this machine, which ends with this process.
     """
     ray = require("ray", extra="ray", what=what)
     if not ray.is_initialized():
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             with _own_sigterm():
-                ray.init(include_dashboard=False, logging_level=logging.WARNING)
+                ray.init(address, include_dashboard=False, logging_level=logging.WARNING)
         except (ConnectionError, RuntimeError, ValueError) as problem:
-            address = os.environ.get("RAY_ADDRESS", "not set")
-            raise ConfigError(f"{what} cannot connect to Ray (RAY_ADDRESS is {address}): {problem}") from problem
+            tried = f"address={address}" if address else f"RAY_ADDRESS is {os.environ.get('RAY_ADDRESS', 'not set')}"
+            raise ConfigError(f"{what} cannot connect to Ray ({tried}): {problem}") from problem
     return ray
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.core.extras import require
+from rl_training.core.ray_cluster import connect_to_ray
 from rl_training.errors import ConfigError
 from rl_training.launching.pool import LaunchOptions
 from rl_training.launching.worker import work
 
-_OBJECT_STORE_BYTES = 80 * 2**20  # of a cluster on this machine: workers return nothing but a flag
+_WHAT = "--launcher ray"
 _OPTIONS = ("address", "num_cpus", "num_gpus")
 
 log = logging.getLogger("rl_training")
@@ -30,9 +31,8 @@ def check_ray_options(given: Mapping[str, str]) -> None:
             _number(key, value)
 
 
-def require_ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    return require("ray", extra="ray", what="--launcher ray")
+def require_ray() -> None:
+    require("ray", extra="ray", what=_WHAT)
 
 
 def _number(key: str, text: str) -> float:
@@ -52,12 +52,8 @@ class RayWorkers:
     """Workers that are Ray tasks."""
 
     def __init__(self, options: LaunchOptions) -> None:
-        self._ray = require_ray()
         self._options = options
-        address = options.ray.get("address")
-        local: dict[str, Any] = {"object_store_memory": _OBJECT_STORE_BYTES, "include_dashboard": False}
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
-        self._ray.init(**({"address": address} if address else local), **quiet)
+        self._ray = connect_to_ray(_WHAT, options.ray.get("address"))
         needs = {key: _number(key, options.ray[key]) for key in ("num_cpus", "num_gpus") if key in options.ray}
         self._task = self._ray.remote(max_retries=-1, **needs)(_work)
         self._tasks: list[Any] = []
