@@ -37,6 +37,16 @@ def test_a_run_has_score_steps_and_records(tmp_path: Path) -> None:
     assert run.positions([100], "wall_s") == pytest.approx([2.0])
 
 
+def test_settings_that_would_control_a_terminal_are_text(tmp_path: Path) -> None:
+    hostile = {"env_id": "\x1b[2J\nx", "algo_kwargs": {"note\x07": "a\rb", "plain": "ü ✓"}}
+    run = RunRecord(write_run(tmp_path / "run", **hostile))
+    assert run.env_id == r"\x1b[2J\nx"
+    assert {name: text for name, text in run.settings.items() if name.startswith("algo_kwargs")} == {
+        r"algo_kwargs.note\x07": r"a\rb",
+        "algo_kwargs.plain": "ü ✓",
+    }
+
+
 def test_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", returns=(1.0, 2.0), finished=False)
     with (path / "eval.jsonl").open("a") as file:

@@ -11,6 +11,7 @@ from typing import NoReturn, ParamSpec
 
 import typer
 
+from rl_training.core.printable_text import printable_lines
 from rl_training.errors import UserError, exits_are_errors, text_of
 
 PROGRAM = "rl-training"
@@ -25,7 +26,7 @@ class _PlainLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        print(prefix + self.format(record), file=sys.stderr, flush=True)
+        print(printable_lines(prefix + self.format(record)), file=sys.stderr, flush=True)
 
 
 def _log_to_stderr(*, debug: bool, quiet: bool) -> None:
@@ -63,8 +64,7 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 def _fail(message: str, code: int) -> NoReturn:
     log.debug("the full error:", exc_info=True)
-    printable = message.encode("utf-8", "backslashreplace").decode()  # half of a character, as in a damaged file name
-    print(f"error: {printable}", file=sys.stderr, flush=True)
+    print(f"error: {printable_lines(message)}", file=sys.stderr, flush=True)
     raise typer.Exit(code)
 
 
@@ -85,7 +85,7 @@ def _describe_bug(error: Exception) -> str:
 def show(rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
-        typer.echo(f"{name:<{width}}  {text}".rstrip())
+        typer.echo(printable_lines(f"{name:<{width}}  {text}".rstrip()))
 
 
 def command_line(*words: object) -> str:

@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 
 from rl_training.core.durable_files import open_file
+from rl_training.core.printable_text import printable
 from rl_training.errors import ConfigError
 from rl_training.experiment.claims import holder_of
 from rl_training.experiment.config import parse_yaml
@@ -59,16 +60,16 @@ class RunRecord:
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        """The settings of the run as text, under dotted names such as algo_kwargs.gamma."""
-        return {name: _text(value) for name, value in _flat(self.config).items()}
+        """The settings of the run as printable text, under dotted names such as algo_kwargs.gamma."""
+        return {printable(name): printable(_text(value)) for name, value in _flat(self.config).items()}
 
     @property
     def algo(self) -> str:
-        return str(self.config["algo"])
+        return printable(str(self.config["algo"]))
 
     @property
     def env_id(self) -> str:
-        return str(self.config.get("env_id") or "")
+        return printable(str(self.config.get("env_id") or ""))
 
     @property
     def seed(self) -> int:
