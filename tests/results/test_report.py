@@ -1,5 +1,6 @@
 """`report`: one HTML file that loads nothing, runs nothing and shows what the run folders hold."""
 
+import base64
 import csv
 import json
 import re
@@ -11,9 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rl_training.cli import app
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, EnvError
 from rl_training.results.report import read_report, write_report
-from rl_training.results.runs import find_runs
+from rl_training.results.runs import RunRecord, find_runs
 from run_folders import write_run
 
 VOID = {"meta", "rect", "line", "polyline", "polygon", "circle"}
@@ -28,7 +29,8 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[tuple[str, str]] = []
-        self.feed(path.read_text())
+        self.text = path.read_text()
+        self.feed(self.text)
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -255,6 +257,47 @@ def test_a_page_that_is_too_large_leaves_out_training_metrics_and_says_so(runs: 
     assert set(read_report(runs.parent / "report.html")["runs"][0]["records"]) == {"eval/return", "eval/length"}
     with pytest.raises(ConfigError, match=r"the report would have .* MB, more than --max-mb 0.001"):
         make(runs, max_mb=0.001)
+
+
+# --- Videos ----------------------------------------------------------------------------------------------------------
+
+
+def film(run: RunRecord) -> tuple[bytes, str]:
+    """Stand in for a film: its size is that of the seed in thousands of bytes."""
+    if run.algo == "ppo":
+        raise EnvError(f"{EVIL} cannot be filmed: it has no render modes")
+    return b"x" * 1000 * (run.seed + 1), f"seed {run.seed}"
+
+
+def sources(page: Page) -> list[str | None]:
+    return [attrs["src"] for tag, attrs in page.tags if tag == "video"]
+
+
+def test_a_video_shows_the_run_with_the_median_score_of_each_group(runs: Path) -> None:
+    page = make(runs, film=film)
+    assert page.of("h2")[5:8] == ["Seeds that are not finished", "Videos", "System"]
+    data = base64.b64encode(b"x" * 2000).decode()
+    assert sources(page) == [f"data:video/mp4;base64,{data}"]  # of seed 1: 6.0 lies between 5.0 and 7.0
+    assert "seed 1" in page.of("p")
+    assert f"no film: {EVIL} cannot be filmed: it has no render modes" in page.of("p")
+    policy = next(str(attrs["content"]) for tag, attrs in page.tags if attrs.get("http-equiv"))
+    assert "media-src data:;" in policy
+    assert not (runs.parent / "report_videos").exists()
+
+
+def test_a_video_that_does_not_fit_is_a_file_beside_the_page(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(make(runs).text)
+    page = make(runs, film=film, max_mb=(size + 2500) / 1e6)  # 2,667 bytes as base64
+    assert (sources(page), page.of("a")) == ([], ["report_videos/0.mp4"])
+    assert (runs.parent / "report_videos" / "0.mp4").read_bytes() == b"x" * 2000
+    assert "The film has 0.0 MB, too much for this page; it is a file beside it:" in page.of("p")
+    monkeypatch.setattr("rl_training.results.report_videos.MAX_VIDEO_BYTES", 1999)
+    assert sources(make(runs, film=film)) == []
+
+
+def test_the_median_run_of_a_group_that_was_not_evaluated_is_any(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a", returns=(), finished=False)
+    assert len(sources(make(tmp_path / "runs", film=film))) == 1
 
 
 def test_the_numbers_come_back_as_csv(runs: Path) -> None:

@@ -1,6 +1,8 @@
 """Films show the episodes that an evaluation plays: as many pictures as states, the right speed, the same returns."""
 
+import base64
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -190,6 +192,17 @@ def test_a_preview_is_shown_by_a_notebook(lamp: DQN) -> None:
     html = lamp.preview()._repr_html_()
     assert html.startswith('<video controls muted loop playsinline aria-label="dqn on Lamp, 1 episode(s)" src="data:vi')
     assert repr(lamp.preview()) == "<a film of dqn on Lamp, 1 episode(s); a notebook shows it>"
+
+
+def test_a_report_holds_the_film(cartpole: TrainResult, tmp_path: Path) -> None:
+    made = call("report", cartpole.run_dir, "--out", tmp_path / "report.html", "--videos", 1)
+    assert made.exit_code == 0, made.output
+    page = (tmp_path / "report.html").read_text("utf-8")
+    one = cartpole.eval_episodes[0]
+    assert f"<p>seed 0, returns {one.ret:.1f}</p>" in page
+    (film,) = re.findall('src="data:video/mp4;base64,([^"]+)"', page)
+    (tmp_path / "film.mp4").write_bytes(base64.b64decode(film))
+    assert len(decoded(tmp_path / "film.mp4")[0]) == one.length + 1
 
 
 # --- Environments and machines that cannot render --------------------------------------------------------------------

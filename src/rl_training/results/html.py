@@ -4,11 +4,14 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
 from rl_training.results.figures import STYLE, Figure
 
+BASE64 = 4 / 3  # characters per byte
 _MAX_ROWS = 100  # of the table of a chart
 # Nothing is loaded and no code runs, whatever the names and settings of the runs hold.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; media-src data:; base-uri 'none'; form-action 'none'"
@@ -32,7 +35,8 @@ _PAGE_STYLE = """
   thead th { background: var(--head) } tbody th { font-weight: 500 }
   details { margin: 0.4rem 0 } summary { cursor: pointer; color: var(--soft) }
   .charts { display: flex; flex-wrap: wrap; gap: 1rem } .chart { margin: 0; max-width: 100% }
-  .chart svg { max-width: 100%; height: auto } code { font: 0.85rem ui-monospace, monospace }
+  .chart svg { max-width: 100%; height: auto } video { max-width: min(100%, 480px); border: 1px solid var(--line) }
+  code { font: 0.85rem ui-monospace, monospace }
   @media print { body { max-width: none; padding: 0 } .chart, tr { break-inside: avoid } h2, h3 { break-after: avoid } }
 """
 
@@ -95,6 +99,11 @@ def table(
             "</tbody></table></div>",
         ]
     )
+
+
+def link(file: Path) -> str:
+    """Return a link to a file beside the page."""
+    return f'<p><a href="{quote(file.as_posix())}">{escape(file.as_posix())}</a></p>'
 
 
 def video(data: bytes, name: str) -> str:

@@ -30,12 +30,14 @@ from rl_training.results.comparison import (
 )
 from rl_training.results.figures import Figure
 from rl_training.results.html import chart, code, folded, heading, page, paragraph, table
+from rl_training.results.report_videos import Film, film_groups, videos
 from rl_training.results.runs import EVAL_RETURN, NOT_COMPARED, RunRecord, Runs
 from rl_training.results.statistics import probability_of_improvement
 
 FILES = ("config.yaml", "eval.jsonl", "result.json")  # whose checksums the report holds
 _FORMAT = 1  # of the raw data
 _MANY_SETTINGS = 20
+_VIDEOS = "<!--videos-->"  # their place in the page until it is known how much room they have; other text is escaped
 _DATA_ID = "data"
 _MAX_BYTES = 1_000_000_000  # of a report that is read back
 _COLUMNS = ("run", "group", "algo", "env_id", "seed", "status", "record", "step", "value")
@@ -80,11 +82,12 @@ def write_report(
     max_mb: float = 10.0,
     groups: Mapping[str, Runs] | None = None,
     opening: Sequence[str] = (),
+    film: Film | None = None,
 ) -> Path:
     """Write the page about these runs; one that would be larger than `max_mb` has less of the training metrics.
 
     `groups`: the runs by the label of their group, if not by their settings; `opening`: HTML in place of the sentences
-    about scores.
+    about scores; `film`: makes a film of a run, and the page has one of each group.
     """
     readable, unreadable = [], []
     for run in runs:
@@ -106,13 +109,15 @@ def write_report(
         unreadable=unreadable,
         opening=opening,
     )
+    clips = film_groups(report.groups, film) if film is not None else []
     size = 0
     levels: tuple[Training, ...] = ("all", "charts", "none")
     for training in levels:
         text = _page(report, training)
         size = len(text.encode())
         if size <= max_mb * 1e6:
-            write_atomic(out, text)
+            films = "\n".join(videos(clips, out, max_mb * 1e6 - size)) if clips else ""
+            write_atomic(out, text.replace(_VIDEOS, films, 1))
             return out
     raise ConfigError(
         f"the report would have {size / 1e6:.1f} MB, more than --max-mb {max_mb:g}: give fewer runs or a larger limit"
@@ -139,6 +144,7 @@ def _page(report: _Report, training: Training) -> str:
         heading("Training metrics"),
         *_training_metrics(report, training),
         *_unfinished(report),
+        _VIDEOS,
         heading("System"),
         *_systems(report),
         heading("Files"),
