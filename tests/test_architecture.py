@@ -18,6 +18,7 @@ LAYERS = (
     ("runtime",),
     ("algorithms",),
     ("learners", "data"),
+    ("tracking",),
     ("acceleration", "datasets", "results"),
     ("models", "envs", "experiment"),
     ("core",),

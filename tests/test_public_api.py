@@ -69,7 +69,7 @@ def test_for_an_env_of_ones_own(tmp_path: Path) -> None:
 
 def test_for_env_takes_every_setting_of_a_config_with_its_default() -> None:
     parameters = dict(inspect.signature(DQN.for_env).parameters)
-    own = {"env", "network", "dataset", "callbacks", "show_progress", "unknown"}
+    own = {"env", "network", "dataset", "callbacks", "track", "show_progress", "unknown"}
     assert parameters.keys() - own == TrainConfig.model_fields.keys() - {"algo", "env_factory"}  # `env` is
     assert DQN.for_env("CartPole-v1", 100).config == TrainConfig(algo="dqn", env_id="CartPole-v1", total_timesteps=100)
     hints = typing.get_type_hints(DQN.for_env, {"Self": DQN, "Never": typing.NoReturn, **vars(api)})

@@ -24,6 +24,7 @@ from rl_training.commands.messages import PROGRAM
 from rl_training.commands.record import record
 from rl_training.commands.report import report
 from rl_training.commands.sweep import sweep
+from rl_training.commands.track import track
 from rl_training.commands.train import resume, train
 from rl_training.commands.tune import tune
 from rl_training.commands.verify import verify
@@ -44,6 +45,7 @@ app.command()(plot)
 app.command()(report)
 app.command()(verify)
 app.command()(tune)
+app.command()(track)
 app.command()(doctor)
 app.add_typer(config_app, name="config")
 app.add_typer(dataset_app, name="dataset")

@@ -80,6 +80,7 @@ class ManagedAlgorithm:
         network: nn.Module | None = None,
         dataset: GivenDataset | None = None,
         callbacks: Sequence[Callback] = (),
+        track: Sequence[str] = (),
         show_progress: bool = True,
         **settings: Never,
     ) -> None:
@@ -93,6 +94,7 @@ class ManagedAlgorithm:
             dataset: what an offline algorithm learns from, or GAIL imitates, in place of the config's: the path of a
                 file, a dict of arrays or a `TransitionDataset`. The run folder keeps arrays (docs/datasets.md).
             callbacks: are called during training.
+            track: where the records of the run are sent, such as `["mlflow", "wandb:project=rl"]` (docs/tracking.md).
             show_progress: whether to print the progress of training.
         """
         if arguments or settings or _is_policy_name(config):
@@ -123,6 +125,7 @@ class ManagedAlgorithm:
             network=network,
             dataset=dataset,
             callbacks=callbacks,
+            track=track,
             show_progress=show_progress,
         )
         self._checkpoint: Path | None = None
@@ -167,6 +170,7 @@ class ManagedAlgorithm:
         network: nn.Module | None = None,
         dataset: GivenDataset | None = None,
         callbacks: Sequence[Callback] = (),
+        track: Sequence[str] = (),
         show_progress: bool = True,
         **unknown: Never,
     ) -> Self:
@@ -183,6 +187,7 @@ class ManagedAlgorithm:
             dataset: what an offline algorithm learns from, or GAIL imitates: the path of a file, a dict of arrays or a
                 `TransitionDataset`. The run folder keeps arrays (docs/datasets.md).
             callbacks: are called during training.
+            track: where the records of the run are sent, such as `["mlflow", "wandb:project=rl"]` (docs/tracking.md).
             show_progress: whether to print the progress of training.
 
         The other keywords are the settings of `TrainConfig`, with the same meaning and defaults (docs/config.md).
@@ -203,6 +208,7 @@ class ManagedAlgorithm:
             network=network,
             dataset=dataset,
             callbacks=callbacks,
+            track=track,
             show_progress=show_progress,
         )
 
@@ -216,6 +222,7 @@ class ManagedAlgorithm:
         network: nn.Module | None = None,
         dataset: GivenDataset | None = None,
         callbacks: Sequence[Callback] = (),
+        track: Sequence[str] = (),
         show_progress: bool = True,
         allow_code: bool = False,
     ) -> Self:
@@ -229,6 +236,7 @@ class ManagedAlgorithm:
             network: a module of the architecture that was trained, if it was not the default one.
             dataset: the dataset that was learned from, if it is not where it was; other data are refused by `learn`.
             callbacks: are called when training continues.
+            track: where the records are sent, in addition to the choice of earlier starts (docs/tracking.md).
             show_progress: whether to print the progress of training.
             allow_code: whether to import the code that a run of another user names, such as `module:EnvId`; set it only
                 if you trust the run's author. Your own runs need it never.
@@ -244,6 +252,7 @@ class ManagedAlgorithm:
             network=network,
             dataset=dataset,
             callbacks=callbacks,
+            track=track,
             show_progress=show_progress,
         )
         agent._options = replace(agent._options, allow_code=allow_code)

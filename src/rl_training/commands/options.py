@@ -56,6 +56,13 @@ EvalSeed = Annotated[
         parser=whole_number(least=0), metavar="S", help="Play other episodes than the evaluations of the run."
     ),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME[:KEY=VALUE,...]",
+        help="Send the records to mlflow, wandb, trackio or another tracker, also after a resume; repeatable.",
+    ),
+]
 AllowEntryPoints = Annotated[
     bool,
     typer.Option(

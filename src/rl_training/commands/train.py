@@ -28,6 +28,7 @@ from rl_training.commands.options import (
     RunPath,
     SlurmOptions,
     TotalTimesteps,
+    Track,
     whole_number,
 )
 from rl_training.core.import_path import search_current_folder
@@ -77,6 +78,7 @@ def train(
         Path | None, typer.Option(parser=expand_home, metavar="DIR", help="Folder in which the run folder is created.")
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help='"auto", "cpu", "cuda" or "cuda:N".')] = None,
+    track: Track = None,
     allow_entry_points: AllowEntryPoints = False,
     allow_code: AllowCode = False,
     quiet: Quiet = False,
@@ -118,7 +120,12 @@ def train(
     from rl_training.runtime.trainer import RunOptions
     from rl_training.runtime.trainer import train as run_training
 
-    options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points, allow_code=allow_code)
+    options = RunOptions(
+        track=track or (),
+        show_progress=not quiet,
+        allow_entry_points=allow_entry_points,
+        allow_code=allow_code,
+    )
     if seeds is not None:
         launch = launch_options(
             launcher=launcher,
@@ -166,6 +173,7 @@ def resume(
         typer.Option(parser=expand_home, metavar="DIR", help="Continue in a new run folder in DIR; the old one stays."),
     ] = None,
     settings: ChangedSettings = None,
+    track: Track = None,
     allow_entry_points: AllowEntryPoints = False,
     allow_code: AllowCode = False,
     quiet: Quiet = False,
@@ -180,7 +188,12 @@ def resume(
     from rl_training.runtime.trainer import RunOptions
     from rl_training.runtime.trainer import resume as resume_training
 
-    options = RunOptions(show_progress=not quiet, allow_entry_points=allow_entry_points, allow_code=allow_code)
+    options = RunOptions(
+        track=track or (),
+        show_progress=not quiet,
+        allow_entry_points=allow_entry_points,
+        allow_code=allow_code,
+    )
     changes = parse_overrides(settings or [])
     try:
         result = resume_training(

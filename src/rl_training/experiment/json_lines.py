@@ -5,7 +5,7 @@ import io
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,7 +20,6 @@ class JsonLines:
 
     def __init__(self, path: Path, position: int = 0) -> None:
         self.path = path
-        self.on_write: Callable[[Mapping[str, Any]], object] = lambda record: None
         with self._wrap_errors():
             file = open_log(path)
             size = os.fstat(file.fileno()).st_size
@@ -32,7 +31,6 @@ class JsonLines:
     def write(self, record: Mapping[str, Any]) -> None:
         with self._wrap_errors():
             self._file.write(json.dumps(record) + "\n")
-        self.on_write(record)
 
     def flush(self) -> None:
         with self._wrap_errors():

@@ -27,7 +27,7 @@ from rl_training.experiment.config import TrainConfig, parse_config, read_config
 from rl_training.experiment.json_lines import JsonLines
 
 LOGS = ("metrics", "episodes", "eval")
-FOLDERS = ("checkpoints", "crash", "tensorboard")
+FOLDERS = ("checkpoints", "crash", "tensorboard", "wandb")
 CONFIG, METADATA, RESULT = "config.yaml", "metadata.json", "result.json"
 _SEAL_LINE = "# seal: "  # starts the last line of config.yaml
 _PACKAGES = ("torch", "gymnasium", "numpy", "safetensors", "mujoco", "ale-py", "box2d", "envpool")
@@ -73,22 +73,33 @@ class RunInUseError(ConfigError):
 def locked(path: Path) -> Iterator[None]:
     """Lock the run folder against other processes while this one trains in it.
 
-    The system releases the lock when the process ends, even if it is killed. Env workers do not inherit it. A run that
-    a worker claims (claims.py) is left to the process that the worker started.
+    A run that a worker claims (claims.py) is left to the process that the worker started.
     """
     check_no_links(path)
     holder = holder_of(path)
     if holder is not None and not holder.is_this_process_or_its_parent:
         raise RunInUseError(f"{path} is in use: a worker on {holder.host}, process {holder.pid}, trains in it now")
-    try:
-        file = open_log(path / ".lock")
-    except OSError as error:
-        raise ConfigError(f"output_dir: the run's folder {path} cannot be written: {error}") from None
-    with file:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
+            stack.enter_context(locked_file(path / ".lock"))
+        except BlockingIOError:
             raise RunInUseError(f"{path} is in use: another process trains in it now") from None
+        except OSError as error:
+            raise ConfigError(f"output_dir: the run's folder {path} cannot be written: {error}") from None
+        yield
+
+
+@contextlib.contextmanager
+def locked_file(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock of a file, which is created; `wait` for another process that has it, or raise `BlockingIOError`.
+
+    The system releases the lock when the process ends, even if it is killed. Env workers do not inherit it.
+    """
+    with open_log(path) as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except (BlockingIOError, PermissionError) as error:
+            raise BlockingIOError(error.errno, f"another process has locked {path}") from None
         except OSError:
             pass  # a file system without locks
         yield

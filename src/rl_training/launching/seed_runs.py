@@ -16,6 +16,7 @@ from rl_training.experiment.run_dir import RunInUseError, create_run_dir, env_na
 from rl_training.launching.pool import LaunchOptions, flags_of, run_all
 from rl_training.results.statistics import Summary, summarize
 from rl_training.runtime.trainer import RunOptions, resume, train
+from rl_training.tracking.sending import choose_trackers
 
 log = logging.getLogger("rl_training")
 
@@ -76,7 +77,8 @@ def run_seeds(
     else:
         options = options or RunOptions()
         flags = flags_of(allow_entry_points=options.allow_entry_points, allow_code=options.allow_code)
-        failed = _run_in_pool(config, folders, replace(launch, flags=flags, quiet=not options.show_progress))
+        launch = replace(launch, flags=flags, quiet=not options.show_progress)
+        failed = _run_in_pool(config, folders, launch, options.track)
     done = {seed: result for seed, path in folders.items() if (result := read_result(path)) is not None}
     scores = {seed: mean_score(result) for seed, result in done.items()}
     outcome = SeedsResult(folder, scores, len(scores) + len(failed) < len(seeds), failed)
@@ -105,11 +107,14 @@ def _run_in_turn(
     return failed
 
 
-def _run_in_pool(config: TrainConfig, folders: dict[int, Path], launch: LaunchOptions) -> dict[int, str]:
+def _run_in_pool(
+    config: TrainConfig, folders: dict[int, Path], launch: LaunchOptions, track: Sequence[str]
+) -> dict[int, str]:
     """Run the seeds in processes; return those that failed and why."""
     unfinished = {seed: folder for seed, folder in folders.items() if read_result(folder) is None}
     for seed, folder in unfinished.items():
         if not (folder / "config.yaml").is_file():
             create_run_dir(config.updated(seed=seed).resolved(), folder)
+        choose_trackers(folder, track)
     ended = run_all(list(unfinished.values()), launch, labels=[f"seed {seed}" for seed in unfinished])
     return {seed: end.message for seed, end in zip(unfinished, ended, strict=True) if end.status == "failed"}

@@ -59,9 +59,14 @@ class RunRecord:
         return fresh
 
     @cached_property
+    def values(self) -> dict[str, Any]:
+        """The settings of the run under dotted names such as algo_kwargs.gamma."""
+        return _flat(self.config)
+
+    @cached_property
     def settings(self) -> dict[str, str]:
         """The settings of the run as printable text, under dotted names such as algo_kwargs.gamma."""
-        return {printable(name): printable(_text(value)) for name, value in _flat(self.config).items()}
+        return {printable(name): printable(_text(value)) for name, value in self.values.items()}
 
     @property
     def algo(self) -> str:
@@ -80,7 +85,7 @@ class RunRecord:
     def result(self) -> dict[str, Any] | None:
         """The contents of result.json, which a finished run has."""
         result = _read_object(self.path / "result.json")
-        return result if result is not None and all(_is_number(result.get(name)) for name in _RESULT) else None
+        return result if result is not None and all(is_number(result.get(name)) for name in _RESULT) else None
 
     @cached_property
     def starts(self) -> list[dict[str, Any]]:
@@ -107,7 +112,7 @@ class RunRecord:
         """The evaluated episodes by step, in order; an evaluation that is being written is left out."""
         by_step: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for record in _read_lines(self.path / "eval.jsonl"):
-            if _is_episode(record):
+            if is_episode(record):
                 by_step[record["step"]].append(record)
         wanted = self.config.get("eval_episodes")
         wanted = wanted if isinstance(wanted, int) else 5
@@ -122,13 +127,13 @@ class RunRecord:
     @property
     def wall_s(self) -> float:
         wall_s = (self.result or (self.metrics[-1] if self.metrics else {})).get("wall_s")
-        return float(wall_s) if _is_number(wall_s) else 0.0
+        return float(wall_s) if is_number(wall_s) else 0.0
 
     @property
     def score(self) -> float | None:
         """The mean return of the newest evaluation: the final one of a finished run. None if there is none."""
         final = (self.result or {}).get("eval")
-        whole = isinstance(final, list) and all(map(_is_episode, final))
+        whole = isinstance(final, list) and all(map(is_episode, final))
         episodes = (final if whole else None) or next(reversed(self.evaluations.values()), [])
         return fmean(float(episode["return"]) for episode in episodes) if episodes else None
 
@@ -295,12 +300,12 @@ def _read_object(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _is_episode(record: Any) -> bool:
+def is_episode(record: Any) -> bool:
     """Return whether a record is an evaluated episode."""
-    return isinstance(record, dict) and all(_is_number(record.get(name)) for name in ("return", "length"))
+    return isinstance(record, dict) and all(is_number(record.get(name)) for name in ("return", "length"))
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
+def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and abs(value) < _LARGEST  # false for NaN, too
 
 

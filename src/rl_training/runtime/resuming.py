@@ -38,6 +38,7 @@ from rl_training.hparams.ppo import OnPolicyHParams
 from rl_training.runtime.changed_settings import Changed, changed_settings, differing_settings, with_settings
 from rl_training.runtime.dataset_loading import with_dataset
 from rl_training.runtime.setup import RunOptions, resolve
+from rl_training.tracking.sending import note_parent
 
 log = logging.getLogger("rl_training")
 
@@ -76,6 +77,15 @@ class ResumePoint:
 def is_unsaved_run(path: Path) -> bool:
     """Return whether a run started in the folder and was killed before its first checkpoint."""
     return (path / "config.yaml").is_file() and not resumable_names(path / "checkpoints")
+
+
+def is_same_run(path: Path, config: TrainConfig) -> bool:
+    """Return whether a run with exactly these settings began in the folder, so that it takes the same steps again."""
+    try:
+        before = read_run_config(path)
+    except (CheckpointError, ConfigError):
+        return False
+    return (before.digest(), before.seed) == (config.digest(), config.seed)
 
 
 def find_resume_point(
@@ -184,6 +194,8 @@ def fork(
             shutil.copyfile(log_file, path / log_file.name)
         except OSError as error:
             raise CheckpointError(f"{log_file} could not be copied to {path}: {error}") from error
+    if old:
+        note_parent(path, old, checkpoint.step)
     if old and (best := _best_before(checkpoint)):
         write_pointer(folder, "best", copy_checkpoint(open_checkpoint(best), folder).name)
     if parts is None:

@@ -50,6 +50,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, NoCollector
 from rl_training.runtime.dataset_loading import GivenDataset, find_arrays, load_transition_dataset
 from rl_training.runtime.run_size import check_run_size
+from rl_training.tracking.trackers import check_choices
 
 log = logging.getLogger("rl_training")
 
@@ -62,6 +63,7 @@ class RunOptions:
     network: nn.Module | None = None  # in place of the algorithm's own
     dataset: GivenDataset | None = None  # in place of the one that the config names
     callbacks: Sequence[Callback] = ()
+    track: Sequence[str] = ()  # trackers, such as "mlflow" or "wandb:project=rl", for this and later starts of the run
     show_progress: bool = True
     allow_entry_points: bool = False  # read a dataset although its metadata name code that is not known here
     allow_code: bool = False  # import code that the files of a run name, although another user may have written them
@@ -69,6 +71,9 @@ class RunOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.callbacks, Sequence) or not all(isinstance(one, Callback) for one in self.callbacks):
             raise TypeError(f"callbacks must be a list of Callback objects, got {self.callbacks!r}")
+        if isinstance(self.track, str):
+            raise TypeError(f"track must be a list of trackers, such as [{self.track!r}], got {self.track!r}")
+        check_choices(self.track)
 
     def factory_for(self, config: TrainConfig) -> EnvFactory | None:
         """Return the function that builds the environments of the run; None if it has none (offline only)."""

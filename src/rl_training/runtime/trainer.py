@@ -48,6 +48,7 @@ from rl_training.runtime.resuming import (
     check_memory_size,
     find_resume_point,
     fork,
+    is_same_run,
     is_unsaved_run,
     remove_checkpoints,
     rewind_run_dir,
@@ -56,7 +57,7 @@ from rl_training.runtime.resuming import (
 from rl_training.runtime.run import Run, SavedValues
 from rl_training.runtime.setup import PreparedRun, RunOptions, make_collector, prepare_run, resolve, torch_settings
 from rl_training.runtime.signals import signals_stop
-from rl_training.runtime.tensorboard import TensorBoard
+from rl_training.tracking.sending import forget_sent_steps, tracked
 
 __all__ = ["RunOptions", "TrainResult", "resume", "train"]
 
@@ -84,6 +85,8 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
         _report_held_out(prepared)
         config.spec.begin_run(prepared, options)
     check_free_space(_checkpoint_bytes(prepared), run_dir or output_dir, "a checkpoint of this run")
+    if run_dir is not None and not is_same_run(run_dir, prepared.config):
+        forget_sent_steps(run_dir)
     path = create_run_dir(prepared.config, run_dir, output_dir=output_dir)
     with locked(path), hangs_end(config.worker_timeout, path):
         keep_arrays(prepared.arrays, prepared.spaces, path, replace_existing=options.dataset is not None)
@@ -208,8 +211,9 @@ def _run(
             if run.step == 0:
                 check_envs(run)
             write_metadata(path, _facts(run, prepared, resume_point))
-            _loop(run, options)
-            return end_run(run)
+            with tracked(path, options.track, tensorboard=run.config.tensorboard):
+                _loop(run, options)
+                return end_run(run)
 
 
 def _facts(run: Run, prepared: PreparedRun, resume_point: ResumePoint | None) -> dict[str, Any]:
@@ -231,9 +235,7 @@ def _facts(run: Run, prepared: PreparedRun, resume_point: ResumePoint | None) ->
 def _loop(run: Run, options: RunOptions) -> None:
     checkpointing = Checkpointing()
     evaluation = Evaluation(checkpointing)
-    views: list[Callback] = [TensorBoard()] if run.config.tensorboard else []
-    if options.show_progress:
-        views.append(Progress(evaluation))
+    views: list[Callback] = [Progress(evaluation)] if options.show_progress else []
     own = run.config.spec.build_callbacks(run)
     users = options.callbacks
     callbacks: list[Callback] = [
