@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def test_a_run_has_score_steps_and_records(tmp_path: Path) -> None:
 
 
 def test_settings_that_would_control_a_terminal_are_text(tmp_path: Path) -> None:
-    hostile = {"env_id": "\x1b[2J\nx", "algo_kwargs": {"note\x07": "a\rb", "plain": "ü ✓"}}
+    hostile: dict[str, Any] = {"env_id": "\x1b[2J\nx", "algo_kwargs": {"note\x07": "a\rb", "plain": "ü ✓"}}
     run = RunRecord(write_run(tmp_path / "run", **hostile))
     assert run.env_id == r"\x1b[2J\nx"
     assert {name: text for name, text in run.settings.items() if name.startswith("algo_kwargs")} == {
