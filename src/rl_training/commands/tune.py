@@ -12,7 +12,6 @@ from rl_training.commands.messages import command_line, reports_errors, show
 from rl_training.commands.options import AllowCode, AllowEntryPoints, Debug, Overrides, Quiet, whole_number
 from rl_training.core.extras import require
 from rl_training.core.import_path import search_current_folder
-from rl_training.datasets.metadata import ALLOW
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import load_config
 from rl_training.hparams.fields import expand_home
@@ -74,6 +73,7 @@ def tune(
     The best trials and the given config are run on fresh seeds at the end; best.yaml holds the winner.
     """
     require("optuna", extra="tune", what="tune")
+    from rl_training.datasets.metadata import ALLOW
     from rl_training.launching.pool import LaunchOptions
     from rl_training.runtime.signals import EXIT_INTERRUPTED
     from rl_training.studies.study_files import BEST, REPORT
