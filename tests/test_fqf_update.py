@@ -423,6 +423,30 @@ def test_ten_updates_equal_torchs_optimizers_on_the_two_losses() -> None:
         torch.testing.assert_close(found, parameters[name].detach(), rtol=1e-3, atol=1e-4)
 
 
+def test_the_learning_rate_schedule_reaches_the_fractions() -> None:
+    # RMSprop moves a parameter by its step size times a number of order 1, whatever the size of the gradient.
+    learner = build_fqf(make_setup(algo="fqf", total_timesteps=100, fraction_learning_rate=1e-3))
+
+    def next_move() -> float:
+        before = learner.policy_state_dict()["fraction.bias"].clone()
+        learner.update(make_batch(learner.num_updates))
+        return float((learner.policy_state_dict()["fraction.bias"] - before).abs().mean())
+
+    moves = [next_move() for _ in range(100)]
+    assert np.mean(moves[45:55]) == pytest.approx(0.5 * np.mean(moves[5:15]), rel=0.5)
+    assert np.mean(moves[-5:]) < 0.1 * np.mean(moves[5:15])
+    assert next_move() == 0.0  # after the run's last update
+
+
+def test_the_fractions_of_the_default_settings_move_over_a_run_and_do_not_collapse() -> None:
+    # RMSprop moves by its step size, whatever the gradient: 200 updates of 250 times its size reach as far as 50,000.
+    rate = 250 * FQFHParams().fraction_learning_rate
+    learner = build_fqf(make_setup(algo="fqf", learning_rate_schedule="constant", fraction_learning_rate=rate))
+    entropies = [float(learner.update(make_batch(count)).metrics["fraction_entropy"]) for count in range(200)]
+    assert entropies[0] == pytest.approx(math.log(6), rel=1e-4)
+    assert 1e-4 < 1.0 - entropies[-1] / entropies[0] < 0.1  # the paper's step size: 1e-7
+
+
 def test_acting_looks_at_the_values_weighted_by_the_widths() -> None:
     learner = build_fqf(make_setup(algo="fqf", num_actions=4))
     assert isinstance(learner.recipe.network, MLPFQFNetwork)

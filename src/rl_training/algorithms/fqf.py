@@ -65,16 +65,20 @@ def fqf_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: FQFHP
         "quantile_loss": metrics["loss"].detach(),
         "fraction_loss": fraction_loss.detach(),
         "entropy_loss": entropy_loss.detach(),
+        "fraction_entropy": output.entropy.mean().detach(),
     }
 
 
 @dataclass(frozen=True, slots=True)
 class FQFOptimizer:
-    """Adam for the quantile network, RMSprop for the fractions, which are the last `num_fraction_params` parameters."""
+    """Adam for the quantile network, RMSprop for the fractions, which are the last `num_fraction_params` parameters.
+
+    The state has one learning rate, Adam's. That of RMSprop is in a fixed ratio to it, so a schedule scales both.
+    """
 
     quantile: ClippedAdam
     num_fraction_params: int
-    learning_rate: float
+    fraction_learning_rate: float
 
     def state(self, params: Tensor) -> State:
         quantile, fraction = params[: -self.num_fraction_params], params[-self.num_fraction_params :]
@@ -89,7 +93,7 @@ class FQFOptimizer:
             fraction,
             fraction_gradient,
             state["fraction_square"],
-            learning_rate=self.learning_rate,
+            learning_rate=state["learning_rate"] * (self.fraction_learning_rate / self.quantile.learning_rate),
             alpha=0.95,
             eps=1e-5,
         )

@@ -321,7 +321,7 @@ class FQFHParams(HParams):
     adam_eps: QAdamEps = 1e-8
     max_grad_norm: QMaxGradNorm = 10.0
     fraction_learning_rate: Annotated[Positive, Search(1e-9, 1e-5, log=True)] = Field(
-        2.5e-9, description="learning rate of RMSprop for the fraction proposals"
+        2e-7, description="learning rate of RMSprop for the fraction proposals; about 0.01 / updates of the run"
     )
 
     gamma: Discount = 0.99

@@ -47,7 +47,7 @@ def adam(
 
 
 def rmsprop(
-    params: Tensor, gradient: Tensor, square: Tensor, *, learning_rate: float, alpha: float, eps: float
+    params: Tensor, gradient: Tensor, square: Tensor, *, learning_rate: float | Tensor, alpha: float, eps: float
 ) -> tuple[Tensor, Tensor]:
     """Return the new `(params, square)` after one step of RMSprop; `square`: running mean of g^2, zero at first."""
     square = alpha * square + (1.0 - alpha) * gradient * gradient
