@@ -21,6 +21,7 @@ from rl_training.data.expert_rollouts import build_expert_rollouts
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.envs.tiny import TinyDict
 from rl_training.hparams.gail import GAILHParams
+from rl_training.learners.returns import gae
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_gail_discriminator import MLPGAILDiscriminator, action_encoder
 from rl_training.runtime.setup import spaces_of
@@ -75,9 +76,9 @@ def make_gail_setup(
     )
 
 
-def make_gail_rollout(setup: Setup[GAILHParams], seed: int = 0) -> Batch:
+def make_gail_rollout(setup: Setup[GAILHParams], seed: int = 0, *, ends: float = 0.2) -> Batch:
     """A random rollout, with rows of the expert's, as the loop hands it to GAIL."""
-    batch = make_rollout(setup, seed)
+    batch = make_rollout(setup, seed, ends=ends)
     generator = torch.Generator().manual_seed(seed)
     assert setup.dataset is not None
     rows = setup.hparams.discriminator_updates * setup.hparams.discriminator_batch_size
@@ -351,12 +352,11 @@ def with_ends(setup: Setup[GAILHParams], rows: list[int]) -> Batch:
 def test_an_end_is_paid_what_the_absorbing_state_pays_for_ever() -> None:
     setup = make_gail_setup(absorbing_state=True, reward_form="airl", gamma=0.9)
     algorithm = build_gail(setup)
-    goes_on, ends = (algorithm._rewards(with_ends(setup, rows)) for rows in ([], [3, 7]))
     absorbed = float(algorithm._discriminator.absorbing_logit())
     expected = torch.zeros(12)
     expected[[3, 7]] = absorbed * (0.9 / (1.0 - 0.9))  # 0.9 + 0.81 + ..., as many rewards as are left
     assert absorbed != 0.0
-    torch.testing.assert_close(ends - goes_on, expected)
+    torch.testing.assert_close(algorithm._terminal_rewards(with_ends(setup, [3, 7])), expected)
     assert float(algorithm.update(with_ends(setup, [3])).metrics["absorbing_reward"]) == pytest.approx(
         float(algorithm._discriminator.absorbing_logit())
     )
@@ -365,11 +365,25 @@ def test_an_end_is_paid_what_the_absorbing_state_pays_for_ever() -> None:
 @pytest.mark.parametrize("form", ["positive", "negative", "airl"])
 def test_an_end_is_neither_gain_nor_loss_where_nobody_can_be_told_apart(form: str) -> None:
     # The same reward r everywhere: an episode that goes on is worth r / (1 - gamma), and so is a row that ends it.
-    setup = make_gail_setup(absorbing_state=True, reward_form=form, gamma=0.9)
+    steps, gamma = 1_000, 0.995
+    setup = make_gail_setup(absorbing_state=True, reward_form=form, gamma=gamma, num_steps=steps, normalize="returns")
     algorithm = build_gail(setup)
     algorithm._state["discriminator.params"].zero_()
-    goes_on, ends = (algorithm._rewards(with_ends(setup, rows)) for rows in ([], [5]))
-    torch.testing.assert_close(ends[5], goes_on[5] / (1.0 - 0.9))
+    list(algorithm._discriminator.parameters())[-1].data.fill_(0.3)  # the last bias
+    terminated = torch.zeros(steps, 2, dtype=torch.bool)
+    terminated[-1, 0] = True  # one episode ends after 1,000 steps, the other goes on
+    rollout = {**make_gail_rollout(setup, ends=0.0), "terminated": terminated.flatten()}
+    rollout |= {"rewards": algorithm._rewards(rollout), "terminal_rewards": algorithm._terminal_rewards(rollout)}
+    scaler = algorithm.policy._reward_scaler
+    assert scaler is not None
+    # Returns varied by 10 rewards so far, so the end is worth 20, twice the limit of a scaled reward.
+    variance = (10.0 * rollout["rewards"][0].double()).square()
+    scaler.moments.load_state_dict({"mean": torch.zeros((), dtype=torch.float64), "variance": variance, "count": 10**9})
+    rewards = algorithm.policy._normalized(rollout)["rewards"].view(steps, 2)
+    values = (rewards[0, 0] / (1.0 - gamma)).expand(steps, 2)
+    advantages = gae(rewards, values, values, terminated, torch.zeros_like(terminated), gamma=gamma, gae_lambda=0.95)
+    torch.testing.assert_close(advantages, torch.zeros(steps, 2), rtol=0, atol=1e-3)
+    assert rewards[-1, 0].abs() == pytest.approx(20.0, rel=0.01)
 
 
 def shown_to_the_discriminator(setup: Setup[GAILHParams], ends: list[int]) -> tuple[float, float]:

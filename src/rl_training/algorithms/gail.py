@@ -9,7 +9,7 @@ The environment's rewards are only a metric. Label 1 is the expert; in the paper
 
 With `absorbing_state`, a termination leads to an absorbing state that lasts for ever: the discriminator sees
 1 / (1 - gamma) rows of it for each termination, and the last row of the episode earns gamma / (1 - gamma) times the
-reward of the absorbing state in addition to its own.
+reward of the absorbing state in addition to its own. The reward scaler does not clip this sum.
 
 Ho and Ermon 2016, Generative adversarial imitation learning; the gradient penalty is that of Gulrajani et al. 2017, the
 absorbing state that of Kostrikov et al. 2019, Discriminator-actor-critic.
@@ -140,10 +140,10 @@ class GAIL:
     def update(self, batch: Batch) -> UpdateResult:
         rollout = {name: values for name, values in batch.items() if not name.startswith("expert_")}
         discriminator = self._learn_discriminator(batch)
-        rewards = self._rewards(rollout)
-        result = self.policy.update({**rollout, "rewards": rewards})
+        rewards, terminal_rewards = self._rewards(rollout), self._terminal_rewards(rollout)
+        result = self.policy.update({**rollout, "rewards": rewards, "terminal_rewards": terminal_rewards})
         means = {
-            "imitation_reward_mean": rewards.mean(),
+            "imitation_reward_mean": (rewards + terminal_rewards).mean(),
             "env_reward_mean": batch["rewards"].mean(),
             **({"absorbing_reward": self._absorbing_reward()} if self.hparams.absorbing_state else {}),
             "expert_log_likelihood": self.policy.log_likelihood(batch["expert_obs"], batch["expert_actions"]).mean(),
@@ -200,11 +200,14 @@ class GAIL:
     def _rewards(self, rollout: Batch) -> Tensor:
         """Return the discriminator's reward for every row."""
         logits = self._discriminator(self._seen(self._state, rollout["obs"]), rollout["actions"])
-        rewards = imitation_rewards(logits, self.hparams.reward_form)
-        if self.hparams.absorbing_state:
-            for_ever = self.hparams.gamma / (1.0 - self.hparams.gamma)  # gamma + gamma^2 + ... after an end
-            rewards += for_ever * self._absorbing_reward() * rollout["terminated"]
-        return rewards
+        return imitation_rewards(logits, self.hparams.reward_form)
+
+    def _terminal_rewards(self, rollout: Batch) -> Tensor:
+        """Return what the absorbing state after a termination pays for ever; 0 for the other rows."""
+        if not self.hparams.absorbing_state:
+            return torch.zeros_like(rollout["rewards"])
+        for_ever = self.hparams.gamma / (1.0 - self.hparams.gamma)  # gamma + gamma^2 + ... after an end
+        return for_ever * self._absorbing_reward() * rollout["terminated"]
 
     @torch.no_grad()
     def _absorbing_reward(self) -> Tensor:

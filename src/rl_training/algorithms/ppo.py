@@ -205,14 +205,21 @@ class PPO:
             self._state[name].fill_(getattr(self.hparams, name) * (left if schedule == "linear" else 1.0))
 
     def _normalized(self, batch: Batch) -> Batch:
-        """Return the rollout with normalised observations and scaled rewards."""
+        """Return the rollout with normalised observations and scaled rewards.
+
+        `terminal_rewards`, optional: the sum of endless rewards that a terminated row earns in addition to its own.
+        """
         rollout = dict(batch)
+        terminal_rewards = rollout.pop("terminal_rewards", torch.zeros_like(batch["rewards"]))
         if self._obs_normalizer:
             rollout["obs"] = self._obs_normalizer.tensor(batch["obs"])
             rollout["final_obs"] = self._obs_normalizer.tensor(batch["final_obs"])
         if self._reward_scaler:
-            ended = (batch["terminated"] | batch["truncated"]).view(self._shape)
-            rollout["rewards"] = self._reward_scaler.scale(batch["rewards"].view(self._shape), ended).flatten()
+            ended = batch["terminated"] | batch["truncated"]
+            earned = (values.view(self._shape) for values in (batch["rewards"], ended, terminal_rewards))
+            rollout["rewards"] = self._reward_scaler.scale(*earned).flatten()
+        else:
+            rollout["rewards"] = batch["rewards"] + terminal_rewards
         return rollout
 
     @torch.no_grad()

@@ -103,14 +103,20 @@ class RewardScaler:
         self.returns = torch.zeros(num_envs, dtype=torch.float64)  # of the open episodes
         self._gamma = gamma
 
-    def scale(self, rewards: Tensor, ended: Tensor) -> Tensor:
-        """Update the statistics with one rollout, (steps, envs), and return its rewards scaled."""
+    def scale(self, rewards: Tensor, ended: Tensor, terminal_rewards: Tensor | None = None) -> Tensor:
+        """Update the statistics with one rollout, (steps, envs), and return its rewards scaled.
+
+        `terminal_rewards` are added to the rewards, but not clipped: each is the sum of many that an end stands for.
+        """
         device, rewards, ended = rewards.device, rewards.cpu().double(), ended.cpu()
+        terminal = torch.zeros_like(rewards) if terminal_rewards is None else terminal_rewards.cpu().double()
+        earned = rewards + terminal
         before = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))  # a new return starts after an end
         decay = self._gamma * (~before).double()
-        first = rewards[:1] + self._gamma * self.returns
+        first = earned[:1] + self._gamma * self.returns
         # The sum runs from the start: the one of the future on the reversed rollout.
-        returns = discounted_sum(torch.cat((first, rewards[1:])).flip(0), decay.flip(0)).flip(0)
+        returns = discounted_sum(torch.cat((first, earned[1:])).flip(0), decay.flip(0)).flip(0)
         self.returns = returns[-1] * (~ended[-1])
         self.moments.update(returns.flatten())
-        return (rewards / self.moments.std).clamp(-_LIMIT, _LIMIT).float().to(device)
+        scaled = (rewards / self.moments.std).clamp(-_LIMIT, _LIMIT) + terminal / self.moments.std
+        return scaled.float().to(device)
