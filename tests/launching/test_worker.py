@@ -67,6 +67,15 @@ def test_a_worker_trains_what_is_open(tmp_path: Path, runs: dict[str, Path], pro
     assert [path.name for path in runs["a"].iterdir() if "claim" in path.name] == []
 
 
+def test_a_worker_goes_seed_by_seed_over_all_folders(tmp_path: Path, processes: Processes) -> None:
+    config = make_config(tmp_path).resolved()
+    for group in ("a", "b"):
+        for seed in (10, 2):
+            create_run_dir(config, tmp_path / group / f"seed{seed}")
+    assert work(tmp_path)
+    assert processes.started == ["seed2", "seed2", "seed10", "seed10"]
+
+
 def test_a_worker_leaves_runs_that_others_hold_or_that_were_stopped(
     tmp_path: Path, runs: dict[str, Path], processes: Processes, held: Claim
 ) -> None:
@@ -215,7 +224,7 @@ def test_work_ends_with_0_if_all_is_done_and_with_2_and_a_table_if_a_run_failed(
 
 def test_control_characters_in_names_are_not_printed(tmp_path: Path) -> None:
     create_run_dir(make_config(tmp_path).resolved(), tmp_path / "red\x1b[31m")
-    assert call("status", tmp_path)[1][0].startswith("red?[31m  waiting")
+    assert call("status", tmp_path)[1][0].startswith(r"red\x1b[31m  waiting")
 
 
 @pytest.mark.parametrize("command", ["work", "status"])

@@ -136,6 +136,15 @@ def test_new_values_run_and_removed_ones_are_listed(tmp_path: Path, pool: InTurn
 
 
 @pytest.mark.usefixtures("reports")
+def test_workers_leave_runs_that_are_not_in_the_file(tmp_path: Path, pool: InTurn) -> None:
+    pool.stop_after = 2
+    run(tmp_path)
+    run(tmp_path, TWO.replace("[0.9, 0.99]", "[0.99]").replace("0-1", "0"))
+    left_out = {f"{path.parts[-3].partition('__')[0]}/{path.parts[-2]}" for path in tmp_path.rglob("stop")}
+    assert left_out == {"dqn-CartPole-v1-gamma=0.9/seed1", "dqn-CartPole-v1-gamma=0.99/seed1"}
+
+
+@pytest.mark.usefixtures("reports")
 def test_a_combination_keeps_its_folder_when_the_grid_gets_a_setting(tmp_path: Path, pool: InTurn) -> None:
     run(tmp_path)
     pool.started.clear()
@@ -179,6 +188,16 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     assert "dqn CartPole-v1 gamma=0.99  60 steps" in shown.stdout
     assert "4 runs: 2 combinations x 2 seeds, 240 steps in all" in shown.stdout
     assert not (tmp_path / "lr").exists()
+
+
+def test_a_dry_run_with_slurm_shows_the_job_and_submits_nothing(tmp_path: Path) -> None:
+    (tmp_path / "lr.yaml").write_text(TWO)
+    command = ["sweep", str(tmp_path / "lr.yaml"), "--dry-run", "--launcher", "slurm", "--jobs", "3"]
+    shown = CliRunner().invoke(app, [*command, "--slurm", "time=1:00:00"])
+    assert shown.exit_code == 0, shown.output
+    assert "--time=1:00:00 --array=0-2" in shown.stdout.splitlines()[-1]
+    assert str(tmp_path / "lr") in (tmp_path / "lr" / "slurm" / "job.sh").read_text()
+    assert not list((tmp_path / "lr").glob("*__*"))
 
 
 @pytest.mark.usefixtures("reports")

@@ -2,18 +2,30 @@
 
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rl_training.commands.compare import show_table
+from rl_training.commands.launching import launch_options
 from rl_training.commands.messages import EXIT_USER_ERROR, command_line, reports_errors, show
-from rl_training.commands.options import AllowEntryPoints, Debug, FailFast, Quiet, Retries, whole_number
-from rl_training.core.import_path import search_current_folder
+from rl_training.commands.options import (
+    AllowEntryPoints,
+    Debug,
+    FailFast,
+    Launcher,
+    Quiet,
+    RayOptions,
+    Retries,
+    SlurmOptions,
+    whole_number,
+)
 from rl_training.hparams.fields import expand_home
 
 if TYPE_CHECKING:
+    from rl_training.launching.pool import LaunchOptions
     from rl_training.studies.sweep import SweepResult
     from rl_training.studies.sweep_file import Sweep
 
@@ -28,9 +40,15 @@ def sweep(
         Path, typer.Argument(parser=expand_home, metavar="FILE", help="YAML file with configs, set, grid and seeds.")
     ],
     jobs: Annotated[int, typer.Option(parser=whole_number(least=1), metavar="N", help="Number of parallel runs.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, show the plan, run nothing.")] = False,
     retries: Retries = 2,
     fail_fast: FailFast = False,
+    launcher: Launcher = "local",
+    slurm: SlurmOptions = None,
+    ray: RayOptions = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check everything, show the plan (with slurm: also the job), run nothing."),
+    ] = False,
     allow_entry_points: AllowEntryPoints = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -43,29 +61,42 @@ def sweep(
     from rl_training.studies.sweep_file import read_sweep
 
     planned = read_sweep(file)
-    for combination in planned.combinations:
-        search_current_folder(combination.config.env_id)
-    from rl_training.datasets.metadata import ALLOW
-    from rl_training.launching.pool import LaunchOptions
+    options = launch_options(
+        launcher=launcher,
+        jobs=jobs,
+        retries=retries,
+        fail_fast=fail_fast,
+        slurm=slurm,
+        ray=ray,
+        dry_run=dry_run and launcher == "slurm",
+        quiet=quiet,
+        root=planned.folder,
+    )
+    from rl_training.launching.pool import flags_of
     from rl_training.runtime.signals import EXIT_INTERRUPTED
     from rl_training.studies.sweep import check_environments, run_sweep
 
+    options = replace(options, flags=flags_of(allow_entry_points=allow_entry_points, allow_code=False))
     check_environments(planned)
     if dry_run:
-        show([(each.label, f"{each.config.total_timesteps:,} steps") for each in planned.combinations])
-        typer.echo(_describe(planned))
+        _show_plan(planned, options)
         return
     log.info(_describe(planned))
-    flags = [ALLOW] if allow_entry_points else []
-    options = LaunchOptions(
-        root=planned.folder, jobs=jobs, retries=retries, fail_fast=fail_fast, flags=flags, quiet=quiet
-    )
     result = run_sweep(planned, options, command=command_line(*sys.argv[1:]))
     _show_result(planned, result)
     if result.failed:
         raise typer.Exit(EXIT_USER_ERROR)
     if result.unfinished:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _show_plan(sweep: "Sweep", options: "LaunchOptions") -> None:
+    show([(each.label, f"{each.config.total_timesteps:,} steps") for each in sweep.combinations])
+    typer.echo(_describe(sweep))
+    if options.dry_run:
+        from rl_training.launching.slurm import show_job
+
+        show_job(options, len(sweep.combinations) * len(sweep.seeds))
 
 
 def _describe(sweep: "Sweep") -> str:

@@ -8,6 +8,7 @@ import typer
 
 from rl_training.commands.messages import EXIT_USER_ERROR, reports_errors, show
 from rl_training.commands.options import AllowCode, AllowEntryPoints, Debug, Quiet, Retries
+from rl_training.core.printable_text import printable
 from rl_training.hparams.fields import expand_home
 
 RunsFolder = Annotated[
@@ -53,7 +54,7 @@ def _show_status(folder: Path, *, only_failed: bool = False) -> bool:
 
     runs = read_status(folder)
     rows = [
-        (_printable(str(run.folder.relative_to(folder))), _printable(f"{run.state:<8}  {run.detail}"))
+        (printable(str(run.folder.relative_to(folder))), printable(f"{run.state:<8}  {run.detail}"))
         for run in runs
         if run.state == "failed" or not only_failed
     ]
@@ -61,8 +62,3 @@ def _show_status(folder: Path, *, only_failed: bool = False) -> bool:
     rows.append((f"{len(runs)} runs", ", ".join(f"{count} {state}" for state, count in counts.items())))
     show(rows)
     return counts["failed"] > 0
-
-
-def _printable(text: str) -> str:
-    """Return a text without control characters, which the name of a folder may hold."""
-    return "".join(character if character.isprintable() else "?" for character in text)

@@ -45,7 +45,7 @@ def work(root: Path, *, retries: int = 2, flags: Sequence[str] = ()) -> bool:
 
 def _start_next(root: Path, retries: int, flags: Sequence[str]) -> RunProcess | None:
     """Start the first run that is free; None if there is none."""
-    for folder in sorted((run.path for run in find_runs(root)), key=_failed_here):
+    for folder in sorted((run.path for run in find_runs(root)), key=_turn):
         if not (_is_open(folder) and may_start(folder, retries)):
             continue
         claim = claim_run(folder, newest_checkpoint(folder))
@@ -65,7 +65,11 @@ def _is_open(folder: Path) -> bool:
     return read_result(folder) is None and not is_in_use(folder)
 
 
-def _failed_here(folder: Path) -> bool:
-    """Return whether the run failed on this machine: another one may be luckier with it."""
+def _turn(folder: Path) -> tuple[bool, int, str]:
+    """Return what decides which run comes first.
+
+    One that failed on this machine comes last: another machine may be luckier with it. The others go seed by seed over
+    all folders (seed2 before seed10), so that an early look compares all of them.
+    """
     failure = read_failure(folder)
-    return failure is not None and failure.host == platform.node()
+    return failure is not None and failure.host == platform.node(), len(folder.name), folder.name

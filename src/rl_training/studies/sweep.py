@@ -27,6 +27,7 @@ from rl_training.errors import UserError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import create_run_dir, read_result
 from rl_training.experiment.space_checks import check_spaces
+from rl_training.launching.marks import ask_to_stop
 from rl_training.launching.pool import Ended, LaunchOptions, run_all
 from rl_training.results.comparison import Row, compare
 from rl_training.results.report import write_report
@@ -102,6 +103,9 @@ def run_sweep(sweep: Sweep, options: LaunchOptions, *, command: str = "") -> Swe
                 waiting[folder] = f"{combination.label} seed {seed}"
                 if not (folder / "config.yaml").is_file():
                     create_run_dir(combination.config.updated(seed=seed).resolved(), folder)
+    for folder in _not_in_file(sweep, folders):
+        if read_result(folder) is None:
+            ask_to_stop(folder)  # workers take what they find
     ended: list[Ended] = []
     try:
         ended = run_all(list(waiting), options, labels=list(waiting.values()))
@@ -122,8 +126,13 @@ def _summarize(sweep: Sweep, folders: Mapping[Combination, Sequence[Path]], ende
         rows={env_id: compare(groups) for env_id, groups in by_env.items()},
         failed=failed,
         unfinished=len(planned) - finished - len(failed),
-        not_in_file=[run.path for run in find_runs(sweep.folder) if run.path not in planned],
+        not_in_file=_not_in_file(sweep, folders),
     )
+
+
+def _not_in_file(sweep: Sweep, folders: Mapping[Combination, Sequence[Path]]) -> list[Path]:
+    planned = {folder for of_seeds in folders.values() for folder in of_seeds}
+    return [run.path for run in find_runs(sweep.folder) if run.path not in planned]
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------
