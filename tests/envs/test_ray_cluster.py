@@ -110,8 +110,8 @@ def test_a_machine_whose_actor_dies_is_named() -> None:
     with make_group(Misbehaving, 3) as envs:
         envs.reset([0, 1, 2], [1, 2, 3])
         pids = envs.pids
-        os.kill(parent_of(pids[2]), signal.SIGKILL)
-        message = r"^env 1 was lost with the Ray actor on [\d.]+ that ran it at step 1 of episode 0 \(seed 2\)$"
+        os.kill(parent_of(pids[2]), signal.SIGKILL)  # of env 2, and of env 1 if the larger machine comes second
+        message = r"^env (1|2) was lost with the Ray actor on [\d.]+ that ran it at step 1 of episode 0 \(seed (2|3)\)$"
         with pytest.raises(EnvError, match=message):
             envs.step(zeros(3))
     wait_until_ended(pids)
@@ -124,7 +124,7 @@ def test_a_machine_that_does_not_reply_is_a_hang(monkeypatch: pytest.MonkeyPatch
         actor = parent_of(envs.pids[2])
         os.kill(actor, signal.SIGSTOP)
         monkeypatch.setattr(envs._workers, "_timeout", 2.0)
-        with pytest.raises(EnvError, match=r"^env 1 gave no answer for 2 s: its machine [\d.]+ does not reply at"):
+        with pytest.raises(EnvError, match=r"^env (1|2) gave no answer for 2 s: its machine [\d.]+ does not reply at"):
             envs.step(zeros(3))
     os.kill(actor, signal.SIGCONT)
 
