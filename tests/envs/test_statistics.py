@@ -34,7 +34,8 @@ def fixed() -> gym.Env[Any, Any]:
     [
         (PPO, normalized, "NormalizeObservation, .* remove it and set algo_kwargs.normalize: obs;"),
         (PPO, normalized_rewards, "NormalizeReward, .* remove it and set algo_kwargs.normalize: returns;"),
-        (SAC, normalized, "NormalizeObservation, .* sac has no setting for this: .*update_running_mean = False"),
+        (SAC, normalized, "NormalizeObservation, .* remove it and set algo_kwargs.normalize_observations: true;"),
+        (DQN, normalized, "NormalizeObservation, .* dqn has no setting for this: .*update_running_mean = False"),
         (SAC, normalized_rewards, "NormalizeReward, .* gymnasium.wrappers.TransformReward with constants"),
     ],
 )

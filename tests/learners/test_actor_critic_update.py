@@ -1,23 +1,29 @@
 """What SAC, TD3 and REDQ do alike: several updates in a call, their number, priorities, acting, and the fast path."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from benchmarks.exactness import ACTOR_CRITICS, differences, run_broken, run_unbroken
 from gymnasium.spaces import Box
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from builders import make_box_batch, make_box_setup, make_config
+from rl_training import TD3
 from rl_training.acceleration.steps import accelerate, accelerate_rounds
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.replay_buffer import build_replay_buffer
+from rl_training.errors import CheckpointError, SpaceError
+from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.json_lines import read_json_lines
+from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
 from rl_training.hparams.actor_critic import SACHParams
 from rl_training.hparams.schedules import actor_critic_updates
@@ -323,6 +329,84 @@ def test_acting_without_exploring_uses_no_random_numbers(algo: str) -> None:
     assert learner.state_dict()["generators"] != before
 
 
+# --- Normalised observations -----------------------------------------------------------------------------------------
+
+
+def observed(algo: str, rows: np.ndarray, **settings: Any) -> ActorCritic:
+    """A learner that normalises and has seen these observations, in two steps."""
+    learner = build(algo, normalize_observations=True, **settings)
+    for part in np.array_split(rows, 2):
+        learner.observe(part)
+    return learner
+
+
+@pytest.fixture
+def rows() -> np.ndarray:
+    return np.random.default_rng(0).normal([5.0, -2.0, 0.0], [3.0, 0.1, 1.0], (40, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("algo", FAMILY)
+def test_acting_and_updates_see_observations_on_the_scale_of_all_training_steps(algo: str, rows: np.ndarray) -> None:
+    plain, learner = build(algo), observed(algo, rows)
+
+    def seen(obs: np.ndarray) -> np.ndarray:
+        values = (obs - rows.mean(0, dtype=np.float64)) / np.sqrt(rows.var(0, dtype=np.float64) + 1e-8)
+        clipped: np.ndarray = np.clip(values, -10.0, 10.0).astype(np.float32)
+        return clipped
+
+    obs = rows[:8] + np.float32(0.5)
+    np.testing.assert_allclose(learner.act(obs).actions, plain.act(seen(obs)).actions, atol=1e-6)
+    np.testing.assert_allclose(
+        learner.act(obs, step=10**6, explore=True).actions,
+        plain.act(seen(obs), step=10**6, explore=True).actions,
+        atol=1e-6,
+    )
+    assert np.abs(learner.act(obs).actions - plain.act(obs).actions).max() > 1e-3
+    batch = make_box_batch() | {"obs": torch.from_numpy(obs), "next_obs": torch.from_numpy(obs[::-1].copy())}
+    normalized = {name: torch.from_numpy(seen(batch[name].numpy())) for name in ("obs", "next_obs")}
+    for _ in range(4):  # with and without the actor
+        found, expected = learner.update(batch).metrics, plain.update(batch | normalized).metrics
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("algo", FAMILY)
+def test_statistics_are_saved_with_the_policy_and_acting_leaves_them_alone(algo: str, rows: np.ndarray) -> None:
+    learner = observed(algo, rows)
+    saved = clone(learner.policy_state_dict())
+    assert saved["obs_moments"]["count"] == 40
+    learner.act(rows)
+    learner.act(rows, step=10**6, explore=True)
+    learner.update(make_box_batch())
+    assert_identical(learner.policy_state_dict()["obs_moments"], saved["obs_moments"])
+    other = build(algo, normalize_observations=True)
+    other.load_policy_state_dict(saved)
+    other.load_state_dict(learner.state_dict())
+    learner.load_policy_state_dict(saved)
+    for each in (learner, other):
+        each.observe(rows[:2] * 2)
+        each.update(make_box_batch(1))
+    assert_identical(other.policy_state_dict(), learner.policy_state_dict())
+    assert_identical(other.state, learner.state)
+
+
+def test_a_policy_without_statistics_and_images_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="has no obs_moments: it was trained without that normalisation"):
+        build("sac", normalize_observations=True).load_policy_state_dict(build("sac").policy_state_dict())
+    with pytest.raises(SpaceError, match="normalize_observations needs vector observations, but these are Box"):
+        build("sac", normalize_observations=True, observation=Box(0, 255, (8, 8, 3), np.uint8))
+
+
+def test_training_counts_every_step_once_and_a_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
+    td3 = next(case for case in ACTOR_CRITICS if case.name == "td3")
+    case = replace(td3, settings=td3.settings | {"total_timesteps": 300}, algo_kwargs={"normalize_observations": True})
+    whole = run_unbroken(case, tmp_path)
+    moments = open_checkpoint(find_checkpoint(whole)).load(POLICY)["obs_moments"]
+    assert moments["count"] == 300  # evaluations and replayed batches do not count
+    assert differences(run_broken(case, tmp_path, [50, 201]), whole) == []
+    last = [record["return"] for record in read_json_lines(whole / "eval.jsonl")][-2:]
+    assert [episode.ret for episode in TD3.load(whole).evaluate()] == last
+
+
 # --- The fast path ---------------------------------------------------------------------------------------------------
 # REDQ's step is SAC's with a subset and a mean; with TD3's in one program both are compiled in the time of one.
 
@@ -346,7 +430,9 @@ def both_at_once(learners: dict[str, ActorCritic]) -> Callable[[State, Batch], t
 @pytest.mark.compile
 def test_compiled_rounds_equal_eager_updates() -> None:
     def make() -> tuple[dict[str, ActorCritic], State]:
-        learners = {name: build(name, hidden_sizes=(8,), layer_norm=name == "td3") for name in ("redq", "td3")}
+        settings = {"redq": {"normalize_observations": True}, "td3": {"layer_norm": True}}
+        learners = {name: build(name, hidden_sizes=(8,), **own) for name, own in settings.items()}
+        learners["redq"].observe(make_box_batch(1, size=50)["obs"].numpy())
         state = {f"{name}/{key}": value for name, learner in learners.items() for key, value in learner.state.items()}
         return learners, state
 

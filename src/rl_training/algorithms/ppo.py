@@ -23,12 +23,12 @@ from rl_training.acceleration.steps import accelerate
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import observation_field, observation_kind
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
-from rl_training.errors import CheckpointError, SpaceError
+from rl_training.errors import SpaceError
 from rl_training.hparams.ppo import OnPolicyHParams
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, trial_obs
-from rl_training.learners.normalization import ObsNormalizer, RewardScaler
+from rl_training.learners.normalization import ObsNormalizer, RewardScaler, take_moments
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.returns import gae
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
@@ -172,8 +172,8 @@ class PPO:
 
     def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
         network = dict(state)
-        obs_moments = _taken(network, "obs_moments") if self._obs_normalizer else {}
-        return_moments = _taken(network, "return_moments") if self._reward_scaler else {}
+        obs_moments = take_moments(network, "obs_moments") if self._obs_normalizer else {}
+        return_moments = take_moments(network, "return_moments") if self._reward_scaler else {}
         self._network.load(self._state["params"], network)
         if self._obs_normalizer:
             self._obs_normalizer.load_state_dict(obs_moments)
@@ -263,12 +263,6 @@ class PPO:
             if self.hparams.target_kl and history[-1]["approx_kl"] > 1.5 * self.hparams.target_kl:
                 return True
         return False
-
-
-def _taken(state: dict[str, Any], name: str) -> Any:
-    if name not in state:
-        raise CheckpointError(f"the saved policy has no {name}: it was trained without that normalisation")
-    return state.pop(name)
 
 
 def _fit(rollout: Batch) -> Metrics:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -64,6 +64,15 @@ class Algorithm(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """An algorithm that keeps statistics of the observations of training, which evaluations must not change."""
+
+    def observe(self, obs: np.ndarray) -> None:
+        """Take note of the observations, (envs, *shape), that the latest env step acted on."""
+        ...
 
 
 class Recurrent(Algorithm, Protocol):

@@ -29,6 +29,7 @@ from rl_training.hparams.fields import (
     PolicyDelay,
     Prioritized,
     PriorityExponent,
+    RunningNormalization,
     Search,
     TargetEntropy,
     Tau,
@@ -60,6 +61,7 @@ class SACHParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    normalize_observations: RunningNormalization = False
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
@@ -95,6 +97,7 @@ class REDQHParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    normalize_observations: RunningNormalization = False
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
@@ -134,6 +137,7 @@ class TD3HParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    normalize_observations: RunningNormalization = False
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)

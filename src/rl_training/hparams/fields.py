@@ -164,6 +164,11 @@ NormalizeObservations = Annotated[
     Switch, Field(description="normalization of observations by the dataset's mean and standard deviation")
 ]
 
+RunningNormalization = Annotated[
+    Switch,
+    Field(description="normalization of observations by the mean and standard deviation of all training steps so far"),
+]
+
 # --- Data: rollouts --------------------------------------------------------------------------------------------------
 
 NumSteps = Annotated[

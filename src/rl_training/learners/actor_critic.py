@@ -19,10 +19,12 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.actor_critic import ActorCriticHParams
+from rl_training.hparams.mbpo import ModelHParams
 from rl_training.hparams.schedules import is_warm_up
 from rl_training.learners.checks import FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, submodules, trial_obs
+from rl_training.learners.normalization import ObsNormalizer, normalize_batch, take_moments, vector_normalizer
 from rl_training.learners.random_inputs import RandomInput, RandomInputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.continuous import ContinuousActorCritic
@@ -66,7 +68,11 @@ class ActorCritic:
     def __init__(self, recipe: ActorCriticRecipe, setup: Setup[ActorCriticHParams]) -> None:
         self.recipe, self.hparams = recipe, setup.hparams
         self.num_updates = 0
+        self._normalizer = vector_normalizer(setup.spaces.observation) if normalizes(setup.hparams) else None
         self.state = recipe.state()
+        if self._normalizer is not None:
+            mean, scale = self._normalizer.constants()
+            self.state |= {"obs_mean": mean.clone().to(setup.device), "obs_scale": scale.clone().to(setup.device)}
         self._device = setup.device
         self._action_shape = action_field(setup.spaces.action).shape
         self._total_updates = max(1, setup.total_updates)
@@ -76,25 +82,38 @@ class ActorCritic:
         self._metrics: Metrics = {}  # the latest value of each: not every update includes the actor
         self._outputs = act_function(recipe.actor.module, setup.device, setup.acceleration)
 
+        def seen(state: State, batch: Batch) -> Batch:
+            return batch if self._normalizer is None else normalize_batch(batch, state)
+
+        def step_critics(state: State, batch: Batch) -> tuple[State, Metrics]:
+            return recipe.learn_critics(state, seen(state, batch))
+
         def step_both(state: State, batch: Batch) -> tuple[State, Metrics]:
+            batch = seen(state, batch)
             critics, metrics = recipe.learn_critics(state, batch)
             actor, actor_metrics = recipe.learn_actor({**state, **critics}, batch)
             return {**critics, **actor}, {**metrics, **actor_metrics}
 
         self.pure_step = step_both
         mode, identity = setup.acceleration, setup.identity_with(recipe)
-        self._step_critics_in_place = accelerate_rounds(recipe.learn_critics, mode, identity=identity)
+        self._step_critics_in_place = accelerate_rounds(step_critics, mode, identity=identity)
         self._step_both_in_place = accelerate_rounds(step_both, mode, identity=identity)
 
     def act(
         self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
     ) -> ActResult:
         if not explore:
-            return ActResult(self.recipe.best(self._outputs(obs)))
+            return ActResult(self.recipe.best(self._outputs_of(obs)))
         generator = self._generators["action"]
         if is_warm_up(self.hparams, step):
             return ActResult(generator.uniform(-1.0, 1.0, (len(obs), *self._action_shape)).astype(np.float32))
-        return ActResult(self.recipe.explore(self._outputs(obs), generator))
+        return ActResult(self.recipe.explore(self._outputs_of(obs), generator))
+
+    def observe(self, obs: np.ndarray) -> None:
+        """Add the observations of a training step to the statistics, which acting and updates use from now on."""
+        if self._normalizer is not None:
+            self._normalizer.update(torch.from_numpy(obs))
+            self._use_statistics(self._normalizer)
 
     def update(self, batch: Batch) -> UpdateResult:
         rows, delay = self.hparams.batch_size, self.hparams.policy_delay
@@ -119,24 +138,40 @@ class ActorCritic:
         return {"learning_rate": float(self.state["critic.learning_rate"])}
 
     def policy_state_dict(self) -> StateDict:
-        return dict(self.recipe.actor.named(self.state["actor.params"]))
+        """Return the actor's parameters and the statistics that its observations are normalised by."""
+        state: StateDict = dict(self.recipe.actor.named(self.state["actor.params"]))
+        if self._normalizer is not None:
+            state["obs_moments"] = self._normalizer.moments.state_dict()
+        return state
 
     def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.recipe.actor.load(self.state["actor.params"], state)
+        actor = dict(state)
+        if self._normalizer is not None:
+            self._normalizer.load_state_dict(take_moments(actor, "obs_moments"))
+            self._use_statistics(self._normalizer)
+        self.recipe.actor.load(self.state["actor.params"], actor)
 
     def state_dict(self) -> StateDict:
         return {
-            **tensors_to_save(self.state, without=("actor.params",)),
+            **tensors_to_save(self.state, without=_IN_POLICY),
             "num_updates": self.num_updates,
             "metrics": dict(self._metrics),
             "generators": generators_to_save(self._generators),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        load_tensors(self.state, state, without=("actor.params",))
+        load_tensors(self.state, state, without=_IN_POLICY)
         self.num_updates = int(state["num_updates"])
         self._metrics = {name: torch.as_tensor(value) for name, value in state["metrics"].items()}
         load_generators(self._generators, state["generators"])
+
+    def _outputs_of(self, obs: np.ndarray) -> np.ndarray:
+        return self._outputs(obs if self._normalizer is None else self._normalizer.rows(obs))
+
+    def _use_statistics(self, normalizer: ObsNormalizer) -> None:
+        """Write the constants into the tensors of the state, which compiled steps read."""
+        for name, value in zip(("obs_mean", "obs_scale"), normalizer.constants(), strict=True):
+            self.state[name].copy_(value)
 
     def _learn(self, batch: Batch, rounds: int, *, with_actor: bool) -> Metrics:
         key = (rounds, with_actor)
@@ -146,6 +181,13 @@ class ActorCritic:
         batch = batch | self._random_inputs[key].fill(self._generators["noise"])
         step_in_place = self._step_both_in_place if with_actor else self._step_critics_in_place
         return step_in_place(self.state, batch, rounds)  # writes the new weights into self.state
+
+
+_IN_POLICY = ("actor.params", "obs_mean", "obs_scale")  # saved with the policy
+
+
+def normalizes(hparams: ActorCriticHParams) -> bool:
+    return not isinstance(hparams, ModelHParams) and hparams.normalize_observations
 
 
 def _cut(batch: Batch, start: int, stop: int) -> Batch:
@@ -210,7 +252,7 @@ def _check_networks(
 ) -> None:
     """Raise for networks of the user that do not fit, before they learn anything wrong."""
     actor, critics = submodules(network, ("actor", "critics"))
-    obs = trial_obs(setup)
+    obs = trial_obs(setup, np.float32 if normalizes(setup.hparams) else None)
     actions = torch.zeros((len(obs), *action_field(setup.spaces.action).shape), device=setup.device)
     check_output(actor, (obs,), {"observations": 2, "outputs": outputs}, "actor")
     check_output(critics, (obs, actions), {"critics": num_critics, "observations": 2}, "critics")

@@ -1,16 +1,20 @@
 """Observations and rewards on a scale of about one, by running statistics.
 
-Statistics change only between rollouts: within one, acting and learning see the same function of the observation.
+On-policy, statistics change only between rollouts: within one, acting and learning see the same function of the
+observation. Off-policy they change between env steps; replay memories hold observations as they were.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.core.types import StateDict
+from rl_training.core.spaces import observation_field, observation_kind
+from rl_training.core.types import Batch, State, StateDict
+from rl_training.errors import CheckpointError, SpaceError
 from rl_training.learners.returns import discounted_sum
 
 _EPS = 1e-8  # added to variances, so that constant entries become 0
@@ -85,6 +89,26 @@ class ObsNormalizer:
     def _refresh(self) -> None:
         self._mean = self.moments.mean.float().numpy()
         self._scale = (1.0 / self.moments.std).float().numpy()
+
+
+def normalize_batch(batch: Batch, state: State) -> Batch:
+    """Return the batch with observations normalised by the constants in the state of a pure step."""
+    seen = {name: normalized(batch[name], state["obs_mean"], state["obs_scale"]) for name in ("obs", "next_obs")}
+    return {**batch, **seen}
+
+
+def vector_normalizer(space: gym.Space[Any]) -> ObsNormalizer:
+    """Return a normalizer without statistics; raise `SpaceError` for observations that are no vectors."""
+    if observation_kind(space) != "vector":
+        raise SpaceError(f"normalize_observations needs vector observations, but these are {space}")
+    return ObsNormalizer(observation_field(space).shape)
+
+
+def take_moments(policy: dict[str, Any], name: str) -> Any:
+    """Remove the statistics of this name from a saved policy and return them."""
+    if name not in policy:
+        raise CheckpointError(f"the saved policy has no {name}: it was trained without that normalisation")
+    return policy.pop(name)
 
 
 def fitted_normalizer(obs: np.ndarray) -> ObsNormalizer:

@@ -16,14 +16,19 @@ from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate_rounds
 from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
-from rl_training.core.spaces import observation_field, observation_kind
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.datasets.transition_dataset import TransitionDataset
-from rl_training.errors import CheckpointError, ConfigError, SpaceError
+from rl_training.errors import ConfigError
 from rl_training.hparams.offline import LearnerHParams
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import trial_obs
-from rl_training.learners.normalization import ObsNormalizer, fitted_normalizer, normalized
+from rl_training.learners.normalization import (
+    ObsNormalizer,
+    fitted_normalizer,
+    normalize_batch,
+    take_moments,
+    vector_normalizer,
+)
 from rl_training.learners.saved_state import load_tensors, tensors_to_save
 from rl_training.models.distributions import Gaussian
 from rl_training.models.mlp_policy import policy_distribution
@@ -115,11 +120,8 @@ class OfflineLearner:
 
     def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
         actor = dict(state)
-        moments = actor.pop("obs_moments", None) if self._normalizer is not None else None
         if self._normalizer is not None:
-            if moments is None:
-                raise CheckpointError("the saved policy has no obs_moments: it was trained on observations as they are")
-            self._normalizer.load_state_dict(moments)
+            self._normalizer.load_state_dict(take_moments(actor, "obs_moments"))
             for name, value in zip(("obs_mean", "obs_scale"), self._normalizer.constants(), strict=True):
                 self.state[name].copy_(value)
         self.recipe.actor.load(self.state["actor.params"], actor)
@@ -146,10 +148,7 @@ class OfflineLearner:
     def _scaled(self, state: State, batch: Batch) -> Batch:
         """Return the batch with normalised observations and scaled rewards."""
         scaled = {**batch, "rewards": batch["rewards"] * state["reward_scale"] + state["reward_shift"]}
-        if self._normalizer is not None:
-            for name in ("obs", "next_obs"):
-                scaled[name] = normalized(batch[name], state["obs_mean"], state["obs_scale"])
-        return scaled
+        return scaled if self._normalizer is None else normalize_batch(scaled, state)
 
 
 # Saved with the policy, or given by the length of the run.
@@ -178,12 +177,9 @@ def reward_scale(hparams: LearnerHParams, dataset: TransitionDataset | None) -> 
 def _obs_normalizer(setup: Setup[LearnerHParams]) -> ObsNormalizer | None:
     if not setup.hparams.normalize_observations:
         return None
-    space = setup.spaces.observation
-    if observation_kind(space) != "vector":
-        raise SpaceError(f"normalize_observations needs vector observations, but these are {space}")
-    if setup.dataset is None:  # the statistics come from a checkpoint
-        return ObsNormalizer(observation_field(space).shape)
-    return fitted_normalizer(setup.dataset.obs)
+    normalizer = vector_normalizer(setup.spaces.observation)
+    # Without a dataset, the statistics come from a checkpoint.
+    return normalizer if setup.dataset is None else fitted_normalizer(setup.dataset.obs)
 
 
 # --- What the recipes share ------------------------------------------------------------------------------------------

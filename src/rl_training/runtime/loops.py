@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Protocol, cast
 
-from rl_training.core.types import Replay, Rollouts, UpdateResult
+from rl_training.core.types import Observer, Replay, Rollouts, UpdateResult
 from rl_training.hparams.base import HParams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector
@@ -24,6 +24,7 @@ class BatchSettings(Protocol):
 def run_off_policy(run: Run, hparams: BatchSettings, callbacks: Sequence[Callback]) -> None:
     """Collect, store, update, until all env steps are taken or a callback or signal asks to stop."""
     algorithm, memory, collector = run.algorithm, cast(Replay, run.memory), cast(Collector, run.collector)
+    observer = algorithm if isinstance(algorithm, Observer) else None
     num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
     spec = run.config.spec
     updates_until = partial(spec.updates_until, hparams)
@@ -33,6 +34,8 @@ def run_off_policy(run: Run, hparams: BatchSettings, callbacks: Sequence[Callbac
         transitions = collector.step(algorithm, step=run.step)
         run.mid_step = True
         memory.add(transitions)
+        if observer is not None:
+            observer.observe(transitions["obs"])
         run.previous_step, run.step = run.step, run.step + num_envs
         # Until the first n-step return is complete there is nothing to learn from.
         due = updates_until(run.step) - updates_until(run.previous_step) if len(memory) else 0
