@@ -23,7 +23,6 @@ import rl_training.runtime.trainer
 from builders import make_config
 from rl_training.cli import app
 from rl_training.commands.config import config_app
-from rl_training.commands.course import describe_course
 from rl_training.commands.datasets import dataset_app
 from rl_training.commands.doctor import Finding, _options
 from rl_training.commands.evaluate import describe_returns
@@ -34,6 +33,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import registry
+from rl_training.results.course import describe_course
 from rl_training.runtime.evaluation import EvalEpisode
 from tampering import edit_manifest
 

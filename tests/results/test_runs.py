@@ -1,5 +1,6 @@
 """Run folders are read as they are: finished, unfinished, growing, damaged."""
 
+import base64
 import fcntl
 import os
 import re
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from rl_training.errors import ConfigError
-from rl_training.results.runs import RunRecord, find_runs
+from rl_training.results.runs import RunRecord, Runs, find_runs
 from run_folders import write_run
 
 
@@ -165,3 +166,33 @@ def test_labels_name_what_differs_within_an_algorithm(tmp_path: Path) -> None:
     write_run(tmp_path / "b", algo="ppo", algo_kwargs={"gamma": 0.9, "clip_coef": 0.2})
     write_run(tmp_path / "c", algo="ppo", algo_kwargs={"gamma": 0.9, "clip_coef": 0.3})
     assert list(find_runs(tmp_path).groups()) == ["dqn", "ppo clip_coef=0.2", "ppo clip_coef=0.3"]
+
+
+# --- What a notebook shows -------------------------------------------------------------------------------------------
+
+
+def test_runs_are_a_table_per_environment(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    write_run(tmp_path / "a", returns=(1.0, 5.0), env_id=evil)
+    write_run(tmp_path / "b", returns=(1.0, 7.0), env_id="CartPole-v1")
+    html = find_runs(tmp_path)._repr_html_()
+    assert html.count("<table>") == 2
+    assert "<td>5.000 ± 0.000</td>" in html
+    assert "<caption>&lt;script&gt;alert(1)&lt;/script&gt;</caption>" in html
+    assert "<script" not in html
+    assert Runs([])._repr_html_() == "<p>no runs</p>"
+
+
+def test_runs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (write_run(tmp_path / "a") / "config.yaml").write_text("- 1", "utf-8")
+    assert "does not hold the settings of a run" in find_runs(tmp_path)._repr_html_()
+
+
+def test_a_curve_is_a_picture(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / str(seed), seed=seed, returns=(1.0, 5.0 + seed))
+    html = find_runs(tmp_path).curve()._repr_html_()
+    assert html.startswith('<img alt="eval/return" src="data:image/svg+xml;base64,')
+    svg = base64.b64decode(html.partition("base64,")[2].partition('"')[0]).decode()
+    assert "3 seeds" in svg
+    assert "pointwise 95 % bootstrap interval" in svg

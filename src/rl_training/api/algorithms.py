@@ -46,7 +46,7 @@ from rl_training.results.html import Preview
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.changed_settings import changed_settings, with_settings
 from rl_training.runtime.dataset_loading import GivenDataset, with_dataset
-from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes
+from rl_training.runtime.evaluation import EvalEpisodes, evaluate_episodes
 from rl_training.runtime.filming import MAX_STEPS, FilmSettings, film_episodes
 from rl_training.runtime.predicting import Observations, Predictor, make_player
 from rl_training.runtime.resuming import RunFinishedError
@@ -297,7 +297,7 @@ class ManagedAlgorithm:
             end_script(result.signal)
         return result
 
-    def evaluate(self, episodes: int | None = None, *, seeds: Sequence[int] | None = None) -> list[EvalEpisode]:
+    def evaluate(self, episodes: int | None = None, *, seeds: Sequence[int] | None = None) -> EvalEpisodes:
         """Play whole episodes without exploration and return them; training is not affected.
 
         Args:

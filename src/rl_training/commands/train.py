@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_training.commands.course import describe_course
 from rl_training.commands.evaluate import describe_held_out, describe_returns
 from rl_training.commands.launching import launch_options
 from rl_training.commands.messages import EXIT_USER_ERROR, command_line, reports_errors, show
@@ -37,6 +36,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, build_config, load_config, parse_overrides
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home
+from rl_training.results.course import describe_course
 
 if TYPE_CHECKING:
     from rl_training.launching.pool import LaunchOptions

@@ -11,7 +11,7 @@ import numpy as np
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import parse_yaml
 from rl_training.results.figures import Figure, Line, Mark
-from rl_training.results.runs import EVAL_RETURN, RunRecord, Runs, XAxis
+from rl_training.results.runs import EVAL_RETURN, Curve, RunRecord, Runs, XAxis
 from rl_training.results.statistics import (
     Interval,
     Summary,
@@ -131,6 +131,17 @@ def _normalized(run: RunRecord, anchors: Anchors | None) -> float:
 # --- Figures ---------------------------------------------------------------------------------------------------------
 
 
+def line_of(curve: Curve, label: str, *, colour: int = 0) -> Line:
+    """Return the centre of a curve with its band; dotted where a seed has ended."""
+    solid = min(curve.ends)
+    return Line(label, curve.positions, curve.centre, curve.low, curve.high, solid=solid, colour=colour)
+
+
+def line_caption(has_band: bool) -> str:
+    band = "interquartile mean over seeds; band: its pointwise 95 % bootstrap interval"
+    return f"Line: {band if has_band else 'mean over seeds'}."
+
+
 def curve_figure(
     groups: Mapping[str, Runs],
     name: str = EVAL_RETURN,
@@ -149,19 +160,15 @@ def curve_figure(
         if not runs:
             continue  # the colours of the others stay the same
         curve = runs.curve(name, x=x, smooth=smooth)
-        solid = min(curve.ends)
         if per_seed:
             lines += [
                 Line(f"{label} seed {run.seed}", curve.positions, values, solid=end, thin=True, colour=colour)
                 for run, values, end in zip(runs, curve.per_seed, curve.ends, strict=True)
             ]
         seeds = f"{label} ({curve.num_seeds} seed{'s' * (curve.num_seeds > 1)})"
-        lines.append(Line(seeds, curve.positions, curve.centre, curve.low, curve.high, solid=solid, colour=colour))
+        lines.append(line_of(curve, seeds, colour=colour))
         bands |= curve.low is not None
-    centre = (
-        "interquartile mean over seeds; band: its pointwise 95 % bootstrap interval" if bands else "mean over seeds"
-    )
-    parts = [f"Line: {centre}."]
+    parts = [line_caption(bands)]
     if any(line.solid is not None and line.solid < len(line.x) for line in lines):
         parts.append("Dotted: a seed has ended and keeps its last value.")
     if smooth > 1:

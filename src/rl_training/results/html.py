@@ -108,8 +108,17 @@ def link(file: Path) -> str:
 
 def video(data: bytes, name: str) -> str:
     """Return a .mp4 film inside the page; `name` is for screen readers."""
-    source = f"data:video/mp4;base64,{base64.b64encode(data).decode()}"
+    source = _data_url("video/mp4", data)
     return f'<video controls muted loop playsinline aria-label="{escape(name)}" src="{source}"></video>'
+
+
+def image(svg: str, name: str) -> str:
+    """Return a picture that shares neither style nor code with the page; `name` is for screen readers."""
+    return f'<img alt="{escape(name)}" src="{_data_url("image/svg+xml", svg.encode())}">'
+
+
+def _data_url(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

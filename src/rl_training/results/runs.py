@@ -186,6 +186,11 @@ class Curve:
     def num_seeds(self) -> int:
         return len(self.per_seed)
 
+    def _repr_html_(self) -> str:
+        from rl_training.results.notebook import curve_html
+
+        return curve_html(self)
+
 
 class Runs(Sequence[RunRecord]):
     """Several runs, in the order of their folders."""
@@ -202,6 +207,11 @@ class Runs(Sequence[RunRecord]):
 
     def __iter__(self) -> Iterator[RunRecord]:
         return iter(self._runs)
+
+    def _repr_html_(self) -> str:
+        from rl_training.results.notebook import runs_html
+
+        return runs_html(self)
 
     @property
     def env_ids(self) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 from rl_training.core.types import Algorithm
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.vector import SyncEnvs
+from rl_training.results.html import table
 from rl_training.runtime.episodes import MAX_EPISODE_STEPS, Act, follow_episode, play_episode
 
 log = logging.getLogger("rl_training.evaluation")
@@ -33,6 +34,16 @@ class EvalEpisode:
         return {"episode": self.episode, "seed": self.seed, "return": self.ret, "length": self.length}
 
 
+class EvalEpisodes(list[EvalEpisode]):
+    """Episodes of one evaluation; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = [(str(one.episode), str(one.seed), f"{one.ret:.6g}", f"{one.length:,}") for one in self]
+        returns = [one.ret for one in self]
+        name = f"{np.mean(returns):.1f} ± {np.std(returns):.1f} over {len(self)} episodes" if self else "no episodes"
+        return table(name, ("episode", "seed", "return", "length"), rows, caption=True)
+
+
 def evaluate_episodes(
     factory: EnvFactory,
     algorithm: Algorithm,
@@ -43,13 +54,13 @@ def evaluate_episodes(
     on_episode: Callable[[EvalEpisode], None] = lambda episode: None,
     on_view: Callable[[SyncEnvs], None] = lambda envs: None,
     interrupted: Callable[[], bool] = lambda: False,
-) -> list[EvalEpisode]:
+) -> EvalEpisodes:
     """Play one episode per seed in a new env. `step`: the env step of the run, which the actions may depend on.
 
     `on_view` is called at each state of an episode: before every action and after the last step.
     Raises `EvaluationInterrupted` after the first env step at which `interrupted` returns True.
     """
-    episodes = []
+    episodes = EvalEpisodes()
     with SyncEnvs(factory) as envs:
         for number, seed in enumerate(seeds):
             act = _viewed(follow_episode(algorithm, step=step), partial(on_view, envs))

@@ -1,4 +1,4 @@
-"""Show progress: a live view in a terminal, plain lines elsewhere."""
+"""Show progress: a live view in a terminal, one output in a notebook, plain lines elsewhere."""
 
 import contextlib
 import time
@@ -8,18 +8,14 @@ from datetime import timedelta
 from functools import partial
 
 from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 
 from rl_training.acceleration.compile_watch import compilations_watched
 from rl_training.core.types import Metrics
 from rl_training.runtime.callbacks import Callback, Evaluation, episode_metrics
 from rl_training.runtime.evaluation import mean_return
+from rl_training.runtime.progress_views import View, find_view
 from rl_training.runtime.run import Run
 
-_LIVE_SECONDS = 0.25
-_LINE_SECONDS = 5.0
 _ROUNDS_PER_CHECK = 8  # of the clock; offline a round is several updates, and each one is checked
 _SPEED_SECONDS = 10.0
 _LEFT_SECONDS = 60.0  # longer than for the speed, so that one evaluation changes the estimate little
@@ -66,9 +62,8 @@ class Progress(Callback):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._evaluation = evaluation
-        self._console = console or Console(stderr=True)
+        self._view: View = find_view(console or Console(stderr=True))
         self._clock = clock
-        self._live: Live | None = None
         self._open = contextlib.ExitStack()
         self._rounds = 0
         self._shown_at = 0.0
@@ -80,12 +75,11 @@ class Progress(Callback):
         self._shown_at = self._clock()
         self._meter.restart(self._shown_at, run.step)
         self._learns = run.gradient_step > 0
-        self._print(
+        self._view.note(
             f"{run.config.algo} on {run.config.env_id or 'a dataset'}, seed {run.config.seed}: {run.folder.path}"
         )
-        if self._console.is_terminal:
-            self._live = Live(self._view(run), console=self._console, auto_refresh=False, transient=False)
-            self._live.start()
+        if self._view.in_place:
+            self._show(run)
         self._open.enter_context(compilations_watched(partial(self._compiling, run)))
 
     def on_step(self, run: Run) -> None:
@@ -97,45 +91,37 @@ class Progress(Callback):
         if run.gradient_step and not self._learns:
             self._learns = True
             self._meter.restart(now, run.step)
-        if now - self._shown_at >= (_LIVE_SECONDS if self._live else _LINE_SECONDS):
+        if now - self._shown_at >= self._view.seconds:
             self._shown_at = now
             self._show(run)
 
     def on_end(self, run: Run) -> None:
         self._open.close()
         self._show(run)
-        if self._live:
-            self._live.stop()
-            self._live = None
+        self._view.close()
 
     @contextlib.contextmanager
     def _compiling(self, run: Run, name: str) -> Iterator[None]:
         """Show that the update is being compiled, and leave this time out of the speed."""
         started = self._clock()
         self._activity = f"compiling the {name} (once; later runs load it from the cache)"
-        if self._live:
-            self._live.update(self._view(run), refresh=True)
+        if self._view.in_place:
+            self._show(run)
         else:
-            self._print(self._activity)
+            self._view.note(self._activity)
         try:
             yield
         finally:
             self._activity = ""
             self._shown_at = self._clock()
             self._meter.restart(self._shown_at, run.step)
-            if self._live:
-                self._live.update(self._view(run), refresh=True)
-        self._print(f"compiled the {name} in {self._clock() - started:.0f} s")
-
-    def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            if self._view.in_place:
+                self._show(run)
+        self._view.note(f"compiled the {name} in {self._clock() - started:.0f} s")
 
     def _show(self, run: Run) -> None:
         self._meter.add(self._clock(), run.step)
-        if self._live:
-            self._live.update(self._view(run), refresh=True)
-        else:
-            self._print("  ".join(f"{name} {value}" for name, value in self._facts(run).items()))
+        self._view.show(self._facts(run), min(run.step / run.config.total_timesteps, 1.0))
 
     def _facts(self, run: Run) -> dict[str, str]:
         total = run.config.total_timesteps
@@ -157,13 +143,6 @@ class Progress(Callback):
         if self._evaluation.latest:
             facts["evaluation"] = f"{mean_return(self._evaluation.latest):.1f}"
         return facts
-
-    def _view(self, run: Run) -> Table:
-        view = Table.grid(padding=(0, 2))
-        view.add_row("", ProgressBar(total=run.config.total_timesteps, completed=run.step, width=40))
-        for name, value in self._facts(run).items():
-            view.add_row(name, value)
-        return view
 
 
 def _shown(metrics: Metrics) -> Metrics:

@@ -1,6 +1,7 @@
 """How a run ended: `TrainResult` for the caller, result.json in the run folder."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 from rl_training.core.types import Algorithm
 from rl_training.experiment.checkpointing import find_checkpoint
 from rl_training.experiment.run_dir import write_result
+from rl_training.results.course import describe_course
+from rl_training.results.html import table
 from rl_training.runtime.callbacks import evaluate_policy, read_evaluation
 from rl_training.runtime.evaluation import EvalEpisode, EvaluationInterrupted, mean_return
 from rl_training.runtime.run import Run
@@ -33,6 +36,17 @@ class TrainResult:
     def eval_return(self) -> float | None:
         """Mean return of the final evaluation; None if the run was interrupted before it."""
         return mean_return(self.eval_episodes) if self.eval_episodes else None
+
+    def _repr_html_(self) -> str:
+        score = "not evaluated" if self.eval_return is None else f"{self.eval_return:.1f}"
+        rows = [
+            ("score", f"{score} ({len(self.eval_episodes)} episodes)"),
+            ("course", describe_course(self.run_dir, encoding="utf-8") or "-"),
+            ("steps", f"{self.step:,} ({self.gradient_step:,} gradient steps; {self.stop_reason})"),
+            ("wall time", str(timedelta(seconds=round(self.wall_s)))),
+            ("run folder", str(self.run_dir)),
+        ]
+        return table("Result of the run", ("", "result"), rows)
 
     def record(self) -> dict[str, Any]:
         return {
