@@ -184,7 +184,29 @@ def library(contender: str) -> str:
 
 
 def tuning_table(folder: Path, arguments: list[str]) -> Iterator[str]:
-    yield from {"mopo-halfcheetah": mopo_tuning, "iql-first-weights": iql_weights}[arguments[0]](folder)
+    special = {"mopo-halfcheetah": mopo_tuning, "iql-first-weights": iql_weights}.get(arguments[0])
+    yield from special(folder) if special else changes_table(folder, arguments[0])
+
+
+def changes_table(folder: Path, row: str) -> Iterator[str]:
+    """Describe what `benchmarks tuning` tried for a row: one line per change, with the score of each seed."""
+    path = RESULTS / "tuning" / f"{row}.jsonl"
+    tried: dict[str, dict[int, float]] = {}
+    for line in read_lines(path):
+        tried.setdefault(line["contender"], {})[line["seed"]] = line["score"]  # the last run of a seed counts
+    body = []
+    for name, by_seed in sorted(tried.items(), key=lambda each: -fmean(each[1].values())):
+        changes = ", ".join(f"`{change}`" for change in name.split())
+        title = "none" if name == "ours" else f"{LIBRARIES[name]}'s defaults" if name in LIBRARIES else changes
+        scores = [by_seed[seed] for seed in sorted(by_seed)]
+        each = ", ".join(number(score, fmean(scores)) for score in scores)
+        body.append([title, f"{min(by_seed)} to {max(by_seed)}", mean_of(scores), each])
+    yield from rows([f"changes ({file_link(path, folder)})", "seeds", "mean ± std", "each seed"], *body)
+
+
+def mean_of(scores: Sequence[float]) -> str:
+    mean = fmean(scores)
+    return f"{number(mean)} ± {number(stdev(scores), mean)}" if len(scores) > 1 else number(mean)
 
 
 def mopo_tuning(folder: Path) -> Iterator[str]:
@@ -211,10 +233,9 @@ def iql_weights(folder: Path) -> Iterator[str]:
     for row, weights in dict.fromkeys((line["row"], line["weights"]) for line in lines):
         own = [line for line in lines if (line["row"], line["weights"]) == (row, weights)]
         scores = [line["score"] for line in own]
-        mean = f"{number(fmean(scores))} ± {number(stdev(scores), fmean(scores))}"
         counts = [line["returns_below_-800"] > 0 for line in own if "returns_below_-800" in line]
         seeds = f"{own[0]['seed']} to {own[-1]['seed']}"
-        body.append([f"`{row}`", weights, seeds, mean, f"{sum(counts)} of {len(counts)}" if counts else ""])
+        body.append([f"`{row}`", weights, seeds, mean_of(scores), f"{sum(counts)} of {len(counts)}" if counts else ""])
     header = [f"row ({file_link(path, folder)})", "weights", "seeds", "mean ± std", "seeds that fail from some starts"]
     yield from rows(header, *body)
 
