@@ -23,6 +23,8 @@ COMMANDS = {
     "exactness": "stopped and resumed runs equal uninterrupted ones",
     "kills": "runs killed at random moments lose nothing",
     "sweep_kills": "a sweep whose command is killed ends with the same table",
+    "tune_kills": "a study killed again and again ends as one that was not",
+    "tune_search": "the tuner mends a bad learning rate, compared with the config that has a good one",
     "packages": "environments of other packages: works, refused with a remedy, exact resume",
     "fuzz": "damaged and hostile files, bad settings and faulty environments are refused",
     "versions": "speed of two versions of the library, in turn",

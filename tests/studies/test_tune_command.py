@@ -76,6 +76,8 @@ def test_a_dry_run_shows_the_space_and_the_cost_and_writes_nothing() -> None:
         (["nowhere"], "nowhere is not the folder of a study: it holds no space.yaml"),
         (["-c", "dqn.yaml", "--param", "learning_rat"], "dqn has no setting 'learning_rat' to tune; did you mean"),
         (["-c", "dqn.yaml", "--set", "eval_interval=0"], "eval_interval is 0: nothing could be pruned; set it, or"),
+        (["-c", "dqn.yaml", "--launcher", "cloud"], "--launcher must be one of local, slurm, ray, got 'cloud'"),
+        (["-c", "dqn.yaml", "--set", "algo=iql"], "iql learns from a dataset, and none is given"),
         (["-c", "dqn.yaml", "--set", "env_id=CartPool-v1"], "unknown environment 'CartPool-v1'"),
         (["-c", "dqn.yaml", "--set", "env_id=Pendulum-v1"], "dqn needs a discrete action space"),
     ],

@@ -187,8 +187,7 @@ def test_a_study_of_which_all_trials_fail_ends_early(tmp_path: Path) -> None:
 
 def test_after_the_hours_no_trial_begins(tmp_path: Path) -> None:
     make_study(tmp_path, seeds=1)
-    run(tmp_path, PretendPool(closeness), trials=2)
-    assert run(tmp_path, PretendPool(closeness), trials=9, hours=0.0).trials == 2
+    assert run(tmp_path, PretendPool(closeness), trials=9, hours=0.0).trials == 1  # the given config always runs
 
 
 # --- Continued -------------------------------------------------------------------------------------------------------
@@ -299,6 +298,13 @@ def test_a_damaged_plan_is_reported(text: str, tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"space\.yaml is damaged"):
         read_plan(tmp_path)
+
+
+def test_a_journal_of_another_space_is_rejected(tmp_path: Path) -> None:
+    plan = make_study(tmp_path)
+    run(tmp_path, PretendPool(closeness), trials=1)
+    with pytest.raises(ConfigError, match="holds trials of other settings or ranges than now: give a new folder"):
+        TrialJournal(tmp_path / "study.journal", plan.space[:1], warm_up_steps=0)
 
 
 def test_a_damaged_journal_is_reported(tmp_path: Path) -> None:

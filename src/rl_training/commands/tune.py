@@ -8,19 +8,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rl_training.commands.launching import launch_options
 from rl_training.commands.messages import command_line, reports_errors, show
-from rl_training.commands.options import AllowCode, AllowEntryPoints, Debug, Overrides, Quiet, whole_number
+from rl_training.commands.options import (
+    AllowCode,
+    AllowEntryPoints,
+    Debug,
+    Launcher,
+    Overrides,
+    Quiet,
+    RayOptions,
+    Retries,
+    SlurmOptions,
+    whole_number,
+)
 from rl_training.core.extras import require
 from rl_training.core.import_path import search_current_folder
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import load_config
+from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home
 
 if TYPE_CHECKING:
     from rl_training.studies.tune_plan import Plan
-
-
-_RETRIES = 1  # of a run that failed: a second failure is the trial's
 
 
 class Objective(str, Enum):
@@ -61,6 +71,10 @@ def tune(
         typer.Option("--prune/--no-prune", help="Stop a trial that is worse than the median.  [default: prune]"),
     ] = None,
     hours: Annotated[float, typer.Option(min=0.0, metavar="H", help="Begin no trial after H hours.")] = math.inf,
+    retries: Retries = 1,
+    launcher: Launcher = "local",
+    slurm: SlurmOptions = None,
+    ray: RayOptions = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the search space and the cost, and stop.")] = False,
     settings: Overrides = None,
     allow_entry_points: AllowEntryPoints = False,
@@ -73,35 +87,40 @@ def tune(
     The best trials and the given config are run on fresh seeds at the end; best.yaml holds the winner.
     """
     require("optuna", extra="tune", what="tune")
-    from rl_training.datasets.metadata import ALLOW
-    from rl_training.launching.pool import LaunchOptions
-    from rl_training.runtime.signals import EXIT_INTERRUPTED
-    from rl_training.studies.study_files import BEST, REPORT
-    from rl_training.studies.sweep import env_refusal
     from rl_training.studies.tune_plan import SPACE, continue_plan, make_plan, study_folder, write_plan
-    from rl_training.studies.tuning import run_study
 
     loaded = load_config(config, settings or []) if config is not None else None
     folder = folder or (study_folder(loaded) if loaded else None)
     if folder is None:
         raise ConfigError("give a config to tune, -c FILE, or the FOLDER of a study to continue")
+    is_new = not (folder / SPACE).is_file()
     choices = {"seeds": seeds, "objective": objective and objective.value, "prune": prune}
-    if (folder / SPACE).is_file() or loaded is None:
-        plan = continue_plan(folder, config=loaded, params=params or [], **choices)
-    else:
+    if loaded is not None and is_new:
         plan = make_plan(loaded, params or [], **choices)
+    else:
+        plan = continue_plan(folder, config=loaded, params=params or [], **choices)
     if allow_code:
         plan = replace(plan, config=plan.config.as_own())
+    if choice := dataset_choice(plan.config.hparams):
+        choice.check_given(plan.config.algo)
+    launch = launch_options(
+        launcher=launcher, jobs=jobs, retries=retries, slurm=slurm, ray=ray, quiet=quiet, root=folder
+    )
     search_current_folder(plan.config.env_id)
+    from rl_training.launching.pool import flags_of
+    from rl_training.runtime.signals import EXIT_INTERRUPTED
+    from rl_training.studies.study_files import BEST, REPORT
+    from rl_training.studies.sweep import env_refusal
+    from rl_training.studies.tuning import run_study
+
     if problem := env_refusal(plan.config):
         raise ConfigError(problem)
     if dry_run:
         _show_plan(folder, plan, trials)
         return
-    if not (folder / SPACE).is_file():
+    if is_new:
         write_plan(folder, plan)
-    flags = [*([ALLOW] if allow_entry_points else []), *(["--allow-code"] if allow_code else [])]
-    launch = LaunchOptions(root=folder.absolute(), jobs=jobs, retries=_RETRIES, flags=flags, quiet=quiet)
+    launch = replace(launch, flags=flags_of(allow_entry_points=allow_entry_points, allow_code=allow_code))
     outcome = run_study(folder, plan, launch, trials=trials, hours=hours)
     if outcome.verdict is None:
         show([("interrupted", f"{outcome.trials} trials so far"), ("continue", _continue_line(folder, trials))])

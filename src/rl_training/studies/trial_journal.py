@@ -46,7 +46,9 @@ class TrialJournal:
                 sampler=optuna.samplers.RandomSampler(),  # not used: see `propose`
                 pruner=optuna.pruners.MedianPruner(**_PRUNER, n_warmup_steps=warm_up_steps),
             )
-            _ = self.trials
+            others = [trial for trial in self.trials if trial.distributions != self._distributions]
+        if others:
+            raise ConfigError(f"{file} holds trials of other settings or ranges than now: give a new folder")
 
     @property
     def trials(self) -> "list[FrozenTrial]":

@@ -77,7 +77,8 @@ class Tuner:
         for frozen in self.journal.running:
             self._start(frozen)
         while not self.stopped():
-            wants_more = len(self.journal.begun) < trials and time.monotonic() < until
+            begun = len(self.journal.begun)
+            wants_more = begun < trials and (time.monotonic() < until or begun == 0)
             if wants_more and len(self._submitted) < self.jobs:
                 self._check_failures()
                 self._start(self._next())
