@@ -249,6 +249,20 @@ def test_mujoco_without_opengl_says_what_to_install(monkeypatch: pytest.MonkeyPa
             envs.render()
 
 
+def test_an_import_of_mujoco_that_finds_no_opengl_says_what_to_install() -> None:
+    code = compile("raise AttributeError('glGetError')", "/site-packages/mujoco/egl/__init__.py", "exec")
+
+    def build() -> None:
+        try:
+            exec(code)
+        except AttributeError as cause:
+            raise EnvError("could not be built") from cause
+
+    message = r"^MuJoCo cannot render here: .*osmesa \(AttributeError: glGetError\)$"
+    with pytest.raises(EnvError, match=message), explains_opengl():
+        build()
+
+
 def test_other_errors_of_rendering_stay_as_they_are() -> None:
     with pytest.raises(EnvError, match=r"^something else$"), explains_opengl():
         raise EnvError("something else")

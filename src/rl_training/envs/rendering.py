@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from rl_training.errors import EnvError, text_of
 RenderMode = Literal["rgb_array", "human"]
 _DEFAULT_FPS = 30.0  # of environments that do not declare theirs
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
+_OPENGL_OF_MUJOCO = re.compile(r"[/\\]mujoco[/\\](egl|glfw|osmesa)[/\\]")  # file names
 _NO_OPENGL = (
     "MuJoCo cannot render here: no display and no EGL; install libegl1 and libgl1-mesa-dri, or libosmesa6 and set "
     "MUJOCO_GL=osmesa"
@@ -64,9 +66,14 @@ def explains_opengl() -> Iterator[None]:
         yield
     except EnvError as error:
         cause = error.__cause__
-        if cause is None or "_get_viewer" not in {frame.name for frame in traceback.extract_tb(cause.__traceback__)}:
+        if cause is None or not any(map(_sets_up_opengl, traceback.extract_tb(cause.__traceback__))):
             raise
         raise EnvError(f"{_NO_OPENGL} ({type(cause).__name__}: {text_of(cause)})") from error
+
+
+def _sets_up_opengl(frame: traceback.FrameSummary) -> bool:
+    """Return whether a line belongs to the import of mujoco's OpenGL, or to where Gymnasium opens its viewer."""
+    return frame.name == "_get_viewer" or _OPENGL_OF_MUJOCO.search(frame.filename) is not None
 
 
 def _with_render_mode(factory: EnvFactory, mode: RenderMode) -> EnvFactory:

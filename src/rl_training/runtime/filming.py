@@ -79,7 +79,8 @@ def film_run(
     check_video_file(out)  # before anything is loaded
     draw_without_display()  # before an environment imports mujoco
     options = options or RunOptions()
-    checkpoint, algorithm = load_policy(path, options, pointer=pointer)
+    with explains_opengl():
+        checkpoint, algorithm = load_policy(path, options, pointer=pointer)
     config = checkpoint.config
     seeds = Streams(config.seed if seed is None else seed).eval_seeds(episodes)
     return film_episodes(out, algorithm, config, options, seeds, step=checkpoint.step, settings=settings)
