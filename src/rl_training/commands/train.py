@@ -32,6 +32,7 @@ from rl_training.commands.options import (
 )
 from rl_training.core.import_path import search_current_folder
 from rl_training.core.parent_death import end_with_named_parent
+from rl_training.core.printable_text import printable_lines
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, build_config, load_config, parse_overrides
 from rl_training.hparams.datasets import dataset_choice
@@ -202,7 +203,7 @@ def resume(
     except RunFinishedError as finished:
         if output_dir is not None or changes:
             raise
-        typer.echo(str(finished))  # not an error: a batch job may resume until the run is finished
+        typer.echo(printable_lines(str(finished)))  # not an error: a batch job may resume until the run is finished
     else:
         _show_result(result)
 
