@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
-DEV_EXTRAS := dev,box2d,mujoco,atari,minatar,envpool,offline,video,tune
+DEV_EXTRAS := dev,box2d,mujoco,atari,minatar,envpool,offline,video,tune,export
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 

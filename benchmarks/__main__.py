@@ -29,6 +29,7 @@ COMMANDS = {
     "fuzz": "damaged and hostile files, bad settings and faulty environments are refused",
     "versions": "speed of two versions of the library, in turn",
     "compile_times": "how long a first run waits for the compiler",
+    "export": "every algorithm as an ONNX file: equal actions, and the time of one",
     "fingerprints": "hashes of short runs, equal before and after a change that must change no result",
     "datasets": "record the datasets of the offline and imitation rows",
     "peers": "create the peers' virtual environments",

@@ -19,6 +19,7 @@ from result_tables import (
     compile_times_table,
     deterministic_table,
     exactness_table,
+    export_table,
     gpu_table,
     matrix_products_table,
     packages_table,
@@ -60,6 +61,7 @@ TABLES: dict[str, Table] = {
     "slow simulator": slow_simulator_table,
     "compile times": compile_times_table,
     "packages": packages_table,
+    "export": export_table,
 }
 PICTURES = {
     ROOT / "docs" / "images" / "learning_curves.svg": {

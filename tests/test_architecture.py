@@ -14,7 +14,7 @@ LAYERS = (
     ("commands",),
     ("api",),
     ("studies",),
-    ("launching",),
+    ("launching", "exporting"),
     ("runtime",),
     ("algorithms",),
     ("learners", "data"),

@@ -20,6 +20,7 @@ from rl_training.commands.config import config_app, list_algorithms
 from rl_training.commands.datasets import dataset_app
 from rl_training.commands.doctor import doctor
 from rl_training.commands.evaluate import evaluate, predict
+from rl_training.commands.export import export_app
 from rl_training.commands.messages import PROGRAM
 from rl_training.commands.record import record
 from rl_training.commands.report import report
@@ -49,6 +50,7 @@ app.command()(track)
 app.command()(doctor)
 app.add_typer(config_app, name="config")
 app.add_typer(dataset_app, name="dataset")
+app.add_typer(export_app, name="export")
 
 
 def _show_version(wanted: bool) -> None:

@@ -33,6 +33,10 @@ class DatasetError(UserError, ValueError):
     """A dataset is missing, damaged, hostile, or does not fit the environment."""
 
 
+class ExportError(UserError, RuntimeError):
+    """A policy cannot be exported, or an exported one is missing, damaged or differs from the agent."""
+
+
 class TrainingError(UserError, RuntimeError):
     """Training reached a state that must not be saved, such as weights that are not finite."""
 

@@ -103,7 +103,7 @@ def test_a_missing_package_is_named_with_its_remedy(
     path = tmp_path / ("data.hdf5" if module == "h5py" else "data.parquet")
     path.write_bytes(b"x")
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=rf"needs the package {module}.*pip install 'rl-training\[offline\]'"):
+    with pytest.raises(ConfigError, match=rf"needs the package {module}.*pip install \"rl-training\[offline\]\""):
         read_transitions(path)
 
 

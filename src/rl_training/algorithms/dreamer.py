@@ -31,7 +31,7 @@ from rl_training.learners.optim import ClippedAdam, descend_part, named_part, po
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
 from rl_training.learners.returns import lambda_return
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
-from rl_training.models.dreamer import Observed, Sizes, WorldModel, build_actor, build_critic
+from rl_training.models.dreamer import DreamerPolicy, Observed, Sizes, WorldModel, build_actor, build_critic
 from rl_training.models.dreamer_latents import draw_index, mixed_log_probs, unit_vectors
 from rl_training.models.dreamer_two_hot import make_bins, two_hot_loss, two_hot_mean
 
@@ -336,6 +336,12 @@ class Dreamer:
             }
 
         return descend_part("critic", loss, state, self._optimizers["critic"])
+
+
+def dreamer_policy(dreamer: Dreamer) -> DreamerPolicy:
+    world_model = dreamer._parts["world_model"].module
+    assert isinstance(world_model, WorldModel)
+    return DreamerPolicy(world_model, dreamer._parts["actor"].module)
 
 
 def _optimizers(hparams: DreamerHParams) -> dict[str, ClippedAdam]:

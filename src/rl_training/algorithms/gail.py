@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rl_training.acceleration.steps import accelerate_rounds
-from rl_training.algorithms.ppo import PPO, build_ppo
+from rl_training.algorithms.ppo import PPO, build_ppo, ppo_policy
 from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import observation_field, observation_kind
@@ -36,6 +36,7 @@ from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_seeded
 from rl_training.learners.normalization import ObsNormalizer, fitted_normalizer, normalized
 from rl_training.learners.optim import ClippedAdam, descend_part, named_part
+from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.saved_state import load_tensors
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_gail_discriminator import MLPGAILDiscriminator
@@ -239,6 +240,10 @@ def _expert_constants(setup: Setup[GAILHParams]) -> tuple[Tensor, Tensor]:
     if setup.dataset is None:
         return ObsNormalizer(observation_field(setup.spaces.observation).shape).constants()
     return fitted_normalizer(setup.dataset.obs).constants()
+
+
+def gail_policy(gail: GAIL) -> NetworkPolicy:
+    return ppo_policy(gail.policy)
 
 
 def build_gail(setup: Setup[GAILHParams]) -> GAIL:

@@ -28,9 +28,10 @@ from rl_training.envs.terminations import NEVER, TerminationRule, termination_ru
 from rl_training.errors import SpaceError
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams
 from rl_training.hparams.schedules import synthetic_rows
-from rl_training.learners.actor_critic import ActorCritic
+from rl_training.learners.actor_critic import ActorCritic, actor_policy
 from rl_training.learners.dynamics import DynamicsEnsemble, OnEpoch, build_ensemble
 from rl_training.learners.model_rollouts import ModelRollouts, Penalty
+from rl_training.learners.policies import NetworkPolicy
 
 log = logging.getLogger("rl_training")
 
@@ -111,6 +112,10 @@ class MBPO:
         self.policy.load_state_dict(state["policy"])
         self.ensemble.load_state_dict(state["ensemble"])
         self._model_status = {name: float(value) for name, value in state["model_status"].items()}
+
+
+def mbpo_policy(mbpo: MBPO) -> NetworkPolicy:
+    return actor_policy(mbpo.policy)
 
 
 def build_mbpo(setup: Setup[MBPOHParams]) -> MBPO:

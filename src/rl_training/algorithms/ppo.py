@@ -30,6 +30,7 @@ from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, trial_obs
 from rl_training.learners.normalization import ObsNormalizer, RewardScaler, take_moments
 from rl_training.learners.optim import clipped_adam, descend
+from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.returns import gae
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.distributions import Distribution, Gaussian, build_distribution
@@ -269,6 +270,12 @@ def _fit(rollout: Batch) -> Metrics:
     """Return the share of the returns' variance that the values explain: 1 is all of it, 0 what a constant does."""
     unexplained = (rollout["returns"] - rollout["values"]).var(correction=0)
     return {"explained_variance": 1.0 - unexplained / (rollout["returns"].var(correction=0) + 1e-8)}
+
+
+def ppo_policy(ppo: PPO) -> NetworkPolicy:
+    network = ppo._network.module
+    best = network.best if isinstance(network, MLPActorCritic) else network
+    return NetworkPolicy(best, ppo._distribution, ppo._obs_normalizer)
 
 
 def build_ppo(setup: Setup[OnPolicyHParams]) -> PPO:

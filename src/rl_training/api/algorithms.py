@@ -19,7 +19,7 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -40,6 +40,9 @@ from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoin
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
+from rl_training.exporting.contract import Contract
+from rl_training.exporting.module import PolicyModule, build_module
+from rl_training.exporting.writing import Source, export_policy
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home
 from rl_training.results.html import Preview
@@ -131,6 +134,7 @@ class ManagedAlgorithm:
         self._checkpoint: Path | None = None
         self._changes: Mapping[str, Any] = {}  # settings that `learn` changes when it continues a loaded run
         self._algorithm: Algorithm | None = None
+        self._step: Callable[[], int] = lambda: 0  # of the policy
         self._spaces: Spaces | None = None
 
     @classmethod
@@ -375,6 +379,37 @@ class ManagedAlgorithm:
         temporary.rename(target)
         return target
 
+    def module(self) -> PolicyModule:
+        """Return the policy as it is now as an `nn.Module` on the CPU: a batch of observations in, actions out.
+
+        The observations are those that the environment returns after its wrappers, the actions those that it takes:
+        normalisation, scaling and masks are part of the module. `inputs` and `outputs` of the module name what it takes
+        and returns. A recurrent policy also takes and returns its carry.
+        """
+        algorithm = self._policy()
+        assert self._spaces is not None
+        return build_module(algorithm, self._spaces, registry()[self.algo_name])
+
+    def export(self, path: str | Path, *, file_format: Literal["onnx", "pt2"] = "onnx", pairs: int = 256) -> Contract:
+        """Write the policy for use without this library to the new folder `path`, and return its contract.
+
+        Args:
+            path: the folder, with the policy, contract.json, pairs.npz and README.md (docs/export.md).
+            file_format: `"onnx"` runs anywhere; `"pt2"` only in PyTorch, and only where you trust the file.
+            pairs: how many observations and actions to record in the environment and to compare the file with.
+        """
+        algorithm = self._policy()
+        assert self._spaces is not None
+        source = Source(
+            config=self.config,
+            algorithm=algorithm,
+            spaces=self._spaces,
+            factory=env_factory_of(self.config, self._options),
+            step=self._step(),
+        )
+        with hangs_end(self.config.worker_timeout):
+            return export_policy(source, expand_home(path), file_format=file_format, pairs=pairs)
+
     @classmethod
     def _choose_env(
         cls, env: str | Env | EnvFactory, total_timesteps: int | None = None
@@ -430,6 +465,7 @@ class ManagedAlgorithm:
     def _load_policy(self) -> None:
         assert self._checkpoint is not None
         checkpoint, self._algorithm = load_policy(self._checkpoint, self._options)
+        self._step = lambda: checkpoint.step
         factory = self._options.factory_for(self.config)
         self._spaces = spaces_of(factory) if factory is not None else saved_spaces(checkpoint)
 
@@ -443,6 +479,7 @@ class _Watch(Callback):
     def on_start(self, run: Run) -> None:
         self._agent.config = self._config
         self._agent._algorithm, self._agent._spaces = run.algorithm, run.spaces
+        self._agent._step = lambda: run.step
 
     def on_end(self, run: Run) -> None:
         if resumable_names(run.folder.checkpoints):

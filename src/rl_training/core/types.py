@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -91,6 +91,32 @@ class Recurrent(Algorithm, Protocol):
 
         `carry`: what it returned at the previous step. None, or rows of zeros, at the start of an episode.
         """
+        ...
+
+
+class Decision(NamedTuple):
+    """What a `GreedyPolicy` returns for a batch of observations."""
+
+    actions: Tensor  # as in `ActResult`
+    scores: Tensor | None = None  # (batch, choices): Q-values or logits, if actions are choices
+    carry: tuple[Tensor, ...] = ()
+
+
+class GreedyPolicy(Protocol):
+    """The policy of an algorithm without exploration as an `nn.Module`, for exports."""
+
+    @property
+    def carry(self) -> Mapping[str, int]:
+        """The names of the parts of the carry, and their numbers per row; empty if the policy has none."""
+        ...
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether observations are normalised by statistics of the run."""
+        ...
+
+    def __call__(self, obs: Tensor | Sequence[Tensor], action_mask: Tensor | None, *carry: Tensor) -> Decision:
+        """Choose as `act` does. `obs`: (batch, *shape); the parts of a Dict observation may come separately."""
         ...
 
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from rl_training.core.extras import require
 from rl_training.core.memory_limits import check_memory
+from rl_training.core.npz_files import npy_bytes, read_npy, report_damage
 from rl_training.datasets.metadata import MAX_TEXT, METADATA_KEY, metadata_from_text, metadata_to_text
 from rl_training.datasets.transitions import Transitions, build_transitions, match_columns
-from rl_training.errors import DatasetError, UserError
+from rl_training.errors import DatasetError
 
 _ROWS_AT_ONCE = 65_536  # of a Parquet file
 _D4RL_NAMES = {"terminations": "terminals", "truncations": "timeouts"}  # the other names are the same
@@ -27,20 +28,6 @@ def check_file(path: Path) -> None:
         raise DatasetError(f"{path} is not a file")
     if path.stat().st_size == 0:
         raise DatasetError(f"{path} is empty: 0 bytes")
-
-
-@contextlib.contextmanager
-def report_damage(path: Path, what: str) -> Iterator[None]:
-    """Turn the errors that libraries raise for a damaged file into one `DatasetError` that names the file.
-
-    All exceptions are caught: for random changes of bytes, they range from `zlib.error` to `TypeError`.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as problem:
-        raise DatasetError(f"{path} is damaged or not {what}: {type(problem).__name__}: {problem}") from problem
 
 
 def check_size(num_bytes: int, path: Path) -> None:
@@ -60,40 +47,15 @@ def read_npz(path: Path, *, allow_entry_points: bool = False) -> Transitions:
             raise DatasetError(f"{path} has a member twice: {', '.join(sorted(set(members)))}")
         names = match_columns(members, str(path))
         expected = [*names.values(), *([METADATA_KEY] if METADATA_KEY in members else [])]
-        check_size(sum(_npy_bytes(archive, name, path) for name in expected), path)
-        columns = {column: _read_npy(archive, name) for column, name in names.items()}
+        check_size(sum(npy_bytes(archive, name, path, max_text=MAX_TEXT) for name in expected), path)
+        columns = {column: read_npy(archive, name) for column, name in names.items()}
         spaces, env_id = None, ""
         if METADATA_KEY in members:
-            text = _read_npy(archive, METADATA_KEY)
+            text = read_npy(archive, METADATA_KEY)
             if text.dtype.kind != "U" or text.ndim:
                 raise DatasetError(f"{path}: {METADATA_KEY!r} must be a text, found dtype {text.dtype}")
             spaces, env_id = metadata_from_text(text.item(), str(path), allow_entry_points=allow_entry_points)
     return build_transitions(columns, source=str(path), spaces=spaces, env_id=env_id)
-
-
-def _npy_bytes(archive: zipfile.ZipFile, name: str, path: Path) -> int:
-    """Return the bytes of an array from the header of its member, and check that the member holds as many."""
-    member = archive.getinfo(f"{name}.npy")
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-        header = file.tell()
-    if dtype.hasobject or dtype.kind not in "biufU":
-        raise DatasetError(f"{path}: {name} must be numbers, found dtype {dtype}; objects are never loaded")
-    declared = math.prod(shape) * dtype.itemsize
-    if dtype.kind == "U" and declared > 4 * MAX_TEXT:
-        raise DatasetError(f"{path}: {name} is a text of {declared:,} bytes")
-    if member.file_size != header + declared:
-        found = f"{member.file_size - header:,} bytes for {declared:,}"
-        raise DatasetError(f"{path}: {name} is truncated or damaged: it has {found} of shape {shape}")
-    return int(declared)
-
-
-def _read_npy(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    with archive.open(f"{name}.npy") as file:
-        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
-    return array
 
 
 def write_npz(transitions: Transitions, path: Path) -> None:

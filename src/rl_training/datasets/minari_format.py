@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.core.extras import require
+from rl_training.core.npz_files import report_damage
 from rl_training.core.packed_space import PackedSpace
 from rl_training.core.spaces import Spaces
 from rl_training.datasets.formats import (
@@ -30,7 +31,6 @@ from rl_training.datasets.formats import (
     open_hdf5,
     open_parquet,
     read_parquet_table,
-    report_damage,
 )
 from rl_training.datasets.metadata import (
     MAX_TEXT,

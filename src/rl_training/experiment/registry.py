@@ -46,7 +46,7 @@ from rl_training.hparams.schedules import (
 
 if TYPE_CHECKING:
     from rl_training.core.setup import Setup
-    from rl_training.core.types import Algorithm, Memory
+    from rl_training.core.types import Algorithm, GreedyPolicy, Memory
     from rl_training.runtime.callbacks import Callback
     from rl_training.runtime.run import Run
     from rl_training.runtime.setup import PreparedRun, RunOptions
@@ -83,6 +83,7 @@ class AlgorithmSpec:
     intervals: tuple[str, ...] = ()  # settings: gradient steps between what an offline algorithm does beside updates
     begin: str | None = None  # "module:function", (PreparedRun, RunOptions): prepares a new run before its first step
     callbacks: str | None = None  # "module:function", Run -> callbacks that its runs need in addition to the loop
+    policy_module: str | None = None  # "module:function", Algorithm -> GreedyPolicy; None: it cannot be exported
     reference_config: str
 
     @property
@@ -123,6 +124,14 @@ Example:
         if self.begin:
             _resolve(self.begin)(prepared, options)
 
+    def build_policy_module(self, algorithm: "Algorithm") -> "GreedyPolicy":
+        """Return the policy without exploration as a module that shares the parameters of the algorithm."""
+        if self.policy_module is None:
+            raise ConfigError(
+                f"{self.name} cannot be exported: its row of the registry names no policy_module (docs/extending.md)"
+            )
+        return _resolve(self.policy_module)(algorithm)  # type: ignore[no-any-return]
+
     def build_callbacks(self, run: "Run") -> "list[Callback]":
         return _resolve(self.callbacks)(run) if self.callbacks else []
 
@@ -155,6 +164,7 @@ def _q_learning(
         build=f"rl_training.algorithms.{build}",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
         updates_until=q_learning_updates,
+        policy_module="rl_training.learners.q_learning:q_policy",
         reference_config=f"{name}/cartpole.yaml",
     )
 
@@ -177,6 +187,7 @@ def _actor_critic(
         build=f"rl_training.algorithms.{name}:build_{name}",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
         updates_until=actor_critic_updates,
+        policy_module="rl_training.learners.actor_critic:actor_policy",
         updates_at_once=True,
         min_updates_to_compile=_ACTOR_CRITIC_UPDATES_TO_COMPILE,
         reference_config=f"{name}/pendulum.yaml",
@@ -200,6 +211,7 @@ def _offline(
         build=f"rl_training.algorithms.{name}:build_{name}",
         memory="rl_training.data.dataset_memory:build_dataset_memory",
         updates_until=offline_updates,
+        policy_module="rl_training.learners.offline:offline_policy",
         min_updates_to_compile=_ACTOR_CRITIC_UPDATES_TO_COMPILE,
         callbacks="rl_training.runtime.offline_evaluation:held_out_evaluation",
         reference_config=f"{name}/pendulum.yaml",
@@ -309,6 +321,7 @@ ROWS = (  # of the library itself
         build="rl_training.algorithms.ppo:build_ppo",
         memory="rl_training.data.rollout_buffer:build_rollout_buffer",
         updates_until=ppo_updates,
+        policy_module="rl_training.algorithms.ppo:ppo_policy",
         reference_config="ppo/cartpole.yaml",
     ),
     AlgorithmSpec(
@@ -325,6 +338,7 @@ ROWS = (  # of the library itself
         build="rl_training.algorithms.gail:build_gail",
         memory="rl_training.data.expert_rollouts:build_expert_rollouts",
         updates_until=ppo_updates,
+        policy_module="rl_training.algorithms.gail:gail_policy",
         min_updates_to_compile=20_000,  # two programs: PPO's step and the discriminator's
         reference_config="gail/cartpole.yaml",
     ),
@@ -360,6 +374,7 @@ ROWS = (  # of the library itself
         build="rl_training.algorithms.mbpo:build_mbpo",
         memory="rl_training.data.mixed_source:build_mixed_source",
         updates_until=actor_critic_updates,
+        policy_module="rl_training.algorithms.mbpo:mbpo_policy",
         updates_at_once=True,
         min_updates_to_compile=_ACTOR_CRITIC_UPDATES_TO_COMPILE,
         callbacks="rl_training.runtime.model_training:model_training",
@@ -378,6 +393,7 @@ ROWS = (  # of the library itself
         build="rl_training.algorithms.mopo:build_mopo",
         memory="rl_training.data.mixed_source:build_mixed_dataset",
         updates_until=offline_updates,
+        policy_module="rl_training.algorithms.mbpo:mbpo_policy",
         min_updates_to_compile=_ACTOR_CRITIC_UPDATES_TO_COMPILE,
         intervals=("rollout_refresh_interval", "model_train_frequency"),
         callbacks="rl_training.runtime.model_training:offline_model_training",
@@ -396,6 +412,7 @@ ROWS = (  # of the library itself
         build="rl_training.algorithms.dreamer:build_dreamer",
         memory="rl_training.data.recurrent_replay_buffer:build_recurrent_replay_buffer",
         updates_until=dreamer_updates,
+        policy_module="rl_training.algorithms.dreamer:dreamer_policy",
         min_updates_to_compile=50_000,  # the compiler unrolls the scan over a sequence and the imagination: minutes
         reference_config="dreamer/catch.yaml",
     ),
@@ -419,6 +436,7 @@ ROWS = (  # of the library itself
         build="rl_training.algorithms.iql:build_iql",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
         updates_until=iql_online_updates,
+        policy_module="rl_training.learners.offline:offline_policy",
         updates_at_once=True,
         min_updates_to_compile=_ACTOR_CRITIC_UPDATES_TO_COMPILE,
         begin="rl_training.runtime.offline_to_online:begin_from_offline_run",

@@ -25,9 +25,11 @@ from rl_training.learners.checks import FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, submodules, trial_obs
 from rl_training.learners.normalization import ObsNormalizer, normalize_batch, take_moments, vector_normalizer
+from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.random_inputs import RandomInput, RandomInputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.continuous import ContinuousActorCritic
+from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.encoders import build_encoder
 
 
@@ -188,6 +190,12 @@ _IN_POLICY = ("actor.params", "obs_mean", "obs_scale")  # saved with the policy
 
 def normalizes(hparams: ActorCriticHParams) -> bool:
     return not isinstance(hparams, ModelHParams) and hparams.normalize_observations
+
+
+def actor_policy(learner: ActorCritic) -> NetworkPolicy:
+    """Return the policy of a recipe whose `best` action is tanh of the first outputs of its actor."""
+    distribution = SquashedGaussian(learner._action_shape)
+    return NetworkPolicy(learner.recipe.actor.module, distribution, learner._normalizer)
 
 
 def _cut(batch: Batch, start: int, stop: int) -> Batch:

@@ -29,6 +29,7 @@ from rl_training.learners.normalization import (
     take_moments,
     vector_normalizer,
 )
+from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.saved_state import load_tensors, tensors_to_save
 from rl_training.models.distributions import Gaussian
 from rl_training.models.mlp_policy import policy_distribution
@@ -149,6 +150,10 @@ class OfflineLearner:
         """Return the batch with normalised observations and scaled rewards."""
         scaled = {**batch, "rewards": batch["rewards"] * state["reward_scale"] + state["reward_shift"]}
         return scaled if self._normalizer is None else normalize_batch(scaled, state)
+
+
+def offline_policy(learner: OfflineLearner) -> NetworkPolicy:
+    return NetworkPolicy(learner.recipe.actor.module, learner._policy, learner._normalizer)
 
 
 # Saved with the policy, or given by the length of the run.

@@ -22,8 +22,10 @@ from rl_training.hparams.dqn import QLearningHParams
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, trial_obs
 from rl_training.learners.optim import Optimizer, clipped_adam, descend, polyak
+from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
+from rl_training.models.distributions import Categorical
 from rl_training.models.encoders import build_encoder
 from rl_training.models.layers import HeadStyle, NoisyLayers, noise_factors
 
@@ -218,6 +220,10 @@ class QLearner:
 
 def _draw_noise_factors(generator: np.random.Generator, out: np.ndarray) -> None:
     out[:] = noise_factors(generator.standard_normal(out.shape, np.float32))
+
+
+def q_policy(learner: QLearner) -> NetworkPolicy:
+    return NetworkPolicy(learner.recipe.q_values, Categorical([learner.num_actions], single=True))
 
 
 def build_q_network(

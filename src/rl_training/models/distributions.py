@@ -1,8 +1,9 @@
 """Distributions over actions, one class per kind of action space.
 
-Acting uses numpy rows (`sample`, `mode`), the loss uses tensors (`evaluate`). The output of a network for one
-observation is a row of `num_outputs` numbers; further columns are ignored. In a row of `action_mask`, True marks an
-allowed choice. The other choices get no probability, no gradient and no part of the entropy.
+Acting uses numpy rows (`sample`, `mode`), the loss (`evaluate`) and exported policies (`greedy`) use tensors. The
+output of a network for one observation is a row of `num_outputs` numbers; further columns are ignored. In a row of
+`action_mask`, True marks an allowed choice. The other choices get no probability, no gradient and no part of the
+entropy.
 """
 
 import math
@@ -33,6 +34,10 @@ class Distribution(Protocol):
         """Return the most likely action per row."""
         ...
 
+    def greedy(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Return `mode` of tensors, by operations that can be exported."""
+        ...
+
     def evaluate(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the log-probability (or density) of the actions, (batch,), and the entropy, (batch,)."""
         ...
@@ -53,6 +58,13 @@ class Categorical:
 
     def mode(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         return self._largest(self._logits(outputs, mask))
+
+    def greedy(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        scores = outputs[:, : self.num_outputs]
+        if mask is not None:
+            scores = torch.where(mask, scores, -torch.inf)
+        best = [part.argmax(1) for part in torch.split(scores, self._sizes, dim=1)]
+        return best[0] if self._single else torch.stack(best, 1)
 
     def evaluate(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         logits = outputs[:, : self.num_outputs]
@@ -92,6 +104,10 @@ class Bernoulli:
     def mode(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         return self._shaped(self._logits(outputs) > 0.0)
 
+    def greedy(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        on = (outputs[:, : self.num_outputs] > 0.0).to(torch.int64)
+        return on.reshape(outputs.shape[0], *self._shape)
+
     def evaluate(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         logits = outputs[:, : self.num_outputs]
         log_on, log_off = torch.nn.functional.logsigmoid(logits), torch.nn.functional.logsigmoid(-logits)
@@ -128,6 +144,9 @@ class Gaussian:
     def mode(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         return self._shaped(outputs[:, : self._size])
 
+    def greedy(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        return outputs[:, : self._size].reshape(outputs.shape[0], *self._shape)
+
     def evaluate(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         mean, log_std = outputs[:, : self._size], outputs[:, self._size : self.num_outputs]
         if self._log_std_range is not None:
@@ -159,6 +178,10 @@ class SquashedGaussian:
     def mode(self, outputs: np.ndarray) -> np.ndarray:
         """Return the squashed mean, which evaluations use."""
         return self._shaped(np.tanh(outputs[:, : self.size]))
+
+    def greedy(self, outputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return `mode` of tensors, by operations that can be exported."""
+        return outputs[:, : self.size].tanh().reshape(outputs.shape[0], *self._shape)
 
     def rsample(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Turn standard normal `noise`, (batch, numbers), into actions, (batch, numbers), and their log-densities.

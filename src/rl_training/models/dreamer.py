@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.spaces import observation_kind
+from rl_training.core.types import Decision
 from rl_training.models.dreamer_codecs import ImageCodec, VectorCodec
 from rl_training.models.dreamer_latents import draw_latents, mixed_log_probs, unit_vectors
 from rl_training.models.layers import NORM_EPS, StackedLinear, init_truncated, normed_mlp
@@ -169,6 +170,23 @@ class WorldModel(nn.Module):
 
     def _latents(self, logits: Tensor) -> Tensor:
         return mixed_log_probs(torch.unflatten(logits, -1, (self.sizes.latents, self.sizes.classes)), self.sizes.unimix)
+
+
+class DreamerPolicy(nn.Module):
+    """The most likely action in the most likely state, without noise; the carry is that of acting."""
+
+    normalizes = False
+
+    def __init__(self, world_model: WorldModel, actor: nn.Module) -> None:
+        super().__init__()
+        self.world_model, self.actor = world_model, actor
+        self.carry = {"features": world_model.sizes.features, "previous": world_model.num_actions}
+
+    def forward(self, obs: Tensor, action_mask: Tensor | None, features: Tensor, previous: Tensor) -> Decision:
+        features = self.world_model.filter(obs, features, previous, None)
+        log_probs = mixed_log_probs(self.actor(features), self.world_model.sizes.unimix)
+        actions = log_probs.argmax(-1)
+        return Decision(actions, log_probs, (features, unit_vectors(actions, self.world_model.num_actions)))
 
 
 def initial_features(batch: int, sizes: Sizes, device: torch.device) -> Tensor:

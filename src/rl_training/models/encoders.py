@@ -142,7 +142,7 @@ class OneHot(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         # Not `F.one_hot`, which reads the values and therefore cannot be compiled.
-        parts = obs.reshape(len(obs), -1).split([entries for entries, _, _ in self._groups], 1)
+        parts = obs.reshape(obs.shape[0], -1).split([entries for entries, _, _ in self._groups], 1)
         encoded = []
         for part, (_, start, size) in zip(parts, self._groups, strict=True):
             choices = torch.arange(start, start + size, device=obs.device)
@@ -158,12 +158,15 @@ class FlatFloat(nn.Module):
         self._byte_scale = byte_scale
 
     def forward(self, obs: Tensor) -> Tensor:
-        floats = obs.to(torch.float32).reshape(len(obs), -1)  # also of single numbers, (batch,)
+        floats = obs.to(torch.float32).reshape(obs.shape[0], -1)  # also of single numbers, (batch,)
         return floats * self._byte_scale if obs.dtype == torch.uint8 else floats
 
 
 class DictInput(nn.Module):
-    """Splits rows of bytes into the parts of a Dict observation, encodes each part and concatenates the features."""
+    """Splits rows of bytes into the parts of a Dict observation, encodes each part and concatenates the features.
+
+    It also takes the parts themselves, which an exported policy has as separate inputs.
+    """
 
     def __init__(self, space: PackedSpace, encoders: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -171,8 +174,9 @@ class DictInput(nn.Module):
         self._dtypes = [torch.from_numpy(np.empty(0, leaf.dtype)).dtype for leaf in space.leaves]
         self.encoders = nn.ModuleList(encoders)
 
-    def forward(self, obs: Tensor) -> Tensor:
-        encoded = [encoder(part) for encoder, part in zip(self.encoders, self.parts(obs), strict=True)]
+    def forward(self, obs: Tensor | Sequence[Tensor]) -> Tensor:
+        parts = self.parts(obs) if isinstance(obs, Tensor) else obs
+        encoded = [encoder(part) for encoder, part in zip(self.encoders, parts, strict=True)]
         return torch.cat(encoded, 1)
 
     def parts(self, obs: Tensor) -> list[Tensor]:

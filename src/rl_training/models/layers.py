@@ -288,4 +288,4 @@ class LearnedRow(nn.Module):
         self.row = nn.Parameter(torch.full((size,), initial))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.row.expand(len(x), -1)
+        return self.row.expand(x.shape[0], -1)  # `len` would fix the batch size of an exported network

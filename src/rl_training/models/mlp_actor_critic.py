@@ -49,3 +49,8 @@ class MLPActorCritic(nn.Sequential):
     def policy(self) -> nn.Sequential:
         """The part that acting needs: (batch, *obs) -> (batch, outputs)."""
         return nn.Sequential(self[0], Parallel(*list(self[1].children())[:-1]))
+
+    @property
+    def best(self) -> nn.Sequential:
+        """The part that the most likely action needs: (batch, *obs) -> (batch, policy_dim)."""
+        return nn.Sequential(self[0], next(self[1].children()))
