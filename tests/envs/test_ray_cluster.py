@@ -150,7 +150,7 @@ THREE = next(case for case in COMBINATIONS if case.name == "local_async_3")
 
 
 def on_ray(case: Case) -> Case:
-    return replace(case, settings={**case.settings, "execution_backend": "ray"})
+    return replace(case, settings={**case.settings, "execution_backend": "ray", "eval_envs": 2})
 
 
 @pytest.mark.usefixtures("cluster")

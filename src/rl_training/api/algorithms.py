@@ -49,7 +49,7 @@ from rl_training.results.html import Preview
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.changed_settings import changed_settings, with_settings
 from rl_training.runtime.dataset_loading import GivenDataset, with_dataset
-from rl_training.runtime.evaluation import EvalEpisodes, evaluate_episodes
+from rl_training.runtime.evaluation import EvalEpisodes, evaluate_run
 from rl_training.runtime.filming import MAX_STEPS, FilmSettings, film_episodes
 from rl_training.runtime.predicting import Observations, Predictor, make_player
 from rl_training.runtime.resuming import RunFinishedError
@@ -153,6 +153,7 @@ class ManagedAlgorithm:
         output_dir: str | Path = _DEFAULT.output_dir,
         eval_interval: int = _DEFAULT.eval_interval,
         eval_episodes: int = _DEFAULT.eval_episodes,
+        eval_envs: int = _DEFAULT.eval_envs,
         stop_return: float | None = _DEFAULT.stop_return,
         log_interval: int = _DEFAULT.log_interval,
         checkpoint_interval: int = _DEFAULT.checkpoint_interval,
@@ -310,7 +311,7 @@ class ManagedAlgorithm:
         """
         chosen = self._eval_seeds(self.config.eval_episodes if episodes is None else episodes, seeds)
         with hangs_end(self.config.worker_timeout):
-            return evaluate_episodes(env_factory_of(self.config, self._options), self._policy(), chosen)
+            return evaluate_run(self.config, env_factory_of(self.config, self._options), self._policy(), chosen)
 
     def video(
         self,

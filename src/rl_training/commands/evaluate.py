@@ -71,7 +71,7 @@ def _evaluate_in_env(
 ) -> None:
     from rl_training.core.seeding import Streams
     from rl_training.envs.hang_watch import hangs_end
-    from rl_training.runtime.evaluation import evaluate_episodes
+    from rl_training.runtime.evaluation import evaluate_run
     from rl_training.runtime.setup import env_factory_of, load_policy
 
     checkpoint, algorithm = load_policy(path, options)
@@ -80,7 +80,7 @@ def _evaluate_in_env(
     on_episode = _report_episodes(len(seeds))
     with hangs_end(config.worker_timeout):
         factory = env_factory_of(config, options)
-        played = evaluate_episodes(factory, algorithm, seeds, step=checkpoint.step, on_episode=on_episode)
+        played = evaluate_run(config, factory, algorithm, seeds, step=checkpoint.step, on_episode=on_episode)
     if as_json:
         typer.echo(json.dumps(_evaluation_record(checkpoint, played)))
     else:

@@ -257,13 +257,13 @@ def make_envs(
     if backend == "local_sync":
         return SyncEnvs(factory, num_envs, crash_dir=crash_dir)
     if backend in ("local_async", "ray"):
-        return AsyncEnvs(
+        return make_worker_envs(
             factory,
             num_envs,
+            on_ray=backend == "ray",
             worker_timeout=worker_timeout,
             worker_start=worker_start,
             crash_dir=crash_dir,
-            make_workers=RayWorkers if backend == "ray" else LocalWorkers,
         )
     if backend == "envpool":
         if isinstance(factory, WrappedEnv):
@@ -272,6 +272,26 @@ def make_envs(
             reject(f"it cannot step environments built by your own function {getattr(factory, '__name__', factory)}")
         return EnvPoolEnvs(factory, num_envs, crash_dir=crash_dir)
     raise ConfigError(f"execution_backend must be local_sync, local_async, envpool or ray, got {backend!r}")
+
+
+def make_worker_envs(
+    factory: EnvFactory,
+    num_envs: int,
+    *,
+    on_ray: bool = False,
+    worker_timeout: float = 60.0,
+    worker_start: WorkerStart = "auto",
+    crash_dir: Path | None = None,
+) -> AsyncEnvs:
+    """Build environments in one process each, on this machine or on those of a Ray cluster; as for `make_envs`."""
+    return AsyncEnvs(
+        factory,
+        num_envs,
+        worker_timeout=worker_timeout,
+        worker_start=worker_start,
+        crash_dir=crash_dir,
+        make_workers=RayWorkers if on_ray else LocalWorkers,
+    )
 
 
 def check_backend(factory: EnvFactory, backend: Backend) -> None:

@@ -26,7 +26,7 @@ from typing import IO, Any, Literal, TypeAlias
 from rl_training.envs.array_space import ArraySpace
 from rl_training.envs.episode_tracker import describe_exit
 from rl_training.envs.slot import Env
-from rl_training.envs.worker_process import NO_INFO, STEP, Command, Reply, SharedArrays, run_worker
+from rl_training.envs.worker_process import NO_INFO, STEP, STEP_COMMAND, Command, Reply, SharedArrays, run_worker
 from rl_training.errors import ConfigError
 
 WorkerStart: TypeAlias = Literal["auto", "fork", "spawn"]
@@ -104,7 +104,7 @@ class LocalWorkers:
         """Send each worker its command, if any, and wait for its reply; return the values or the first failure."""
         for index, command in commands.items():
             if command is not None:
-                message = STEP if command[0] == "step" else pickle.dumps(command)
+                message = STEP if command == STEP_COMMAND else pickle.dumps(command)
                 with contextlib.suppress(OSError):  # the wait below finds and names a dead worker
                     self._workers[index].connection.send_bytes(message)
         return self._wait_for_replies(set(commands))

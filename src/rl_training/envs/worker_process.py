@@ -21,6 +21,7 @@ from rl_training.envs.episode_tracker import describe, format_traceback
 from rl_training.envs.slot import Env, EnvSlot, ReplayDivergedError, check_env, close_env
 
 Command: TypeAlias = tuple[str, tuple[Any, ...]]  # "step", "close", or a method of `EnvSlot`, and its arguments
+STEP_COMMAND: Command = ("step", ())
 STEP = b"step"  # the one command that is not pickled: its values are in shared memory
 HEARTBEAT_SECONDS = 0.2  # how often a worker reports that it is busy with a long replay
 

@@ -16,7 +16,7 @@ from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.local_workers import Failure, LocalWorkers, WorkerStart
 from rl_training.envs.slot import NUM_STEPS_KEY, Env, EnvState, ReplayDivergedError, check_env, close_env
 from rl_training.envs.vector import StepResult
-from rl_training.envs.worker_process import Command, SharedArrays
+from rl_training.envs.worker_process import STEP_COMMAND, Command, SharedArrays
 from rl_training.errors import EnvError, SpaceError
 
 
@@ -76,7 +76,7 @@ class AsyncEnvs:
             raise ValueError(f"worker_timeout must be positive, in seconds, got {worker_timeout}")
         self.num_envs = num_envs
         self._episodes = EpisodeTracker(num_envs, crash_dir)
-        self._step_commands: dict[int, Command | None] = dict.fromkeys(range(num_envs), ("step", ()))
+        self._all = list(range(num_envs))
         # One environment is built here for its spaces: the shared memory must exist before the workers.
         try:
             with ENV_CALLS:
@@ -115,25 +115,19 @@ class AsyncEnvs:
             self._episodes.started(index)
         return self._obs[list(indices)], [infos[index] for index in indices]
 
-    def step(self, actions: np.ndarray) -> StepResult:
-        episodes = self._episodes
-        if episodes.must_reset:
+    def step(self, actions: np.ndarray, indices: Sequence[int] | None = None) -> StepResult:
+        """Step every env once, or these alone while the others wait for a reset; the result has one row for each."""
+        episodes, rows = self._episodes, self._all if indices is None else list(indices)
+        if not episodes.must_reset.isdisjoint(rows):
             episodes.raise_reset_needed()
-        self._shared_actions[:] = self._actions.cast_actions(actions, self.num_envs)
-        infos = self._exchange(self._step_commands)
-        episodes.check_finite(self._observations, self._obs)
-        terminated, truncated = self._terminated.copy(), self._truncated.copy()
-        ended = np.flatnonzero(terminated | truncated).tolist()
+        self._shared_actions[rows] = self._actions.cast_actions(actions, len(rows))
+        infos = self._exchange(dict.fromkeys(rows, STEP_COMMAND))
+        obs, terminated, truncated = self._obs[rows], self._terminated[rows], self._truncated[rows]  # copies
+        episodes.check_finite(self._observations, obs, rows)
+        ended = [rows[row] for row in np.flatnonzero(terminated | truncated)]
         episodes.must_reset.update(ended)
         episodes.num_steps += 1
-        return StepResult(
-            self._obs.copy(),
-            self._rewards.copy(),
-            terminated,
-            truncated,
-            [infos[index] for index in range(self.num_envs)],
-            ended,
-        )
+        return StepResult(obs, self._rewards[rows], terminated, truncated, [infos[index] for index in rows], ended)
 
     def replay(self, index: int, seed: int, actions: np.ndarray, episode: int | None = None) -> np.ndarray:
         self._episodes.check_open()

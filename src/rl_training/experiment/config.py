@@ -115,6 +115,11 @@ class TrainConfig(Settings):
         0, description="env steps (offline: gradient steps) between evaluations; 0 = only at the end"
     )
     eval_episodes: Count = Field(5, description="episodes per evaluation")
+    eval_envs: Count = Field(
+        1,
+        description="evaluation episodes played at the same time, each in a process of its own; returns do not depend "
+        "on it unless actions are sampled",
+    )
     stop_return: Real | None = Field(None, description="stop once an evaluation's mean return reaches this")
     checkpoint_interval: CountOrZero = Field(
         0,
@@ -215,8 +220,8 @@ class TrainConfig(Settings):
         return self.updated(algo_kwargs=json.loads(self.hparams.model_dump_json()))
 
     def digest(self) -> str:
-        """Return a hash of the experiment: equal for runs that differ only in seed and output folder."""
-        values = self.resolved().model_dump(mode="json", exclude={"seed", "output_dir"})
+        """Return a hash of the experiment: equal for runs that differ only in seed, output folder and `eval_envs`."""
+        values = self.resolved().model_dump(mode="json", exclude={"seed", "output_dir", "eval_envs"})
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
     def to_yaml(self) -> str:

@@ -25,7 +25,7 @@ from rl_training.experiment.checkpointing import (
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import POLICY
 from rl_training.runtime.collector import NoCollector
-from rl_training.runtime.evaluation import EvalEpisode, EvaluationInterrupted, evaluate_episodes, mean_return
+from rl_training.runtime.evaluation import EvalEpisode, EvaluationInterrupted, evaluate_run, mean_return
 from rl_training.runtime.run import Run
 
 MAX_SHARE_OF_SAVES = 0.05  # of the time: a run whose checkpoints are large saves them less often
@@ -140,8 +140,8 @@ def evaluate_policy(run: Run) -> list[EvalEpisode]:
     # A new env each time: some keep state over their resets, which a resumed run could not restore.
     seeds = run.streams.eval_seeds(run.config.eval_episodes)
     try:
-        return evaluate_episodes(
-            run.env_factory, run.algorithm, seeds, step=run.step, interrupted=lambda: run.interrupted
+        return evaluate_run(
+            run.config, run.env_factory, run.algorithm, seeds, step=run.step, interrupted=lambda: run.interrupted
         )
     except EnvError as error:
         raise EnvError(f"the evaluation at {run.unit} {run.step:,} failed: {error}") from error

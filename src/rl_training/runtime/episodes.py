@@ -1,15 +1,15 @@
-"""Play one episode: the loop that evaluations and recordings share."""
+"""Play one episode: what evaluations and recordings share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from rl_training.core.action_masks import MaskReader
 from rl_training.core.spaces import observation_field, to_env_actions
 from rl_training.core.types import Algorithm, Carry, act_on
-from rl_training.envs.vector import StepResult, SyncEnvs
+from rl_training.envs.vector import EnvGroup, StepResult, SyncEnvs
 from rl_training.errors import EnvError
 
 MAX_EPISODE_STEPS = 27_000  # for an env without a time limit, which could play forever; Atari's usual limit
@@ -45,6 +45,49 @@ def follow_episode(algorithm: Algorithm, *, step: int = 0, explore: bool = False
     return act
 
 
+class EpisodePlay:
+    """One episode in one env of a group: what the env returned last, and the actions that follow."""
+
+    def __init__(
+        self,
+        envs: EnvGroup,
+        act: Act,
+        obs: np.ndarray,
+        info: Mapping[str, Any],
+        *,
+        index: int = 0,
+        seed: int,
+        number: int,
+        name: str,
+    ) -> None:
+        """`obs`, (1, *shape), and `info`: of the reset. `number`, `name`: how error messages name the episode."""
+        self.seed, self.number, self.num_steps, self.ret = seed, number, 0, 0.0
+        self.obs, self._info = obs, info
+        self._act, self._who, self._name = act, f"env {index}", f"{name} {number} (seed {seed})"
+        self._reader = MaskReader(envs.action_space) if "action_mask" in info else None
+        self._to_env, self._dtype = to_env_actions(envs.action_space), observation_field(envs.observation_space).dtype
+        self._action_dtype = np.dtype(envs.action_space.dtype)
+
+    def actions(self) -> np.ndarray:
+        """Return the next action as the env receives it, (1, *shape)."""
+        try:
+            mask = None if self._reader is None else self._reader.read(self._info)[None]
+        except ValueError as problem:
+            place = f"step {self.num_steps}" if self.num_steps else "the reset"
+            raise EnvError(f"{self._who} gave {problem} at {place} of {self._name}") from None
+        # `astype` copies: `act` may return the same array at every step.
+        actions: np.ndarray = self._to_env(self._act(self.obs.astype(self._dtype, copy=False), mask)).astype(
+            self._action_dtype
+        )
+        return actions
+
+    def go_on(self, obs: np.ndarray, reward: float, info: Mapping[str, Any]) -> None:
+        """Take what the env returned for the action."""
+        self.obs, self._info = obs, info
+        self.num_steps += 1
+        self.ret += reward
+
+
 def play_episode(
     envs: SyncEnvs, act: Act, *, seed: int, number: int, max_steps: int = MAX_EPISODE_STEPS, name: str = "episode"
 ) -> Iterator[EpisodeStep]:
@@ -52,20 +95,12 @@ def play_episode(
 
     `number`, `name`: how error messages name the episode.
     """
-    to_env, dtype = to_env_actions(envs.action_space), observation_field(envs.observation_space).dtype
-    action_dtype = np.dtype(envs.action_space.dtype)
     obs, infos = envs.reset([0], [seed], [number])
-    reader = MaskReader(envs.action_space) if "action_mask" in infos[0] else None
-    for taken in range(max_steps):
-        try:
-            mask = None if reader is None else reader.read(infos[0])[None]
-        except ValueError as problem:
-            place = f"step {taken}" if taken else "the reset"
-            raise EnvError(f"env 0 gave {problem} at {place} of {name} {number} (seed {seed})") from None
-        # `astype` copies: `act` may return the same array at every step.
-        actions = to_env(act(obs.astype(dtype, copy=False), mask)).astype(action_dtype)
+    play = EpisodePlay(envs, act, obs, infos[0], seed=seed, number=number, name=name)
+    while play.num_steps < max_steps:
+        obs, actions = play.obs, play.actions()
         result = envs.step(actions)
-        yield EpisodeStep(obs, actions, result, cut=not result.ended and taken + 1 == max_steps)
+        play.go_on(result.obs, float(result.rewards[0]), result.infos[0])
+        yield EpisodeStep(obs, actions, result, cut=not result.ended and play.num_steps == max_steps)
         if result.ended:
             return
-        obs, infos = result.obs, result.infos

@@ -1,7 +1,8 @@
 """Evaluate a policy: whole episodes without exploration, in a separate environment, with fixed reset seeds."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 import numpy as np
 
 from rl_training.core.types import Algorithm
-from rl_training.envs.factory import EnvFactory
+from rl_training.envs.factory import EnvFactory, make_worker_envs
 from rl_training.envs.vector import SyncEnvs
+from rl_training.envs.workers import AsyncEnvs
+from rl_training.experiment.config import TrainConfig
 from rl_training.results.html import table
-from rl_training.runtime.episodes import MAX_EPISODE_STEPS, Act, follow_episode, play_episode
+from rl_training.runtime.episodes import MAX_EPISODE_STEPS, Act, EpisodePlay, follow_episode, play_episode
+
+EPISODE_NAME = "evaluation episode"  # in error messages
 
 log = logging.getLogger("rl_training.evaluation")
 
@@ -65,19 +70,111 @@ def evaluate_episodes(
         for number, seed in enumerate(seeds):
             act = _viewed(follow_episode(algorithm, step=step), partial(on_view, envs))
             ret, length = 0.0, 0
-            for played in play_episode(
-                envs, act, seed=seed, number=number, max_steps=max_steps, name="evaluation episode"
-            ):
+            for played in play_episode(envs, act, seed=seed, number=number, max_steps=max_steps, name=EPISODE_NAME):
                 if interrupted():
                     raise EvaluationInterrupted
                 ret += float(played.result.rewards[0])
                 length += 1
                 if played.cut:
-                    log.warning("evaluation episode %d (seed %d) was cut at %d steps", number, seed, length)
+                    _warn_cut(number, seed, length)
             on_view(envs)
             episodes.append(EvalEpisode(number, seed, ret, length))
             on_episode(episodes[-1])
     return episodes
+
+
+def evaluate_run(
+    config: TrainConfig,
+    factory: EnvFactory,
+    algorithm: Algorithm,
+    seeds: Sequence[int],
+    *,
+    step: int = 0,
+    on_episode: Callable[[EvalEpisode], None] = lambda episode: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> EvalEpisodes:
+    """Play the evaluation episodes of a run, as many at the same time as its `eval_envs` says."""
+    num_envs = min(config.eval_envs, len(seeds))
+    if num_envs <= 1:
+        return evaluate_episodes(factory, algorithm, seeds, step=step, on_episode=on_episode, interrupted=interrupted)
+    with make_worker_envs(
+        factory,
+        num_envs,
+        on_ray=config.execution_backend == "ray",
+        worker_timeout=config.worker_timeout,
+        worker_start=config.worker_start,
+    ) as envs:
+        return evaluate_together(envs, algorithm, seeds, step=step, on_episode=on_episode, interrupted=interrupted)
+
+
+def evaluate_together(
+    envs: AsyncEnvs,
+    algorithm: Algorithm,
+    seeds: Sequence[int],
+    *,
+    step: int = 0,
+    max_steps: int = MAX_EPISODE_STEPS,
+    on_episode: Callable[[EvalEpisode], None] = lambda episode: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> EvalEpisodes:
+    """Play one episode per seed as `evaluate_episodes` does, with the same result, in all envs at the same time.
+
+    An env whose episode ends starts the next one. Each episode acts on its own: rows of a batch are rounded differently
+    than a single one.
+    """
+    waiting, idle = deque(enumerate(seeds)), list(range(envs.num_envs))
+    plays: dict[int, EpisodePlay] = {}
+    done: dict[int, EvalEpisode] = {}
+    episodes = EvalEpisodes()
+    while len(episodes) < len(seeds):
+        starting = {index: waiting.popleft() for index in idle[: len(waiting)]}
+        plays |= _start(envs, algorithm, starting, step)
+        indices = list(plays)
+        result = envs.step(np.concatenate([play.actions() for play in plays.values()]), indices)
+        if interrupted():
+            raise EvaluationInterrupted
+        idle = []
+        for row, (index, play) in enumerate(plays.items()):
+            play.go_on(result.obs[[row]], float(result.rewards[row]), result.infos[row])
+            cut = index not in result.ended and play.num_steps == max_steps
+            if cut:
+                _warn_cut(play.number, play.seed, play.num_steps)
+            if cut or index in result.ended:
+                idle.append(index)
+                done[play.number] = EvalEpisode(play.number, play.seed, play.ret, play.num_steps)
+        for index in idle:
+            del plays[index]
+        while len(episodes) in done:  # in their order, whichever ends first
+            episodes.append(done[len(episodes)])
+            on_episode(episodes[-1])
+    return episodes
+
+
+def _start(
+    envs: AsyncEnvs, algorithm: Algorithm, starting: Mapping[int, tuple[int, int]], step: int
+) -> dict[int, EpisodePlay]:
+    """Start episodes, by env: the number and the seed of each."""
+    if not starting:
+        return {}
+    numbers, seeds = zip(*starting.values(), strict=True)
+    obs, infos = envs.reset(list(starting), seeds, numbers)
+    return {
+        index: EpisodePlay(
+            envs,
+            follow_episode(algorithm, step=step),
+            obs[[row]],
+            infos[row],
+            index=index,
+            seed=seeds[row],
+            number=numbers[row],
+            name=EPISODE_NAME,
+        )
+        for row, index in enumerate(starting)
+    }
+
+
+def _warn_cut(number: int, seed: int, length: int) -> None:
+    log.warning("evaluation episode %d (seed %d) was cut at %d steps", number, seed, length)
 
 
 def _viewed(act: Act, view: Callable[[], None]) -> Act:

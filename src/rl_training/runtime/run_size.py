@@ -30,6 +30,8 @@ def check_run_size(config: TrainConfig, spaces: Spaces) -> None:
         check_memory(config.num_envs * per_env, f"a group of {config.num_envs:,} environments", "num_envs")
     seeds = config.eval_episodes * SEED_BYTES
     check_memory(seeds, f"an evaluation of {config.eval_episodes:,} episodes", "eval_episodes")
+    workers = min(config.eval_envs, config.eval_episodes) * WORKER_BYTES if config.eval_envs > 1 else 0
+    check_memory(workers, f"an evaluation in {config.eval_envs:,} environments", "eval_envs")
     row_bytes = sum(field.num_bytes for field in transition_fields(spaces).values())
     values = config.hparams.model_dump()
     for name, rows in values.items():
