@@ -72,12 +72,18 @@ def test_a_long_line_keeps_its_extremes() -> None:
     assert (line[0][0], line[-1][0]) == (0.0, WIDTH)
 
 
-def test_equal_values_and_one_point_can_be_drawn() -> None:
+def test_equal_and_missing_values_can_be_drawn() -> None:
     for y in (np.zeros(3), np.full(3, 7.0)):
         assert points(figure(Line("a", np.arange(3.0), y)).svg(), "line")
-    assert points(figure(Line("a", np.array([5.0]), np.array([1.0]))).svg(), "line")
     ((first, last),) = points(figure(Line("a", np.arange(3.0), np.array([1.0, np.nan, 2.0]))).svg(), "line")
     assert (first[0], last[0]) == (0.0, WIDTH)
+
+
+def test_one_point_is_a_dot_at_the_end_of_an_axis_from_zero() -> None:
+    root = ET.fromstring(figure(Line("a", np.array([50_000.0]), np.array([1.0]))).svg())
+    (dot,) = root.iter(f"{NAMESPACE}circle")
+    assert float(dot.attrib["cx"]) == WIDTH
+    assert {"0", "20k", "50k"} <= {text.text for text in root.iter(f"{NAMESPACE}text")}
 
 
 def test_figures_stand_side_by_side_and_describe_themselves() -> None:

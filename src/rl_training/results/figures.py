@@ -142,7 +142,7 @@ def _curves(figure: Figure) -> list[str]:
     low, high = figure.bounds or _with_room(values)
     first = min(float(line.x[0]) for line in lines)
     last = max(float(line.x[-1]) for line in lines)
-    first = 0.0 if 0.0 <= first < 0.3 * last else first
+    first = 0.0 if 0.0 <= first < 0.3 * last or 0.0 < first == last else first
     last = last if last > first else first + 1.0
 
     def x(position: float) -> float:
@@ -168,6 +168,9 @@ def _curves(figure: Figure) -> list[str]:
         points, kind = _points(line.x, line.y, x, y), "thin" if line.thin else "line"
         dashes = _dashes(line.colour)
         parts.append(f'<polyline class="{kind} {colour}"{dashes} points="{" ".join(points[: max(solid, 1)])}"/>')
+        if len(points) == 1:
+            place_x, place_y = points[0].split(",")
+            parts.append(f'<circle class="{colour}" cx="{place_x}" cy="{place_y}" r="4"/>')
         if solid < len(points):
             parts.append(f'<polyline class="{kind} early {colour}" points="{" ".join(points[max(solid - 1, 0) :])}"/>')
     return [*parts, *_legend(_labelled(figure))]
