@@ -87,6 +87,7 @@ def test_for_env_passes_every_setting_on() -> None:
         "output_dir": Path("elsewhere"),
         "eval_interval": 10,
         "eval_episodes": 7,
+        "eval_envs": 2,
         "stop_return": 100.0,
         "log_interval": 11,
         "checkpoint_interval": 12,
