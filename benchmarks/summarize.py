@@ -1,19 +1,24 @@
-"""Write `results/summary.json` from the result lines; documents are generated from it."""
+"""Write `results/summary.json` from the result lines; documents are generated from it.
+
+Also write `src/rl_training/assets/scores.json`, what each shipped config reached: `rl-training list` shows it.
+"""
 
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks import measurements
 from benchmarks.command_line import add_out, result_folder
 from benchmarks.compile_times import summarize_compile_times
-from benchmarks.results import Line, named, read_lines, to_line, write_text
+from benchmarks.results import RESULTS, Line, named, read_lines, to_line, write_text
 from benchmarks.rows import ROWS, SUITES
 from benchmarks.rows.atari import ATARI_ROWS
 from benchmarks.speed_tasks import TASKS
 from benchmarks.summaries import summarize_atari, summarize_scores, summarize_suite
 from benchmarks.versions import summarize_versions
+from rl_training.experiment.config import SHIPPED_SCORES, load_config
 
 DIGITS = 6  # significant ones; more would differ between machines
 SINGLE_FILES = {
@@ -88,6 +93,28 @@ def round_floats(value: Any) -> Any:
     return [round_floats(each) for each in value] if isinstance(value, list | tuple) else value
 
 
+def scores_by_config(summary: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return what our final policies reached with each shipped config, one entry per task.
+
+    Runs with other matrix products than the config's, and shorter runs than the row asks for, do not count.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, entry in summary["scores"].items():
+        row = ROWS[entry["row"]]
+        for each in entry["contenders"]:
+            if row.config and name == entry["row"] and each["contender"] == "ours" and each["steps"] == row.steps:
+                source = {"dataset": row.dataset.partition("/")[2]} if row.dataset else {}
+                facts = {"env_id": row.env_id, **source, "steps": each["steps"], "seeds": len(each["seeds"])}
+                found.setdefault(row.config, []).append({**facts, "mean": each["mean"], "std": each["std"]})
+    for name, entry in summary["atari"].items():
+        scores = [run["final"] for run in entry["runs"] if run["finished"] and run["final"] is not None]
+        if scores:
+            row_facts = {"env_id": load_config(ATARI_ROWS[name].config).env_id, "steps": ATARI_ROWS[name].steps}
+            score = {"seeds": len(scores), "mean": fmean(scores), "std": stdev(scores) if len(scores) > 1 else 0.0}
+            found.setdefault(ATARI_ROWS[name].config, []).append({**row_facts, **round_floats(score)})
+    return dict(sorted(found.items()))
+
+
 def to_text(summary: Mapping[str, Any]) -> str:
     """Format the summary with one line per result file, and one per contender of a score row."""
     kinds = []
@@ -95,6 +122,11 @@ def to_text(summary: Mapping[str, Any]) -> str:
         body = ",\n".join(f"  {to_line(name)}: {_entry(entry)}" for name, entry in entries.items())
         kinds.append(f" {to_line(kind)}: {{\n{body}\n }}")
     return "{\n" + ",\n".join(kinds) + "\n}\n"
+
+
+def shipped_scores_text(summary: Mapping[str, Any]) -> str:
+    lines = [f" {to_line(config)}: {to_line(scores)}" for config, scores in scores_by_config(summary).items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _entry(entry: Any) -> str:
@@ -111,6 +143,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = result_folder(args)
-    write_text(folder / "summary.json", to_text(summarize(folder)))
+    summary = summarize(folder)
+    write_text(folder / "summary.json", to_text(summary))
     print(f"written: {folder / 'summary.json'}")
+    if folder == RESULTS:
+        write_text(SHIPPED_SCORES, shipped_scores_text(summary))
+        print(f"written: {SHIPPED_SCORES}")
     return 0

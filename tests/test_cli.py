@@ -308,6 +308,16 @@ def test_list_shows_every_algorithm_and_config() -> None:
         assert f"configs/{spec.reference_config}" in record["configs"]
 
 
+def test_list_shows_the_score_of_a_config_or_that_it_has_none() -> None:
+    text, scores = call("list").stdout, json.loads(call("list", "--json").stdout)["scores"]
+    (cartpole,) = scores["configs/dqn/cartpole.yaml"]
+    line = next(line for line in text.splitlines() if "configs/dqn/cartpole.yaml" in line)
+    assert f"{cartpole['mean']:,.1f} ± " in line
+    assert f" on CartPole-v1, {cartpole['steps']:,} steps, {cartpole['seeds']} seeds" in line
+    unscored = [name for name, found in scores.items() if not found]
+    assert text.count("not scored") == len(unscored)
+
+
 @pytest.mark.parametrize("name", registry())
 def test_config_show_explains_every_setting_and_is_a_config_itself(name: str, tmp_path: Path) -> None:
     spec = registry()[name]

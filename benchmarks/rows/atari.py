@@ -32,8 +32,6 @@ def pong(algo: str, target: str = "none set", dopamine: float | None = None) -> 
     return AtariRow(algo=algo, game="pong", steps=2_500_000, target=target, published=published)
 
 
-FAMILY = ("dqn", "rainbow_dqn", "c51_dqn", "qr_dqn", "iqn", "fqf", "ppo")
-
 ATARI_ROWS = {
     "ppo-pong": AtariRow(
         algo="ppo", game="pong", steps=10_000_000, target=">= 20.9; >= 18 by 2.5M", evaluations=(18.0, 20.9)
@@ -42,8 +40,5 @@ ATARI_ROWS = {
     "rainbow_dqn-pong": pong("rainbow_dqn", ">= 16", 15.2),
     "qr_dqn-pong": pong("qr_dqn", ">= 16.5", 15.4),
     "iqn-pong": pong("iqn", ">= 16.5", 15.2),
-    "c51_dqn-pong": pong("c51_dqn"),
-    "fqf-pong": pong("fqf"),
-    **{f"{algo}-breakout": AtariRow(algo=algo, game="breakout", steps=10_000_000) for algo in FAMILY},
     "dreamer-breakout": AtariRow(algo="dreamer", game="breakout", steps=100_000),
 }

@@ -10,8 +10,9 @@ from benchmarks.__main__ import COMMANDS, main
 from benchmarks.command_line import UsageError, check_names, parse_seeds
 from benchmarks.results import RESULTS, Session, append_line, read_lines
 from benchmarks.spread import spread
-from benchmarks.summarize import round_floats, summarize, to_text
+from benchmarks.summarize import round_floats, shipped_scores_text, summarize, to_text
 
+from rl_training.experiment.config import SHIPPED_SCORES, packaged_configs, shipped_scores
 from rl_training.results.statistics import summarize as summarize_seeds
 
 # --- Statistics ------------------------------------------------------------------------------------------------------
@@ -90,6 +91,11 @@ def test_the_committed_summary_is_what_the_lines_give(summary: dict[str, object]
     text = (RESULTS / "summary.json").read_text(encoding="utf-8")
     assert text == to_text(summary)
     assert json.loads(text) == summary
+
+
+def test_the_shipped_scores_are_those_of_the_summary(summary: dict[str, object]) -> None:
+    assert SHIPPED_SCORES.read_text("utf-8") == shipped_scores_text(summary)
+    assert set(shipped_scores()) <= set(packaged_configs())
 
 
 def test_every_result_file_is_summarised(summary: dict[str, dict[str, object]]) -> None:

@@ -32,6 +32,7 @@ from rl_training.hparams.fields import (
 )
 
 PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
+SHIPPED_SCORES = PACKAGED_CONFIGS.parent / "scores.json"
 _MAX_CONFIG_BYTES = 2**20
 _MAX_VALUES, _MAX_DEPTH = 100_000, 50  # in one config
 _MAX_CLOSE_CONFIGS = 6  # a message with more suggestions does not help
@@ -321,6 +322,12 @@ def find_config_file(path: str | Path) -> Path:
 
 def packaged_configs() -> list[str]:
     return sorted(path.relative_to(PACKAGED_CONFIGS).as_posix() for path in PACKAGED_CONFIGS.rglob("*.yaml"))
+
+
+def shipped_scores() -> dict[str, list[dict[str, Any]]]:
+    """Return what the final policies of each shipped config reached, one entry per task."""
+    scores: dict[str, list[dict[str, Any]]] = json.loads(SHIPPED_SCORES.read_text("utf-8"))
+    return scores
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
