@@ -34,12 +34,6 @@ class Search:
     one_minus: bool = False
     choices: tuple[Any, ...] = ()
 
-    def contains(self, value: Any) -> bool:
-        """Return whether the search can find this value of the setting."""
-        if self.choices:
-            return value in self.choices
-        return value is not None and bool(self.low <= (1.0 - value if self.one_minus else value) <= self.high)
-
 
 def _whole_number(value: Any) -> Any:
     """Accept `1e5` for 100000 in YAML, but neither `true` nor "64" for a number."""

@@ -8,10 +8,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rl_training.core.durable_files import write_atomic
 from rl_training.core.version import __version__
 from rl_training.experiment.config import TrainConfig
-from rl_training.results.html import folded, paragraph, table
+from rl_training.results.figures import Figure, Line
+from rl_training.results.html import chart, folded, paragraph, table
 from rl_training.results.report import write_report
 from rl_training.results.runs import Runs
 from rl_training.studies.trial_journal import FAILED, REFUSED
@@ -64,6 +67,19 @@ def write_best(folder: Path, config: TrainConfig, notes: Sequence[str]) -> None:
     write_atomic(folder / BEST, "\n".join([*comments, config.resolved().to_yaml()]))
 
 
+def search_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw the values of the trials that ran to their end, and the best of them so far."""
+    complete = [row for row in rows if row["state"] == "complete"]
+    numbers = np.array([float(row["trial"]) for row in complete])
+    values = np.array([float(row["value"]) for row in complete])
+    lines = [
+        Line("value of the trial", numbers, values, thin=True),
+        Line("best so far", numbers, np.maximum.accumulate(values), colour=1),
+    ]
+    caption = "Mean over the seeds of each trial that ran to its end. Trial 0 is the given config."
+    return Figure("Search", "trial", "value", lines=lines, caption=caption)
+
+
 def write_study_report(
     folder: Path, groups: Mapping[str, Runs], rows: Sequence[Mapping[str, Any]], verdict: Sequence[str]
 ) -> None:
@@ -71,6 +87,7 @@ def write_study_report(
     cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
     opening = [
         *(paragraph(line, "verdict") for line in verdict),
+        chart(search_figure(rows)),
         folded(f"{len(rows)} trials", table("Trials", list(rows[0]), cells)),
     ]
     runs = Runs([run for group in groups.values() for run in group])

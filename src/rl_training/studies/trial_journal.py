@@ -36,8 +36,8 @@ class TrialJournal:
         optuna = require("optuna", extra="tune", what="rl-training tune")
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = space
-        self._distributions = {dimension.name: dimension.distribution() for dimension in space}
         with _damage_reported(file):
+            self._distributions = {dimension.name: dimension.distribution() for dimension in space}
             self._study = optuna.create_study(
                 storage=_open_storage(file),
                 study_name=_STUDY,

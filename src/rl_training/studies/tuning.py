@@ -62,9 +62,8 @@ class Tuner:
     progress: StudyProgress
     stopped: Callable[[], bool] = lambda: False  # whether a signal has come
     _trials: dict[int, _RunningTrial] = field(default_factory=dict)
-    _submitted: dict[Path, bool] = field(
-        default_factory=dict
-    )  # runs that have not ended, and whether their end is awaited
+    # The runs that have not ended, and whether their end is awaited.
+    _submitted: dict[Path, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         steps = self.plan.config.total_timesteps
@@ -292,7 +291,7 @@ def run_study(
         if not received:
             candidates = tuner.rescore()
         verdict = None if received else decide(candidates)
-        tuner.write_files(candidates, verdict)
+        tuner.write_files([] if received else candidates, verdict)
     if verdict is None and not received:
         raise TrainingError(f"no config ran on all fresh seeds: {candidates[0].failure}")
     return Outcome(verdict, len(tuner.journal.begun))
