@@ -17,8 +17,8 @@ from rl_training.core.spaces import Spaces
 from rl_training.data.mixed_source import MixedSource, build_mixed_source
 from rl_training.envs.terminations import NEVER, Bound, TerminationRule, Unless, termination_rule
 from rl_training.errors import ConfigError, SpaceError
-from rl_training.experiment.config import TrainConfig
-from rl_training.hparams.mbpo import MBPOHParams
+from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
 from rl_training.hparams.schedules import max_horizon, rollout_horizon
 from rl_training.learners.dynamics import DynamicsEnsemble, build_ensemble
 from rl_training.learners.model_rollouts import MAX_ROWS_PER_ELITE, ModelRollouts
@@ -339,6 +339,19 @@ def test_the_horizon_grows_linearly_and_is_rounded_down() -> None:
 def test_one_step_size_is_that_of_the_whole_policy() -> None:
     rates = learning_rates(MBPOHParams(policy_learning_rate=0.5))
     assert rates == {"critic": 0.5, "actor": 0.5, "temperature": 0.5}
+
+
+@pytest.mark.parametrize("kind", [MBPOHParams, MOPOHParams])
+def test_actor_and_temperature_may_have_their_own(kind: type[MBPOHParams] | type[MOPOHParams]) -> None:
+    rates = learning_rates(kind(policy_learning_rate=0.5, actor_learning_rate=0.2, alpha_learning_rate=0.1))
+    assert rates == {"critic": 0.5, "actor": 0.2, "temperature": 0.1}
+
+
+def test_the_horizon_of_hopper_grows_in_the_papers_epochs_which_begin_after_the_random_steps() -> None:
+    hparams = load_config("mbpo/hopper").hparams
+    assert isinstance(hparams, MBPOHParams)
+    first = hparams.learning_starts + 20_000
+    assert [rollout_horizon(hparams, step) for step in (first + 9_285, first + 9_286, first + 130_000)] == [1, 2, 15]
 
 
 @pytest.mark.parametrize(

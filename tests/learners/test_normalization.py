@@ -16,7 +16,7 @@ from rl_training.core.spaces import observation_field
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.envs.factory import make_env_factory
 from rl_training.errors import CheckpointError
-from rl_training.learners.normalization import ObsNormalizer, RewardScaler, RunningMoments
+from rl_training.learners.normalization import ObsNormalizer, RewardScaler, RunningMoments, dataset_normalizer
 from rl_training.runtime.evaluation import evaluate_episodes
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, train
@@ -91,6 +91,16 @@ def test_an_observation_by_hand_and_its_limit() -> None:
 def test_what_never_varied_becomes_zero() -> None:
     normalizer = trained_normalizer(np.full((8, 2), 3.0, np.float32))
     assert normalizer.rows(np.full((1, 2), 3.0, np.float32)).tolist() == [[0.0, 0.0]]
+
+
+def test_an_entry_that_hardly_varies_in_a_dataset_is_not_magnified() -> None:
+    # Deviations 0, 1e-4 and 2: the first two count as 1e-3, with a dataset and with its statistics from a checkpoint.
+    space = Box(-9.0, 9.0, (3,), np.float64)
+    obs = np.array([[5.0, 3.0001, 2.0], [5.0, 2.9999, 6.0]], np.float64)
+    fitted, loaded = (dataset_normalizer(space, rows) for rows in (obs, None))
+    loaded.load_state_dict(fitted.moments.state_dict())
+    for normalizer in (fitted, loaded):
+        assert normalizer.constants()[1].tolist() == pytest.approx([1e3, 1e3, 0.5], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -210,8 +220,9 @@ def test_the_network_sees_normalised_observations_when_learning_and_acting() -> 
     assert np.array_equal(algorithm.act(rollout["obs"].numpy()).actions, actions)
 
 
-def test_statistics_change_between_rollouts_only() -> None:
-    # What acted and what learns must be one function: a rollout's own observations come in after its update.
+def test_the_first_rollout_is_learned_with_its_own_statistics_and_later_ones_with_those_of_before() -> None:
+    # What acted and what learns must be one function: a rollout's own observations come in after its update. Before the
+    # first one there are no statistics, and on raw observations the network would learn another function.
     setup = make_ppo_setup(observation=SHIFTED, normalize="both", update_epochs=1, minibatch_size=12)
     algorithm, seen = build_ppo(setup), []
     step = algorithm._step_in_place
@@ -222,12 +233,12 @@ def test_statistics_change_between_rollouts_only() -> None:
 
     algorithm._step_in_place = noted
     first, second = make_rollout(setup, 0), make_rollout(setup, 1)
-    algorithm.update(first)
-    torch.testing.assert_close(seen[0], first["obs"].clamp(-10.0, 10.0))  # nothing was known yet
-    moments = clone(algorithm.policy_state_dict()["obs_moments"])
-    algorithm.update(second)
-    expected = (second["obs"].double() - moments["mean"]) / (moments["variance"] + 1e-8).sqrt()
-    torch.testing.assert_close(seen[1].double(), expected.clamp(-10.0, 10.0), rtol=1e-4, atol=1e-4)
+    mean, variance = first["obs"].double().mean(0), first["obs"].double().var(0, correction=0)
+    for number, rollout in enumerate((first, second)):
+        algorithm.update(rollout)
+        expected = (rollout["obs"].double() - mean) / (variance + 1e-8).sqrt()
+        torch.testing.assert_close(seen[number].double(), expected.clamp(-10.0, 10.0), rtol=1e-4, atol=1e-4)
+        assert algorithm.policy_state_dict()["obs_moments"]["count"] == 12 * (number + 1)
 
 
 def test_acting_of_any_kind_leaves_the_statistics_alone() -> None:

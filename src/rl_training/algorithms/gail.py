@@ -28,13 +28,13 @@ from rl_training.acceleration.steps import accelerate_rounds
 from rl_training.algorithms.ppo import PPO, build_ppo, ppo_policy
 from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
-from rl_training.core.spaces import observation_field, observation_kind
+from rl_training.core.spaces import observation_kind
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.gail import GAILHParams
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_seeded
-from rl_training.learners.normalization import ObsNormalizer, fitted_normalizer, normalized
+from rl_training.learners.normalization import dataset_normalizer, normalized
 from rl_training.learners.optim import ClippedAdam, descend_part, named_part
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.saved_state import load_tensors
@@ -237,9 +237,8 @@ def _normalizes(setup: Setup[GAILHParams]) -> bool:
 
 def _expert_constants(setup: Setup[GAILHParams]) -> tuple[Tensor, Tensor]:
     """Return mean and scale of the expert's observations; without a dataset, values that a checkpoint overwrites."""
-    if setup.dataset is None:
-        return ObsNormalizer(observation_field(setup.spaces.observation).shape).constants()
-    return fitted_normalizer(setup.dataset.obs).constants()
+    obs = None if setup.dataset is None else setup.dataset.obs
+    return dataset_normalizer(setup.spaces.observation, obs).constants()
 
 
 def gail_policy(gail: GAIL) -> NetworkPolicy:

@@ -85,9 +85,7 @@ def sac_actor_loss(
 
 def learning_rates(hparams: SoftHParams) -> dict[str, float]:
     """Return the learning rate of each part: critic, actor, temperature."""
-    if isinstance(hparams, ModelHParams):
-        return dict.fromkeys(("critic", "actor", "temperature"), hparams.policy_learning_rate)
-    rate = hparams.learning_rate
+    rate = hparams.policy_learning_rate if isinstance(hparams, ModelHParams) else hparams.learning_rate
     return {
         "critic": rate,
         "actor": hparams.actor_learning_rate or rate,

@@ -230,7 +230,15 @@ AlphaLearningRate = Annotated[
 PolicyLearningRate = Annotated[
     Positive,
     Search(1e-5, 1e-2, log=True),
-    Field(description="learning rate of Adam for actor, critics and temperature; the initial one if it decays"),
+    Field(
+        description="learning rate of Adam for the critics, the actor and the temperature; the initial one if it decays"
+    ),
+]
+ModelActorLearningRate = Annotated[
+    Positive | None, Field(description="learning rate of the actor; null: same as policy_learning_rate")
+]
+ModelAlphaLearningRate = Annotated[
+    Positive | None, Field(description="learning rate of the temperature; null: same as policy_learning_rate")
 ]
 LinearSchedule = Annotated[
     Literal["constant", "linear"],

@@ -27,6 +27,8 @@ from rl_training.hparams.fields import (
     LinearSchedule,
     MaxGradNormOrNull,
     MemoryKind,
+    ModelActorLearningRate,
+    ModelAlphaLearningRate,
     ModelBatchSize,
     ModelHiddenSizes,
     ModelHoldoutRatio,
@@ -102,6 +104,8 @@ class MBPOHParams(HParams):
     layer_norm: CriticLayerNorm = False
 
     policy_learning_rate: PolicyLearningRate = 3e-4
+    actor_learning_rate: ModelActorLearningRate = None
+    alpha_learning_rate: ModelAlphaLearningRate = None
     learning_rate_schedule: LinearSchedule = "constant"
     adam_eps: AdamEps = 1e-8
     max_grad_norm: MaxGradNormOrNull = None
@@ -155,6 +159,8 @@ class MOPOHParams(HParams):
     layer_norm: CriticLayerNorm = False
 
     policy_learning_rate: PolicyLearningRate = 3e-4
+    actor_learning_rate: ModelActorLearningRate = None
+    alpha_learning_rate: ModelAlphaLearningRate = None
     learning_rate_schedule: LinearSchedule = "constant"
     adam_eps: AdamEps = 1e-8
     max_grad_norm: MaxGradNormOrNull = None

@@ -19,6 +19,7 @@ from rl_training.learners.returns import discounted_sum
 
 _EPS = 1e-8  # added to variances, so that constant entries become 0
 _LIMIT = 10.0  # normalised values are clipped to ± this
+_MIN_STD = 1e-3  # of a dataset's entries: one that hardly varies there may vary in the environment
 _ROWS_AT_ONCE = 65_536  # converted to float64 at a time
 
 
@@ -57,10 +58,11 @@ def normalized(obs: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
 
 
 class ObsNormalizer:
-    """Normalises each entry of an observation: (obs - mean) / standard deviation."""
+    """Normalises each entry of an observation: (obs - mean) / standard deviation, of at least `min_std`."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], *, min_std: float = 0.0) -> None:
         self.moments = RunningMoments(shape)
+        self._min_std = min_std
         self._refresh()
 
     def rows(self, obs: np.ndarray) -> np.ndarray:
@@ -88,7 +90,7 @@ class ObsNormalizer:
 
     def _refresh(self) -> None:
         self._mean = self.moments.mean.float().numpy()
-        self._scale = (1.0 / self.moments.std).float().numpy()
+        self._scale = (1.0 / self.moments.std.clamp(min=self._min_std)).float().numpy()
 
 
 def normalize_batch(batch: Batch, state: State) -> Batch:
@@ -97,11 +99,11 @@ def normalize_batch(batch: Batch, state: State) -> Batch:
     return {**batch, **seen}
 
 
-def vector_normalizer(space: gym.Space[Any]) -> ObsNormalizer:
+def vector_normalizer(space: gym.Space[Any], *, min_std: float = 0.0) -> ObsNormalizer:
     """Return a normalizer without statistics; raise `SpaceError` for observations that are no vectors."""
     if observation_kind(space) != "vector":
         raise SpaceError(f"normalize_observations needs vector observations, but these are {space}")
-    return ObsNormalizer(observation_field(space).shape)
+    return ObsNormalizer(observation_field(space).shape, min_std=min_std)
 
 
 def take_moments(policy: dict[str, Any], name: str) -> Any:
@@ -111,9 +113,14 @@ def take_moments(policy: dict[str, Any], name: str) -> Any:
     return policy.pop(name)
 
 
-def fitted_normalizer(obs: np.ndarray) -> ObsNormalizer:
-    """Return a normalizer with the statistics of a dataset's observations, (rows, *shape)."""
-    normalizer = ObsNormalizer(obs.shape[1:])
+def dataset_normalizer(space: gym.Space[Any], obs: np.ndarray | None) -> ObsNormalizer:
+    """Return a normalizer with the statistics of a dataset's observations, (rows, *shape).
+
+    Without a dataset, its statistics are those of a checkpoint that is loaded later.
+    """
+    normalizer = vector_normalizer(space, min_std=_MIN_STD)
+    if obs is None:
+        return normalizer
     for start in range(0, len(obs), _ROWS_AT_ONCE):
         normalizer.update(torch.from_numpy(obs[start : start + _ROWS_AT_ONCE].copy()))
     return normalizer

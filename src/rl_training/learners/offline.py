@@ -24,10 +24,9 @@ from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import trial_obs
 from rl_training.learners.normalization import (
     ObsNormalizer,
-    fitted_normalizer,
+    dataset_normalizer,
     normalize_batch,
     take_moments,
-    vector_normalizer,
 )
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.saved_state import load_tensors, tensors_to_save
@@ -182,9 +181,7 @@ def reward_scale(hparams: LearnerHParams, dataset: TransitionDataset | None) -> 
 def _obs_normalizer(setup: Setup[LearnerHParams]) -> ObsNormalizer | None:
     if not setup.hparams.normalize_observations:
         return None
-    normalizer = vector_normalizer(setup.spaces.observation)
-    # Without a dataset, the statistics come from a checkpoint.
-    return normalizer if setup.dataset is None else fitted_normalizer(setup.dataset.obs)
+    return dataset_normalizer(setup.spaces.observation, None if setup.dataset is None else setup.dataset.obs)
 
 
 # --- What the recipes share ------------------------------------------------------------------------------------------
