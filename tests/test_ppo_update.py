@@ -484,14 +484,16 @@ def test_the_clip_of_the_schedule_is_the_one_of_the_loss() -> None:
     assert any(share > with_first_clip for share, _, with_first_clip in shares)  # the two can be told apart
 
 
-def test_target_kl_ends_the_update_after_the_first_step_beyond_it() -> None:
+def test_target_kl_ends_the_update_before_the_first_step_beyond_it() -> None:
     setup = make_ppo_setup(update_epochs=10, learning_rate=0.02, target_kl=0.01, max_grad_norm=10.0)
     algorithm = build_ppo(setup)
     seen = watch_steps(algorithm)
     result = algorithm.update(make_rollout(setup))
     kls = [metrics["approx_kl"].item() for _, metrics in seen]
-    assert 1 < result.num_gradient_steps == len(kls) < 30
+    assert 1 < result.num_gradient_steps == len(kls) - 1 < 30
     assert kls[-1] > 1.5 * 0.01 >= max(kls[:-1])
+    assert torch.equal(params_of(algorithm), seen[-1][0]["params"])  # the last one was not taken
+    assert algorithm._state["adam_count"] == result.num_gradient_steps
 
 
 def test_a_distant_target_kl_changes_nothing() -> None:

@@ -40,6 +40,8 @@ from rl_training.models.mlp_actor_critic import MLPActorCritic
 log = logging.getLogger("rl_training")
 
 
+KL_LIMIT = 1.5  # times target_kl
+
 ROWS = Expected(FLOATS, "batch")
 PPO_BATCH = {
     "obs": Expected(ANY, "batch ..."),
@@ -123,7 +125,11 @@ class PPO:
                     params, rows, hparams, self._network.apply, self._distribution, clip_coef=state["clip_coef"]
                 )
 
-            return descend(loss, state, optimizer)
+            new_state, metrics = descend(loss, state, optimizer)
+            if hparams.target_kl:  # the policy has moved too far already: nothing changes
+                goes_on = metrics["approx_kl"] <= KL_LIMIT * hparams.target_kl
+                new_state = {name: torch.where(goes_on, value, state[name]) for name, value in new_state.items()}
+            return new_state, metrics
 
         self.pure_step = step
         self._step_in_place = accelerate(step, setup.acceleration, identity=setup.identity)
@@ -140,18 +146,24 @@ class PPO:
     def update(self, batch: Batch) -> UpdateResult:
         hparams = self.hparams
         self._set_schedules()
+        # The first rollout is collected without statistics, and learned with its own.
+        is_first = self._obs_normalizer is not None and self._obs_normalizer.moments.count == 0
+        if self._obs_normalizer and is_first:
+            self._obs_normalizer.update(batch["obs"])
         rollout = self._normalized(batch)
         history: list[Metrics] = []
+        stopped = False
         for epoch in range(hparams.update_epochs):
             if epoch == 0 or hparams.recompute_advantages:
                 rollout |= self._advantages(rollout, old_log_probs=rollout.get("log_probs"))
-            if self._learn_epoch(rollout, history):
+            stopped = self._learn_epoch(rollout, history)
+            if stopped:
                 break
-        if self._obs_normalizer:
+        if self._obs_normalizer and not is_first:
             self._obs_normalizer.update(batch["obs"])
         self.num_updates += 1
         means = {name: torch.stack([metrics[name] for metrics in history]).mean() for name in history[0]}
-        return UpdateResult(means | _fit(rollout), num_gradient_steps=len(history))
+        return UpdateResult(means | _fit(rollout), num_gradient_steps=len(history) - stopped)
 
     @torch.no_grad()
     def log_likelihood(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -253,7 +265,10 @@ class PPO:
         }
 
     def _learn_epoch(self, rollout: Batch, history: list[Metrics]) -> bool:
-        """Take a gradient step on each minibatch of a shuffled rollout; return whether the KL limit was passed."""
+        """Take a gradient step on each minibatch of a shuffled rollout; return whether the KL limit ended it.
+
+        The last entry of `history` then describes a step that was not taken.
+        """
         not_rows = ("rewards", "terminated", "truncated", "final_obs", "final_rows")
         batch = {name: values for name, values in rollout.items() if name not in not_rows}
         batch["indices"] = self._indices
@@ -261,7 +276,7 @@ class PPO:
         for indices in order.view(-1, self.hparams.minibatch_size):
             self._indices.copy_(indices)
             history.append(self._step_in_place(self._state, batch))  # writes the new weights into self._state
-            if self.hparams.target_kl and history[-1]["approx_kl"] > 1.5 * self.hparams.target_kl:
+            if self.hparams.target_kl and history[-1]["approx_kl"] > KL_LIMIT * self.hparams.target_kl:
                 return True
         return False
 
