@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor, nn
 
 from builders import make_setup
-from rl_training.acceleration import compiled_packages, compiled_steps, steps
+from rl_training.acceleration import compiled_packages, compiled_steps, native_build, steps
 from rl_training.acceleration.cuda_graphs import capture_step
 from rl_training.acceleration.step_checks import repeated_checks
 from rl_training.acceleration.steps import accelerate, accelerate_rounds, resolve_acceleration
@@ -519,6 +521,18 @@ def test_a_compiler_that_fails_is_a_clear_error(answer: str, tmp_path: Path, mon
         pytest.raises(ConfigError, match=r"c\+\+ failed; use acceleration: eager, or fix this: "),
     ):
         accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("flags", [[], ["-static-libstdc++"]])
+def test_a_program_with_a_cpp_library_of_its_own_is_refused(flags: list[str], tmp_path: Path) -> None:
+    source, program = tmp_path / "x.cpp", tmp_path / "x.so"
+    source.write_text("#include <string>\nstd::string twice(const std::string& text) { return text + text; }\n")
+    subprocess.run([*compiled_packages.compiler(), "-shared", "-fPIC", source, "-o", program, *flags], check=True)
+    refused = pytest.raises(native_build.OwnCppLibraryError, match=r"set \$CXX to a compiler that uses libstdc\+\+\.so")
+    expected: contextlib.AbstractContextManager[object] = refused if flags else contextlib.nullcontext()
+    with expected:
+        native_build.check_cpp_library([tmp_path / "x.cpp", program])
 
 
 # --- The choice ------------------------------------------------------------------------------------------------------

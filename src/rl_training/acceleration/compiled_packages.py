@@ -177,6 +177,8 @@ def _build_package(graph: GraphModule, inputs: list[Tensor], path: Path) -> None
 
     try:
         native_build.build_package(graph, inputs, path)
+    except native_build.OwnCppLibraryError as error:
+        raise _compiler_failed(str(error)) from None
     except (CppCompileError, InvalidCxxCompiler, InductorError) as error:
         cause = error.inner_exception if isinstance(error, InductorError) else error
         if not isinstance(cause, CppCompileError | InvalidCxxCompiler):

@@ -15,14 +15,20 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
+
+
+class OwnCppLibraryError(RuntimeError):
+    """The compiler does not use the C++ library of the system."""
+
 
 OPTIONS = {
     "aot_inductor.package": True,
@@ -51,7 +57,18 @@ def build_package(graph: GraphModule, inputs: list[Tensor], path: Path) -> None:
         warnings.simplefilter("ignore", FutureWarning)  # PyTorch's warnings about its own code
         files = aot_compile(graph, tuple(inputs), options=OPTIONS)
         assert isinstance(files, list)
+        check_cpp_library(Path(str(file)) for file in files)
         package_aoti(str(path), files)
+
+
+def check_cpp_library(files: Iterable[Path]) -> None:
+    """Raise `OwnCppLibraryError` if the compiler linked a C++ library of its own; a second one crashes the process."""
+    for file in files:
+        if sys.platform == "linux" and file.suffix == ".so" and b"libstdc++.so" not in file.read_bytes():
+            raise OwnCppLibraryError(
+                "it links a copy of the C++ library into the program, which crashes beside PyTorch's; "
+                "set $CXX to a compiler that uses libstdc++.so, such as /usr/bin/g++"
+            )
 
 
 @contextlib.contextmanager
