@@ -290,9 +290,18 @@ def test_other_endings_and_missing_packages_are_refused_before_anything_is_loade
     assert refused.stderr == 'error: a .mp4 video needs the package av: pip install "rl-training[video]"\n'
 
 
-def test_settings_of_a_film_are_checked() -> None:
-    with pytest.raises(ConfigError, match="fps must be above 0, got 0"):
-        FilmSettings(fps=0)
+@pytest.mark.parametrize("fps", [0.0, -1.0, float("nan"), 1e9])
+def test_settings_of_a_film_are_checked(fps: float) -> None:
+    with pytest.raises(ConfigError, match=r"fps must be from 0.1 to 240, got "):
+        FilmSettings(fps=fps)
+
+
+@pytest.mark.parametrize("declared", [0, -5, "fast", None])
+def test_an_environment_that_declares_no_speed_has_a_usual_one(
+    declared: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Lamp.metadata, "render_fps", declared)
+    assert rendering_factory(Lamp, "rgb_array", "Lamp-v0")[1] == 30.0
 
 
 def test_a_film_that_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from numbers import Real
 from typing import Any, Literal
 
 from rl_training.envs.factory import EnvFactory, LimitedEnv, OwnEnv, RegisteredEnv
@@ -56,7 +57,8 @@ def rendering_factory(factory: EnvFactory, mode: RenderMode, env_id: str) -> tup
                 f"{env_id} cannot be {purpose}: its function makes environments with render_mode {env.render_mode!r}; "
                 "let it take an argument render_mode and pass it on"
             )
-        return rendering, float(env.metadata.get("render_fps") or _DEFAULT_FPS)
+        declared = env.metadata.get("render_fps")
+        return rendering, float(declared) if isinstance(declared, Real) and float(declared) > 0.0 else _DEFAULT_FPS
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from rl_training.results.statistics import (
 Kind = Literal["curve", "interval", "profile", "improvement"]
 Anchors = Mapping[str, tuple[float, float]]  # by environment: the returns that count as 0 and as 1
 ROUGH = 10  # with fewer seeds a bootstrap interval is too narrow
-_X_LABELS = {"step": "env steps", "gradient_step": "gradient steps", "wall_s": "seconds"}
+X_LABELS = {"step": "env steps", "gradient_step": "gradient steps", "wall_s": "seconds"}
 _THRESHOLDS = 101
 
 
@@ -175,7 +175,7 @@ def curve_figure(
         parts.append(f"Smoothed over {smooth} points.")
     env_ids = sorted({env_id for runs in groups.values() for env_id in runs.env_ids})
     label = name.removeprefix("eval/").removeprefix("train/")
-    return Figure(title or ", ".join(env_ids), _X_LABELS[x], label, lines=lines, caption=" ".join(parts))
+    return Figure(title or ", ".join(env_ids), X_LABELS[x], label, lines=lines, caption=" ".join(parts))
 
 
 def interval_figure(rows: Sequence[Row], title: str = "Final score") -> Figure:

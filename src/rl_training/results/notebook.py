@@ -1,7 +1,7 @@
 """What a notebook shows of results: `_repr_html_` of runs and curves. Text is escaped by the parts of a page."""
 
 from rl_training.errors import ConfigError
-from rl_training.results.comparison import compare, line_caption, line_of
+from rl_training.results.comparison import X_LABELS, compare, line_caption, line_of
 from rl_training.results.figures import Figure
 from rl_training.results.html import image, paragraph, table
 from rl_training.results.runs import Curve, Runs
@@ -25,5 +25,5 @@ def runs_html(runs: Runs) -> str:
 def curve_html(curve: Curve) -> str:
     """Return the figure of a curve as an image, whose style does not reach the rest of the notebook."""
     line = line_of(curve, f"{curve.num_seeds} seed{'s' * (curve.num_seeds > 1)}")
-    figure = Figure(curve.name, curve.x, lines=[line], caption=line_caption(curve.low is not None))
+    figure = Figure(curve.name, X_LABELS[curve.x], lines=[line], caption=line_caption(curve.low is not None))
     return image(figure.svg(), curve.name)

@@ -19,6 +19,7 @@ from rl_training.runtime.video_files import check_video_file, video_file
 log = logging.getLogger("rl_training")
 
 MAX_STEPS = 2_000  # of a filmed episode, by default
+_BOUNDS = {"max_steps": (1, 1_000_000), "fps": (0.1, 240), "width": (16, 7_680)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +31,10 @@ class FilmSettings:
     width: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "fps", "width"):
+        for name, (low, high) in _BOUNDS.items():
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} must be above 0, got {value}")
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"{name} must be from {low:,} to {high:,}, got {value}")
 
 
 def film_episodes(
@@ -54,7 +55,7 @@ def film_episodes(
         factory, fps = rendering_factory(env_factory_of(config, options), "rgb_array", config.env_id)
         if config.execution_backend == "envpool":
             log.info("EnvPool does not render: this is Gymnasium's %s", config.env_id)
-        with video_file(out, fps=settings.fps or fps, width=settings.width) as show:
+        with video_file(out, fps=settings.fps or min(fps, _BOUNDS["fps"][1]), width=settings.width) as show:
             return evaluate_episodes(
                 factory,
                 algorithm,
@@ -105,6 +106,6 @@ def show_run(
     if config.env_kwargs.get("pixels"):
         raise EnvError(f"{config.env_id} is observed as pixels, so it cannot draw in a window; {instead}")
     seeds = Streams(config.seed if seed is None else seed).eval_seeds(episodes)
-    with hangs_end(config.worker_timeout), explains_opengl():
+    with explains_opengl():  # without a limit of time: some windows have a key that pauses
         factory, _ = rendering_factory(env_factory_of(config, options), "human", config.env_id)
         return evaluate_episodes(factory, algorithm, seeds, step=checkpoint.step, max_steps=max_steps)

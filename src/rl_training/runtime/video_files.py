@@ -1,5 +1,6 @@
-"""Write pictures as a film: .mp4 by PyAV, .gif and .webp by Pillow. Both packages are imported here alone."""
+"""Write pictures as a film: .mp4 by PyAV, .gif and .webp by Pillow, both imported only then."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -13,10 +14,9 @@ from rl_training.core.extras import require
 from rl_training.errors import ConfigError
 
 PACKAGES = {".mp4": "av", ".gif": "PIL.Image", ".webp": "PIL.Image"}  # file ending -> the module that writes it
-MIME_TYPES = {".mp4": "video/mp4", ".gif": "image/gif", ".webp": "image/webp"}
 _MOST_PICTURES = 25.0  # per second in a .gif or .webp, which take more space than an .mp4; a .gif counts hundredths
 _MOST_WIDTH = 320  # of a .gif or .webp, if none is given
-_QUALITY = "28"  # of x264 (crf): 18 looks perfect, 28 takes a third of the space
+_QUALITY = "28"  # of x264 (crf); a smaller number looks better and takes more space
 
 Show = Callable[[np.ndarray], None]  # takes the next picture, (height, width, 3) uint8
 
@@ -39,7 +39,7 @@ def video_file(path: Path, *, fps: float, width: int | None = None) -> Iterator[
     """
     module = check_video_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}_writing{path.suffix}")
+    temporary = path.with_name(f".{path.stem}_{os.getpid()}{path.suffix}")
     film = _Mp4(module, temporary, fps, width) if path.suffix.lower() == ".mp4" else _Animation(module, fps, width)
     try:
         yield film.show
