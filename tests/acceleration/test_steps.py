@@ -523,7 +523,7 @@ def test_a_compiler_that_fails_is_a_clear_error(answer: str, tmp_path: Path, mon
         accelerate(tiny.step, "compile")(tiny.state, make_batch(0))
 
 
-@pytest.mark.process
+@pytest.mark.compile
 @pytest.mark.parametrize("flags", [[], ["-static-libstdc++"]])
 def test_a_program_with_a_cpp_library_of_its_own_is_refused(flags: list[str], tmp_path: Path) -> None:
     source, program = tmp_path / "x.cpp", tmp_path / "x.so"
