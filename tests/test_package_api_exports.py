@@ -201,7 +201,7 @@ def test_a_type_checker_knows_the_api_and_finds_misspelt_names(tmp_path: Path, m
         "rl_training.DQN",
         "str",
         "rl_training.runtime.result.TrainResult",
-        "list[rl_training.runtime.evaluation.EvalEpisode]",
+        "rl_training.runtime.evaluation.EvalEpisodes",
         "pathlib.Path",
         "float | None",
     ]
