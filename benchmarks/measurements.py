@@ -136,6 +136,22 @@ def summarize_sweep_kills(lines: Sequence[Line]) -> dict[str, Any]:
     }
 
 
+def summarize_tune_kills(lines: Sequence[Line]) -> dict[str, Any]:
+    return {
+        "kills": sum(len(line["finished_at_kills"]) for line in lines),
+        "runs": sum(line["runs"] for line in lines),
+        "runs_again": sum(len(line["run_again"]) for line in lines),
+        "differences": sum(len(line["differences"]) for line in lines),
+        "best_repeats": all(line["best_repeats"] for line in lines),
+    }
+
+
+def summarize_tune_search(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return the newest search of each task: the winner on fresh seeds, beside the reference and the given config."""
+    names = ("steps", "trials", "iqm", "interval", "reference_iqm", "reference_interval", "given_iqm")
+    return {line["task"]: {name: line[name] for name in names} for line in lines}
+
+
 def summarize_slow_simulator(lines: Sequence[Line]) -> dict[str, Any]:
     """Return the median environment steps per second of each backend."""
     backends = dict.fromkeys(line["backend"] for line in lines)

@@ -28,6 +28,8 @@ SINGLE_FILES = {
     "kills": measurements.summarize_kills,
     "kills_cuda": measurements.summarize_kills,
     "sweep_kills": measurements.summarize_sweep_kills,
+    "tune_kills": measurements.summarize_tune_kills,
+    "tune_search": measurements.summarize_tune_search,
     "slow_simulator": measurements.summarize_slow_simulator,
     "fuzz": measurements.summarize_fuzz,
     "packages": measurements.summarize_packages,

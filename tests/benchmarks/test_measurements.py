@@ -18,6 +18,8 @@ from benchmarks.measurements import (
     summarize_replay,
     summarize_speed,
     summarize_sweep_kills,
+    summarize_tune_kills,
+    summarize_tune_search,
 )
 from benchmarks.results import Session, named, read_lines
 from benchmarks.speed import cores_for, share_of_floor
@@ -177,6 +179,23 @@ def test_exactness_and_kills_add_up_their_lines() -> None:
     }
     sweeps = [{"finished_at_kills": [0, 2], "runs": 12, "files_that_differ": each} for each in ([], ["table.csv"])]
     assert summarize_sweep_kills(sweeps) == {"kills": 4, "runs": 24, "files_that_differ": 1}
+    studies = [
+        {"finished_at_kills": [0, 2], "runs": 9, "run_again": [], "differences": each, "best_repeats": True}
+        for each in ([], ["table.csv"])
+    ]
+    assert summarize_tune_kills(studies) == {
+        "kills": 4,
+        "runs": 18,
+        "runs_again": 0,
+        "differences": 1,
+        "best_repeats": True,
+    }
+
+
+def test_the_newest_search_of_each_task_counts() -> None:
+    figures = {"interval": [1, 2], "reference_iqm": 3, "reference_interval": [2, 4], "given_iqm": 0}
+    lines = [{"task": "acrobot", "steps": 10, "trials": 4, "winner": 1, "iqm": iqm, **figures} for iqm in (1, 2)]
+    assert summarize_tune_search(lines) == {"acrobot": {"steps": 10, "trials": 4, "iqm": 2, **figures}}
 
 
 @pytest.mark.parametrize(("loop", "stops_at_once"), [("on_policy", False), ("off_policy", True)])

@@ -29,11 +29,11 @@ def test_equal_scores_leave_the_given_config_the_best() -> None:
 def test_the_lines_name_scores_while_tuning_and_on_fresh_seeds() -> None:
     verdict = decide(make_candidates(100.0, 101.0, spread=5.0))
     assert verdict is not None
-    best, given, sentence = verdict.describe(seeds=3)
+    best, given = verdict.describe(seeds=3)
     assert best.startswith("best trial 1     while tuning 101.0 (3 seeds)    on fresh seeds 101.0 [")
     assert given.startswith("given config     while tuning 100.0 (3 seeds)    on fresh seeds 100.0 [")
     assert "    P(better) 0.55 [" in given  # 55 of 100 pairs
-    assert sentence == "not clearly better than the given config: more trials or seeds would tell"
+    assert verdict.sentence == "not clearly better than the given config: more trials or seeds would tell"
 
 
 def test_a_candidate_with_a_failed_seed_is_left_out() -> None:

@@ -125,7 +125,7 @@ def tune(
     if outcome.verdict is None:
         show([("interrupted", f"{outcome.trials} trials so far"), ("continue", _continue_line(folder, trials))])
         raise typer.Exit(EXIT_INTERRUPTED)
-    for line in outcome.verdict.describe(plan.seeds):
+    for line in [*outcome.verdict.describe(plan.seeds), outcome.verdict.sentence]:
         typer.echo(line)
     show(
         [

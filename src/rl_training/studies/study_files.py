@@ -2,7 +2,6 @@
 
 import csv
 import io
-import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -62,7 +61,7 @@ def write_table(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def write_best(folder: Path, config: TrainConfig, notes: Sequence[str]) -> None:
     """Write the best config, with how it was found as comments."""
     today = datetime.now(timezone.utc).date()
-    lines = [f"Found by `rl-training tune` {__version__} on {today} in {shlex.quote(str(folder))}.", *notes]
+    lines = [f"Found by `rl-training tune` {__version__} on {today} in the study {folder.name}.", *notes]
     comments = [f"# {part}" for line in lines for part in line.splitlines()]
     write_atomic(folder / BEST, "\n".join([*comments, config.resolved().to_yaml()]))
 
@@ -73,7 +72,7 @@ def search_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     numbers = np.array([float(row["trial"]) for row in complete])
     values = np.array([float(row["value"]) for row in complete])
     lines = [
-        Line("value of the trial", numbers, values, thin=True),
+        Line("value of the trial", numbers, values),
         Line("best so far", numbers, np.maximum.accumulate(values), colour=1),
     ]
     caption = "Mean over the seeds of each trial that ran to its end. Trial 0 is the given config."
@@ -81,12 +80,13 @@ def search_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def write_study_report(
-    folder: Path, groups: Mapping[str, Runs], rows: Sequence[Mapping[str, Any]], verdict: Sequence[str]
+    folder: Path, groups: Mapping[str, Runs], rows: Sequence[Mapping[str, Any]], verdict: str, notes: Sequence[str]
 ) -> None:
-    """Write the report of the runs on fresh seeds, with the verdict and the table of trials."""
+    """Write the report of the runs on fresh seeds, with the verdict, its figures and the table of trials."""
     cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
     opening = [
-        *(paragraph(line, "verdict") for line in verdict),
+        paragraph(verdict, "verdict"),
+        *(paragraph(note) for note in notes),
         chart(search_figure(rows)),
         folded(f"{len(rows)} trials", table("Trials", list(rows[0]), cells)),
     ]

@@ -212,14 +212,14 @@ class Tuner:
         rows = trial_rows(trials, self.plan, candidates)
         write_table(self.folder, rows)
         if verdict is not None:
-            lines = [
-                *verdict.describe(self.plan.seeds),
-                f"trials: {len(self.journal.begun)}, each with {self.plan.seeds} seeds from {FIRST_SEED} on; "
-                f"objective: {self.plan.objective}; fresh seeds: {FRESH_SEEDS} from {FIRST_FRESH_SEED} on",
-            ]
-            write_best(self.folder, self.config_of(trials[verdict.best.number]), lines)
+            how = (
+                f"trials: {len(self.journal.begun)}; seeds of each: {self.plan.seeds} from {FIRST_SEED} on; "
+                f"objective: {self.plan.objective}; fresh seeds: {FRESH_SEEDS} from {FIRST_FRESH_SEED} on"
+            )
+            scores = verdict.describe(self.plan.seeds)
+            write_best(self.folder, self.config_of(trials[verdict.best.number]), [*scores, verdict.sentence, how])
             groups = {each.name: find_runs(self._part("rescore", each.number)) for each in candidates}
-            write_study_report(self.folder, groups, rows, lines)
+            write_study_report(self.folder, groups, rows, verdict.sentence, [*scores, how])
 
     # --- Runs --------------------------------------------------------------------------------------------------------
 

@@ -44,13 +44,13 @@ class Verdict:
         return "not clearly better than the given config: more trials or seeds would tell"
 
     def describe(self, seeds: int) -> list[str]:
-        """Return the scores of the best and of the given config, and the sentence. `seeds`: of a trial."""
+        """Return the scores of the best and of the given config, one line each. `seeds`: of a trial."""
         candidates = [self.best] if self.best == self.given else [self.best, self.given]
         lines = [_describe(candidate, seeds, best=candidate is self.best) for candidate in candidates]
         if self.better is not None:
             probability, (low, high) = self.better
             lines[-1] += f"    P(better) {probability:.2f} [{low:.2f}, {high:.2f}]"
-        return [*lines, self.sentence]
+        return lines
 
 
 def decide(candidates: Sequence[Candidate], *, resamples: int = 2_000) -> Verdict | None:
@@ -73,7 +73,7 @@ def decide(candidates: Sequence[Candidate], *, resamples: int = 2_000) -> Verdic
 
 def _describe(candidate: Candidate, seeds: int, *, best: bool) -> str:
     name = f"best {candidate.name}" if best and candidate.number else candidate.name
-    tuned = "-" if candidate.tuned is None else f"{candidate.tuned:,.1f} ({seeds} seeds)"
+    tuned = "-" if candidate.tuned is None else f"{candidate.tuned:,.1f} ({seeds} seed{'s' * (seeds != 1)})"
     if candidate.failure:
         return f"{name:<15}  while tuning {tuned}    on fresh seeds -"
     summary = candidate.summary
