@@ -11,9 +11,9 @@ from rl_training.launching.progress import RunsProgress
 
 
 class Display:
-    def __init__(self, folder: Path, *, terminal: bool = False) -> None:
+    def __init__(self, folder: Path, *, terminal: bool = False, runs: int = 3) -> None:
         self.now, self.file = 0.0, io.StringIO()
-        self.folders = {seed: folder / f"seed{seed}" for seed in range(3)}
+        self.folders = {seed: folder / f"seed{seed}" for seed in range(runs)}
         for path in self.folders.values():
             path.mkdir()
         console = Console(file=self.file, force_terminal=terminal, width=100)
@@ -65,6 +65,20 @@ def test_a_terminal_shows_all_seeds_at_once(tmp_path: Path) -> None:
     assert "seed 0  step 10/100" in shown
     assert "seed 1  waiting" in shown
     assert "seed 2  waiting" in shown
+
+
+def test_of_many_runs_those_that_wait_are_only_counted(tmp_path: Path) -> None:
+    (tmp_path / "lines").mkdir()
+    lines = Display(tmp_path / "lines", runs=40)
+    assert lines.show(list(range(1, 40)), [0]) == ["seed 0  running"]
+    (tmp_path / "terminal").mkdir()
+    display = Display(tmp_path / "terminal", terminal=True, runs=40)
+    write_result(display.folders[7], {"eval": [{"return": 100.0}]})
+    with display.progress:
+        shown = "\n".join(display.show([seed for seed in range(1, 40) if seed != 7], [0]))
+    assert "seed 0  running" in shown
+    assert "1 running, 38 waiting, 1 finished" in shown
+    assert "seed 39" not in shown
 
 
 def test_a_run_without_an_evaluation_is_shown_as_finished(display: Display) -> None:

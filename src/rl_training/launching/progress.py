@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,11 +15,15 @@ from rl_training.experiment.run_dir import mean_score, read_result
 
 _LIVE_SECONDS = 1.0
 _LINE_SECONDS = 30.0
+_MANY = 16  # runs that fit into a terminal
 _TAIL_BYTES = 2_000  # of a log, which hold its last line
 
 
 class RunsProgress:
-    """Shows for each run whether it waits, how far it is (the last line of its log), or its score."""
+    """Shows for each run whether it waits, how far it is (the last line of its log), or its score.
+
+    Of many runs only those that are trained now, or ended, have a line; the others are counted.
+    """
 
     def __init__(
         self,
@@ -45,6 +50,7 @@ class RunsProgress:
 
     def show(self, waiting: Collection[Path], running: Collection[Path]) -> None:
         """Show what changed since the last call and, from time to time, how far the running ones are."""
+        waiting = set(waiting)
         before, self._states = self._states, {run: self._state(run, waiting, running) for run in self._labels}
         for run in running:
             self._log_starts.setdefault(run, _size(run / "log.txt"))
@@ -53,10 +59,22 @@ class RunsProgress:
         if is_due:
             self._shown_at = self._clock()
         if self._live and (changed or is_due):
-            self._live.update(Text("\n".join(map(self._line, self._labels)), no_wrap=True), refresh=True)
+            self._live.update(Text("\n".join(self._lines(running)), no_wrap=True), refresh=True)
         elif not self._live:
-            for run in [*changed, *running] if is_due else changed:
+            shown = changed if self._are_few else [run for run in changed if self._states[run] != "waiting"]
+            for run in [*shown, *running] if is_due else shown:
                 self._console.print(self._line(run), markup=False, highlight=False, soft_wrap=True)
+
+    @property
+    def _are_few(self) -> bool:
+        return len(self._labels) <= _MANY
+
+    def _lines(self, running: Collection[Path]) -> list[str]:
+        """Return what a terminal shows."""
+        if self._are_few:
+            return list(map(self._line, self._labels))
+        counts = Counter(state.partition(":")[0] for state in self._states.values())
+        return [*map(self._line, running), ", ".join(f"{count} {state}" for state, count in counts.items())]
 
     def _state(self, run: Path, waiting: Collection[Path], running: Collection[Path]) -> str:
         if run in running:
