@@ -226,6 +226,16 @@ def test_a_function_that_fixes_the_render_mode_is_explained() -> None:
         rendering_factory(without_argument, "rgb_array", "Lamp-v0")
 
 
+def test_an_environment_that_fails_to_render_says_why() -> None:
+    def fail(render_mode: str | None = None) -> Lamp:
+        if render_mode:
+            raise RuntimeError("no screen")
+        return Lamp()
+
+    with pytest.raises(EnvError, match=r"^Lamp-v0 cannot be filmed: the environment raised RuntimeError: no screen$"):
+        rendering_factory(fail, "rgb_array", "Lamp-v0")
+
+
 def test_a_function_that_makes_rendering_environments_is_used_as_it_is() -> None:
     def make() -> Lamp:
         return Lamp("rgb_array")

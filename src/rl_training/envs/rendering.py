@@ -11,10 +11,12 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal
 
+from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.factory import EnvFactory, LimitedEnv, OwnEnv, RegisteredEnv
+from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.slot import Env, close_env
 from rl_training.envs.wrapping import WrappedEnv
-from rl_training.errors import EnvError, text_of
+from rl_training.errors import EnvError, UserError, text_of
 
 RenderMode = Literal["rgb_array", "human"]
 _DEFAULT_FPS = 30.0  # of environments that do not declare theirs
@@ -43,18 +45,18 @@ def rendering_factory(factory: EnvFactory, mode: RenderMode, env_id: str) -> tup
 
     Raises `EnvError` for environments that cannot render so.
     """
-    purpose = "filmed" if mode == "rgb_array" else "shown"
-    with _made_by(factory) as env:
+    failure = f"{env_id} cannot be {'filmed' if mode == 'rgb_array' else 'shown'}"
+    with _made_by(factory, failure) as env:
         modes = list(env.metadata.get("render_modes") or ())
     # Gymnasium shows the pictures of an env that only makes pictures in a window of its own.
     if mode not in modes and not (mode == "human" and "rgb_array" in modes):
         known = f"its render modes are {', '.join(map(str, modes))}" if modes else "it has no render modes"
-        raise EnvError(f"{env_id} cannot be {purpose}: {known}")
+        raise EnvError(f"{failure}: {known}")
     rendering = _with_render_mode(factory, mode)
-    with _made_by(rendering) as env:
+    with _made_by(rendering, failure) as env:
         if env.render_mode != mode:
             raise EnvError(
-                f"{env_id} cannot be {purpose}: its function makes environments with render_mode {env.render_mode!r}; "
+                f"{failure}: its function makes environments with render_mode {env.render_mode!r}; "
                 "let it take an argument render_mode and pass it on"
             )
         declared = env.metadata.get("render_fps")
@@ -99,8 +101,15 @@ def _takes_render_mode(function: EnvFactory) -> bool:
 
 
 @contextlib.contextmanager
-def _made_by(factory: EnvFactory) -> Iterator[Env]:
-    env = factory()
+def _made_by(factory: EnvFactory, failure: str) -> Iterator[Env]:
+    """Make an environment for a moment; raise `EnvError` that begins with `failure` if it cannot be made."""
+    try:
+        with ENV_CALLS:
+            env = factory()
+    except UserError:
+        raise
+    except Exception as cause:
+        raise EnvError(f"{failure}: the environment {describe_alone(cause)}") from cause
     try:
         yield env
     finally:
