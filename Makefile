@@ -6,7 +6,7 @@ DEV_EXTRAS := dev,box2d,mujoco,atari,minatar,envpool,offline,video,tune,export
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: help train test test-fast test-ray coverage lint bench clean
+.PHONY: help train test test-fast test-ray test-trackers coverage lint bench clean
 
 help:            ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -40,6 +40,9 @@ test-fast: .venv/.dev   ## run the tests that neither compile, start processes n
 
 test-ray: .ray/.ready   ## run the tests that need Ray, in a virtual environment of their own
 	.ray/bin/python -m pytest -m ray $$(grep -rl --include='*.py' 'pytest.mark.ray' tests)
+
+test-trackers: .venv/.dev   ## check MLflow, W&B and Trackio against their real packages, in virtual environments of their own
+	$(BIN)/python -m benchmarks trackers
 
 coverage: .venv/.dev   ## run the tests and measure which lines and branches they cover
 	$(PYTEST) --cov --cov-report=term:skip-covered

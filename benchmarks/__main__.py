@@ -27,6 +27,7 @@ COMMANDS = {
     "tune_search": "the tuner mends a bad learning rate, compared with the config that has a good one",
     "packages": "environments of other packages: works, refused with a remedy, exact resume",
     "fuzz": "damaged and hostile files, bad settings and faulty environments are refused",
+    "trackers": "MLflow, W&B and Trackio hold exactly what a run recorded, also after kills; what they cost",
     "versions": "speed of two versions of the library, in turn",
     "compile_times": "how long a first run waits for the compiler",
     "export": "every algorithm as an ONNX file: equal actions, and the time of one",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rl_training.results.runs import RunRecord, Status
+from rl_training.results.runs import Status
 from rl_training.tracking.feed import Feed, Point
 
 SETTINGS = {"algo": "dqn", "eval_episodes": 2, "eval_interval": 20, "num_envs": 1, "total_timesteps": 100}
@@ -33,8 +33,8 @@ def append(path: Path, *records: object) -> None:
         file.writelines(json.dumps(record) + "\n" for record in records)
 
 
-def steps(feed: Feed, run: Path, status: Status = "running", after: int = -1) -> list[int]:
-    return [point.step for point in feed.points(RunRecord(run), status, after=after)]
+def steps(feed: Feed, status: Status = "running", after: int = -1) -> list[int]:
+    return [point.step for point in feed.points(status, after=after)]
 
 
 def test_metrics_and_evaluation_of_a_step_are_one_point(run: Path) -> None:
@@ -56,40 +56,40 @@ def test_metrics_and_evaluation_of_a_step_are_one_point(run: Path) -> None:
         "eval/length_mean": 4.0,
     }
     start = datetime(2026, 1, 2, tzinfo=timezone.utc).timestamp()
-    assert Feed(run).points(RunRecord(run), "finished", after=-1) == [Point(20, values, start + 4.0)]
+    assert Feed(run).points("finished", after=-1) == [Point(20, values, start + 4.0)]
 
 
 def test_held_out_evaluations_are_points_too(run: Path) -> None:
     append(run / "eval.jsonl", {"step": 20, "held_out": {"loss": 0.25}})
-    (point,) = Feed(run).points(RunRecord(run), "interrupted", after=-1)
+    (point,) = Feed(run).points("interrupted", after=-1)
     assert point.values == {"eval/loss": 0.25}
 
 
 def test_a_step_waits_for_its_evaluation(run: Path) -> None:
     feed = Feed(run)
     append(run / "metrics.jsonl", metrics(10), metrics(20))
-    assert steps(feed, run) == [10]  # no evaluation is due at 10
+    assert steps(feed) == [10]  # no evaluation is due at 10
     append(run / "eval.jsonl", episode(20, 0, 1.0))
-    assert steps(feed, run, after=10) == []
+    assert steps(feed, after=10) == []
     append(run / "eval.jsonl", episode(20, 1, 1.0))
-    assert steps(feed, run, after=10) == []  # a callback may still log something at this step
+    assert steps(feed, after=10) == []  # a callback may still log something at this step
     append(run / "metrics.jsonl", metrics(30))
-    assert steps(feed, run, after=10) == [20, 30]
+    assert steps(feed, after=10) == [20, 30]
 
 
 def test_evaluations_are_due_whenever_the_envs_cross_the_interval(run: Path) -> None:
     (run / "config.yaml").write_text(yaml.safe_dump({**SETTINGS, "num_envs": 8}))
     append(run / "metrics.jsonl", metrics(16), metrics(24))
-    assert steps(Feed(run), run) == [16]
+    assert steps(Feed(run)) == [16]
 
 
 @pytest.mark.parametrize(("status", "expected"), [("finished", [20]), ("interrupted", []), ("failed", [])])
 def test_a_resume_repeats_an_evaluation_that_was_interrupted(run: Path, status: Status, expected: list[int]) -> None:
     append(run / "metrics.jsonl", metrics(20))
     append(run / "eval.jsonl", episode(20, 0, 1.0))
-    assert steps(Feed(run), run, status) == expected
+    assert steps(Feed(run), status) == expected
     append(run / "eval.jsonl", episode(20, 1, 1.0))
-    assert steps(Feed(run), run, status) == [20]
+    assert steps(Feed(run), status) == [20]
 
 
 def test_an_unfinished_line_is_read_when_it_is_whole(run: Path) -> None:
@@ -98,10 +98,10 @@ def test_an_unfinished_line_is_read_when_it_is_whole(run: Path) -> None:
     append(file, metrics(10))
     with file.open("a") as log:
         log.write(text[:30])
-    assert steps(feed, run) == [10]
+    assert steps(feed) == [10]
     with file.open("a") as log:
         log.write(text[30:])
-    (point,) = feed.points(RunRecord(run), "running", after=10)
+    (point,) = feed.points("running", after=10)
     assert (point.step, point.values["train/loss"]) == (11, 2.0)
 
 
@@ -109,10 +109,10 @@ def test_an_unfinished_line_is_read_when_it_is_whole(run: Path) -> None:
 def test_a_truncated_file_is_read_again(more: list[int], run: Path) -> None:
     feed, file = Feed(run), run / "metrics.jsonl"
     append(file, metrics(10), metrics(11), metrics(12), metrics(13))
-    assert steps(feed, run) == [10, 11, 12, 13]
+    assert steps(feed) == [10, 11, 12, 13]
     file.unlink()
     append(file, metrics(10), metrics(11), metrics(12, wall_s=5.0), *(metrics(step, wall_s=6.0) for step in more))
-    assert steps(feed, run, after=11) == [12, *more]
+    assert steps(feed, after=11) == [12, *more]
 
 
 def test_what_is_no_record_is_left_out(run: Path) -> None:
@@ -121,5 +121,5 @@ def test_what_is_no_record_is_left_out(run: Path) -> None:
     append(run / "metrics.jsonl", {"step": 2**63, "metrics": {}}, {"step": True}, {"step": -1}, {"metrics": {}}, "x")
     append(run / "metrics.jsonl", {"step": 5, "metrics": odd}, {"step": 6, "metrics": 7})
     append(run / "eval.jsonl", {"step": 5, "return": "high", "length": 1})
-    (point,) = Feed(run).points(RunRecord(run), "finished", after=-1)
+    (point,) = Feed(run).points("finished", after=-1)
     assert (point.step, point.values) == (5, {"train/f": 1.5})

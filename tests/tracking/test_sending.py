@@ -27,7 +27,7 @@ from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import RunOptions, resume, train
 from rl_training.tracking.feed import Point
 from rl_training.tracking.sending import FILE, Sender, choose_trackers
-from rl_training.tracking.trackers import TrackedRun, make_tracker, name_of, without_login
+from rl_training.tracking.trackers import TrackedRun, check_address, make_tracker, name_of, without_login
 from test_cli import call, fails
 
 
@@ -155,6 +155,19 @@ def test_what_a_kill_kept_from_being_noted_is_not_sent_again(tmp_path: Path, dia
     (run_dir / FILE).write_text(json.dumps(noted))
     resume(run_dir, QUIET)
     assert sent_steps(diary) == list(range(5, 61, 5))
+
+
+def test_times_rise_although_a_resumed_run_is_faster(finished: Path, tmp_path: Path, diary: Path) -> None:
+    log = finished / "metrics.jsonl"
+    text, seconds = log.read_text().splitlines(), iter([1, 2, 30, 40, 5, 6, 41, 42, 43, 44, 45, 46])
+    lines = [json.dumps({**json.loads(line), "wall_s": next(seconds)}) + "\n" for line in text]
+    log.write_text("".join(lines[:4]))
+    (finished / "eval.jsonl").write_text("")
+    for _ in range(2):
+        call("track", finished, "--to", f"diary:file={diary}")
+        log.write_text("".join(lines))
+    times = [entry["time"] - entries(diary)[1]["time"] for entry in entries(diary) if "time" in entry]
+    assert times == pytest.approx([0, 1, 29, 39, 39.001, 39.002, *range(40, 46)], abs=1e-4)
 
 
 def test_a_fork_begins_a_new_run_and_names_its_parent(tmp_path: Path, diary: Path) -> None:
@@ -394,6 +407,15 @@ def test_names_of_seeds_have_the_experiment_and_long_names_are_cut() -> None:
 def test_logins_are_neither_kept_nor_shown() -> None:
     text = "API request to http://user:secret@127.0.0.1:5000/api failed, as https://token@host did"
     assert without_login(text) == "API request to http://127.0.0.1:5000/api failed, as https://host did"
+
+
+@pytest.mark.parametrize("uri", ["http://user:secret@host:5000", "https://token@host", "postgresql://u:p@host/db"])
+def test_addresses_with_a_login_are_refused_without_showing_it(uri: str) -> None:
+    with pytest.raises(ConfigError, match=r"^the uri holds a login, .*set MLFLOW_TRACKING_USERNAME") as caught:
+        check_address(uri)
+    assert "secret" not in str(caught.value)
+    check_address("postgresql://user@host/db")
+    check_address("http://127.0.0.1:5000")
 
 
 def test_a_linked_folder_is_not_written_to(finished: Path, tmp_path: Path) -> None:

@@ -33,28 +33,28 @@ class Feed:
     """Reads metrics.jsonl and eval.jsonl of a run folder while they grow."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._run = RunRecord(path)  # read once: its settings do not change, and parsing them takes milliseconds
         self._start_again()
 
     def _start_again(self) -> None:
         # In this order: when a record of metrics is there, the evaluations of all steps before it are, too.
-        self._files = [_GrowingFile(self._path / f"{name}.jsonl") for name in ("metrics", "eval")]
+        self._files = [_GrowingFile(self._run.path / f"{name}.jsonl") for name in ("metrics", "eval")]
         self._records: dict[int, list[dict[str, Any]]] = defaultdict(list)
         self._newest = -1  # step
         self._wall_s = 0.0  # of the latest point: a step that was only evaluated has none of its own
 
-    def points(self, run: RunRecord, status: Status, *, after: int) -> list[Point]:
-        """Return the complete steps after the step `after`; those up to it are forgotten."""
+    def points(self, status: Status, *, after: int) -> list[Point]:
+        """Return the complete steps after the step `after`; those up to it are forgotten. `status`: of the run."""
         self._read()
         for step in [step for step in self._records if step <= after]:
             del self._records[step]
-        wanted = run.config.get("eval_episodes")
+        wanted = self._run.config.get("eval_episodes")
         episodes = wanted if isinstance(wanted, int) else 1
-        started = _start_time(run)
+        started = _start_time(self._run)
         points = []
         for step in sorted(self._records):
             records = self._records[step]
-            if self._is_written(step, run, status, episodes):
+            if self._is_written(step, status, episodes):
                 values = _values(records, episodes)
                 self._wall_s = values.get("time/wall_s", self._wall_s)
                 points.append(Point(step, values, started + self._wall_s))
@@ -71,9 +71,9 @@ class Feed:
                 self._records[record["step"]].append(record)
                 self._newest = max(self._newest, record["step"])
 
-    def _is_written(self, step: int, run: RunRecord, status: Status, episodes: int) -> bool:
+    def _is_written(self, step: int, status: Status, episodes: int) -> bool:
         """Return whether nothing more comes for this step; a resume repeats an evaluation that was interrupted."""
-        if step < self._newest or status == "finished" or not _is_evaluated(run.config, step):
+        if step < self._newest or status == "finished" or not _is_evaluated(self._run.config, step):
             return True
         return status != "running" and _has_evaluation(self._records[step], episodes)
 

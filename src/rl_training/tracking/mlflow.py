@@ -5,9 +5,10 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.results.runs import RunRecord, Status
+from rl_training.results.runs import Status
 from rl_training.tracking.feed import Point
 from rl_training.tracking.trackers import PROJECT, TrackedRun, artifacts_of, check_address, switch, without_login
 
@@ -35,7 +36,7 @@ class Mlflow:
         self._artifacts = switch("artifacts", artifacts)
         self._client: MlflowClient | None = None
         self._run_id = ""
-        self._record: RunRecord | None = None
+        self._path: Path | None = None
 
     @property
     def place(self) -> str:
@@ -45,7 +46,7 @@ class Mlflow:
         from mlflow import MlflowClient
 
         with _answering():
-            self._client, self._record = MlflowClient(self._uri), run.record
+            self._client, self._path = MlflowClient(self._uri), run.record.path
             self._run_id = run.memory.get("run_id", "")
             if self._run_id:
                 held = self._held_step()
@@ -73,12 +74,12 @@ class Mlflow:
 
     def close(self, status: Status) -> None:
         assert self._client is not None
-        assert self._record is not None
+        assert self._path is not None
         if status == "running":
             return
         with _answering():
             if self._artifacts and status == "finished":
-                with artifacts_of(self._record) as files:
+                with artifacts_of(self._path) as files:
                     for file in files:
                         self._client.log_artifact(self._run_id, str(file))
             self._client.set_terminated(self._run_id, _STATUS[status])

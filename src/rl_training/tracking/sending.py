@@ -11,7 +11,7 @@ import shlex
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -38,6 +38,7 @@ FILE = "trackers.json"
 POLL_SECONDS = 2.0  # between two looks at the files of a run
 LAST_SECONDS = 30.0  # in which the last records are sent after training; the others wait in the run folder
 _AT_ONCE = 50  # points
+_SHORTEST = 0.001  # seconds between two points; MLflow sorts by milliseconds
 _NONE = -1  # the last sent step before anything was sent
 
 log = logging.getLogger("rl_training")
@@ -51,6 +52,7 @@ class _State(BaseModel):
     """What was sent to one place."""
 
     sent_step: StrictInt = _NONE
+    sent_time: float = 0.0  # of the same point
     status: Literal["", "running", "finished", "interrupted", "failed"] = ""  # that the tracker was told last
     memory: dict[str, str] = Field(default_factory=dict)
 
@@ -155,11 +157,11 @@ class Sender:
         """Send what is new and complete; raises what the tracker raises. `status`: of the run."""
         if not self._is_open:
             self._hold()
-        run = RunRecord(self.path)
-        points = self._feed.points(run, status, after=self.sent_step)
+        points = self._feed.points(status, after=self.sent_step)
         has_ended = self.sent_step != _NONE and status not in ("running", self._state.status)
         if not self._is_open and (points or has_ended):
-            points = self._open(run, status)
+            points = self._open(status)
+        points = list(_with_rising_times(points, self._state.sent_time))
         for start in range(0, len(points), _AT_ONCE):
             chunk = points[start : start + _AT_ONCE]
             try:
@@ -168,7 +170,7 @@ class Sender:
                 self._is_open = False
                 raise
             self.sent += len(chunk)
-            self._note(sent_step=chunk[-1].step)
+            self._note(sent_step=chunk[-1].step, sent_time=chunk[-1].time)
 
     def close(self, status: Status) -> None:
         """End the session of the tracker, if there is one, and report how the run ended."""
@@ -207,11 +209,11 @@ class Sender:
             raise ConfigError("another process sends this run there now") from None
         self._state = _read(self.path).trackers.get(self.name, _State())
 
-    def _open(self, run: RunRecord, status: Status) -> list[Point]:
+    def _open(self, status: Status) -> list[Point]:
         """Open the tracker and return the points that it does not hold."""
         parent = _read(self.path).parent
         tracked = TrackedRun(
-            record=run,
+            record=RunRecord(self.path),
             sent_step=self.sent_step,
             memory=self._state.memory,
             parent=Parent(parent.name, parent.step, parent.memories.get(self.name, {})) if parent else None,
@@ -219,8 +221,9 @@ class Sender:
         held = self.tracker.open(tracked)
         self._is_open = True
         self._feed = Feed(self.path)  # the tracker may hold less than what was sent
-        self._note(sent_step=held, status="running")
-        return self._feed.points(run, status, after=held)
+        sent_time = self._state.sent_time if held >= self.sent_step else 0.0
+        self._note(sent_step=held, sent_time=sent_time, status="running")
+        return self._feed.points(status, after=held)
 
     def _note(self, **changes: object) -> None:
         """Write the new state of this tracker to trackers.json."""
@@ -230,6 +233,13 @@ class Sender:
             state.trackers[self.name] = self._state
 
         _update(self.path, change)
+
+
+def _with_rising_times(points: Sequence[Point], last: float) -> Iterator[Point]:
+    """Yield the points with times after those of earlier steps: a resumed run may be faster than the killed one."""
+    for point in points:
+        last = max(point.time, last + _SHORTEST)
+        yield replace(point, time=last)
 
 
 # --- Beside training -------------------------------------------------------------------------------------------------
@@ -243,6 +253,8 @@ def tracked(path: Path, texts: Sequence[str], *, tensorboard: bool) -> Iterator[
     """
     chosen = ({"tensorboard": "tensorboard"} if tensorboard else {}) | choose_trackers(path, texts)
     senders = list(_senders(path, chosen))
+    if elsewhere := [sender.name for sender in senders if sender.tracker.place]:
+        log.info("records are sent to %s", " and ".join(elsewhere))
     if not senders:
         yield
         return

@@ -177,9 +177,13 @@ def without_login(text: str) -> str:
 
 
 def check_address(address: str) -> None:
-    """Raise `ConfigError` for an address with a password: the command line is kept in the run folder."""
-    if urlsplit(address).password is not None:
-        raise ConfigError("the uri holds a password, which would be written to the run folder; see docs/tracking.md")
+    """Raise `ConfigError` for an address of MLflow with a login: the command line is kept in the run folder."""
+    parts = urlsplit(address)
+    if parts.password is not None or (parts.username is not None and parts.scheme in ("http", "https")):
+        raise ConfigError(
+            "the uri holds a login, which would be written to the run folder: set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        )
 
 
 def switch(name: str, value: str) -> bool:
@@ -190,8 +194,8 @@ def switch(name: str, value: str) -> bool:
 
 
 @contextlib.contextmanager
-def artifacts_of(run: RunRecord) -> Iterator[list[Path]]:
-    """Provide the files about a run that a tracker may keep: its settings, its result and a report."""
+def artifacts_of(path: Path) -> Iterator[list[Path]]:
+    """Provide the files about a finished run that a tracker may keep: its settings, its result and a report."""
     with tempfile.TemporaryDirectory(prefix="rl_training_") as folder:
-        report = write_report(Runs([run]), Path(folder, "report.html"))
-        yield [*(file for name in ("config.yaml", "result.json") if (file := run.path / name).is_file()), report]
+        report = write_report(Runs([RunRecord(path)]), Path(folder, "report.html"))
+        yield [path / "config.yaml", path / "result.json", report]

@@ -9,7 +9,7 @@ from typing import Any
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.run_dir import check_no_links, read_run_config
-from rl_training.results.runs import RunRecord, Status
+from rl_training.results.runs import Status
 from rl_training.tracking.feed import Point
 from rl_training.tracking.trackers import PROJECT, TrackedRun, artifacts_of, switch
 
@@ -32,7 +32,7 @@ class Wandb:
         self._is_offline = (mode or wandb.setup().settings.mode) != "online"
         self._artifacts = switch("artifacts", artifacts)
         self._run: Any = None
-        self._record: RunRecord | None = None
+        self._path: Path | None = None
 
     @property
     def place(self) -> str:
@@ -44,7 +44,7 @@ class Wandb:
 
         check_no_links(run.record.path)
         known = run.memory.get("id") if not self._is_offline else None
-        self._record = run.record
+        self._path = run.record.path
         self._run = wandb.init(
             id=known or secrets.token_hex(4),
             project=self._project,
@@ -74,8 +74,8 @@ class Wandb:
         import wandb
 
         if self._artifacts and status == "finished":
-            assert self._record is not None
-            with artifacts_of(self._record) as files:
+            assert self._path is not None
+            with artifacts_of(self._path) as files:
                 artifact = wandb.Artifact(f"run-{self._run.id}", type="run")
                 for file in files:
                     artifact.add_file(str(file))
