@@ -30,10 +30,10 @@ from study_pools import PretendPool, QueuePool, TrainingPool
 
 @pytest.fixture(autouse=True, scope="module")
 def _fast() -> Iterator[None]:
-    """Do not wait, run three fresh seeds, draw few resamples, and leave the report out."""
+    """Do not wait, run two fresh seeds, draw few resamples, and leave the report out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "_POLL_SECONDS", 0.0)
-        patch.setattr(tuning, "FRESH_SEEDS", 3)
+        patch.setattr(tuning, "FRESH_SEEDS", 2)
         patch.setattr(tuning, "write_study_report", lambda *_: None)
         patch.setattr(statistics, "BOOTSTRAP_RESAMPLES", 100)
         yield
@@ -99,12 +99,12 @@ def test_trials_and_fresh_seeds_are_ordinary_run_folders(tmp_path: Path) -> None
     pool = PretendPool(closeness)
     run(tmp_path, pool, trials=5)
     assert sorted(path.name for path in (tmp_path / "trials" / "0003").iterdir()) == ["seed1000", "seed1001"]
-    fresh = [f"seed{seed}" for seed in range(2000, 2003)]
+    fresh = [f"seed{seed}" for seed in range(2000, 2002)]
     rescored = sorted((tmp_path / "rescore").iterdir())
     assert rescored[0].name == "0000"
     assert len(rescored) == 4  # the given config and the best three
     assert all(sorted(path.name for path in of_trial.iterdir()) == fresh for of_trial in rescored)
-    assert len(set(pool.submitted)) == len(pool.submitted) == 5 * 2 + 4 * 3
+    assert len(set(pool.submitted)) == len(pool.submitted) == 5 * 2 + 4 * 2
 
 
 def test_the_report_names_the_verdict_and_holds_the_runs_on_fresh_seeds(
@@ -117,7 +117,7 @@ def test_the_report_names_the_verdict_and_holds_the_runs_on_fresh_seeds(
     assert "clearly better than the given config" in page
     assert "best so far" in page
     assert "given config" in {each["group"] for each in read_report(tmp_path / "report.html")["runs"]}
-    assert len(read_report(tmp_path / "report.html")["runs"]) == 3 * 3
+    assert len(read_report(tmp_path / "report.html")["runs"]) == 3 * 2
 
 
 def test_poor_trials_are_pruned_and_their_runs_stopped(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_trial_that_reached_its_last_step_is_not_pruned(tmp_path: Path) -> Non
 
 def test_without_pruning_all_trials_run_to_their_end(tmp_path: Path) -> None:
     make_study(tmp_path, seeds=1, prune=False)
-    run(tmp_path, PretendPool(closeness), trials=12)
+    run(tmp_path, PretendPool(closeness), trials=10)
     assert {row["state"] for row in rows_of(tmp_path)} == {"complete"}
 
 
@@ -236,7 +236,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str
     return rows_of(folder), load_config(folder / "best.yaml").to_yaml()
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 20, 44])
+@pytest.mark.parametrize("count", [0, 2, 21, 44])
 def test_a_study_that_was_killed_ends_as_if_it_was_not(
     count: int, tmp_path: Path, undisturbed: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
