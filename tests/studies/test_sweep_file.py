@@ -142,7 +142,7 @@ def test_the_folder_of_a_combination_is_safe_to_use_in_a_shell(tmp_path: Path) -
     text = "set: {algo: dqn, env_id: '<b>$(touch x);/../', total_timesteps: 10}\n"
     (found,) = combinations(tmp_path, text)
     assert re.fullmatch(r"[\w.=-]+__[0-9a-f]{8}", found.folder_name)
-    assert found.folder_name.endswith(f"__{found.config.digest()}")
+    assert found.folder_name.endswith(f"__{found.digest}")
 
 
 def test_a_sweep_file_ends_in_yaml_because_its_folder_has_the_name_without(tmp_path: Path) -> None:

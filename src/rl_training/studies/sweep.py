@@ -85,7 +85,7 @@ def run_folders(sweep: Sweep) -> dict[Combination, list[Path]]:
     folders = {}
     for combination in sweep.combinations:
         new = sweep.folder / combination.folder_name
-        folder = existing.get(combination.config.digest(), new)
+        folder = existing.get(combination.digest, new)
         folders[combination] = [folder / f"seed{seed}" for seed in sweep.seeds]
     return folders
 

@@ -61,9 +61,13 @@ class Combination:
     chosen: Mapping[str, Any]  # its values of the grid
 
     @cached_property
+    def digest(self) -> str:
+        return self.config.digest()
+
+    @property
     def folder_name(self) -> str:
         short = re.sub(r"[^A-Za-z0-9._=-]+", "-", self.label)[:_MAX_NAME].strip("-.")
-        return f"{short}__{self.config.digest()}"
+        return f"{short}__{self.digest}"
 
 
 @dataclass(frozen=True)
@@ -219,7 +223,9 @@ def _check_name(where: str, name: str) -> None:
         raise ConfigError(f"{where}: output_dir cannot be set: the runs lie in the folder beside the sweep file")
 
 
-def _without_excluded(candidates: Sequence[_Candidate], exclude: Sequence[Mapping[str, Any]]) -> list[_Candidate]:
+def _without_excluded(candidates: Sequence[_Candidate], exclude: Sequence[Mapping[str, Any]]) -> Sequence[_Candidate]:
+    if not exclude:
+        return candidates
     settings = [candidate.all_settings for candidate in candidates]
     left = list(range(len(candidates)))
     for group in exclude:
@@ -280,7 +286,7 @@ def refuse(reasons: Mapping[str, str], total: int) -> None:
 def _check_different(combinations: Sequence[Combination]) -> None:
     seen: dict[str, Combination] = {}
     for combination in combinations:
-        other = seen.setdefault(combination.config.digest(), combination)
+        other = seen.setdefault(combination.digest, combination)
         if other is not combination:
             raise ConfigError(f"{other.label!r} and {combination.label!r} are the same experiment: remove one of them")
 
