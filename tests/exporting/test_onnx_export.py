@@ -12,12 +12,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from builders import make_config, make_setup, small_hparams
-from rl_training import DQN
+from rl_training import BC, DQN
 from rl_training.cli import app
 from rl_training.envs.factory import EnvFactory, make_env_factory
 from rl_training.envs.minatar import MinAtar
@@ -261,3 +262,19 @@ def test_the_best_checkpoint_is_exported_on_request(policy: Path, tmp_path: Path
     answer = CliRunner().invoke(app, ["export", *options, str(run)])  # options may come first
     assert answer.exit_code == 0, answer.output
     assert json.loads((tmp_path / "policy" / "contract.json").read_text())["step"] == 30
+
+
+def test_a_run_without_an_environment_has_a_module_but_no_pairs(tmp_path: Path) -> None:
+    obs = np.random.default_rng(0).uniform(-0.9, 0.9, (30, 3)).astype(np.float32)
+    ends = np.arange(30) % 10 == 9
+    dataset = {"observations": obs, "next_observations": obs, "actions": obs[:, :2], "rewards": obs[:, 0]}
+    hparams = {"dataset_kind": None, "dataset_size": None}
+    config = make_config(tmp_path / "runs", algo="bc", env_id="", total_timesteps=4, algo_kwargs=hparams)
+    arrays = {**dataset, "terminations": np.zeros(30, np.bool_), "truncations": ends}
+    agent = BC(config, dataset=arrays, show_progress=False)
+    agent.learn()
+    assert agent.module()(torch.from_numpy(obs)).shape == (30, 2)
+    with pytest.raises(
+        ConfigError, match=r"the run has none \(env_id is empty\); agent\.module\(\) returns the policy"
+    ):
+        agent.export(tmp_path / "policy")

@@ -399,14 +399,15 @@ class ManagedAlgorithm:
             file_format: `"onnx"` runs anywhere; `"pt2"` only in PyTorch, and only where you trust the file.
             pairs: how many observations and actions to record in the environment and to compare the file with.
         """
-        algorithm = self._policy()
+        algorithm, factory = self._policy(), self._options.factory_for(self.config)
+        if factory is None:
+            raise ConfigError(
+                "export records observations and actions in an environment, but the run has none (env_id is empty); "
+                "agent.module() returns the policy without"
+            )
         assert self._spaces is not None
         source = Source(
-            config=self.config,
-            algorithm=algorithm,
-            spaces=self._spaces,
-            factory=env_factory_of(self.config, self._options),
-            step=self._step(),
+            config=self.config, algorithm=algorithm, spaces=self._spaces, factory=factory, step=self._step()
         )
         with hangs_end(self.config.worker_timeout):
             return export_policy(source, expand_home(path), file_format=file_format, pairs=pairs)

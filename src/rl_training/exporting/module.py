@@ -1,7 +1,7 @@
 """`PolicyModule`: a policy from the observations that an environment returns to the actions that it takes."""
 
 import copy
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ class PolicyModule(nn.Module):
         self.observation_space, self.has_mask = spaces.observation, has_mask
         self.inputs = _input_ports(spaces, policy, has_mask=has_mask)
         self.outputs = _output_ports(spaces, policy)
+        self.decision, self.choices = _decision(spaces.action)
         self._dtypes = [dtype_of(port) for port in self.inputs]
 
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -59,7 +60,7 @@ class PolicyModule(nn.Module):
         parts = {
             "observation_normalizer": self.policy.normalizes,
             "mask": self.has_mask,
-            "argmax": not self.to_env.is_box,
+            self.decision: self.decision != "numbers",
             "action_scaling": self.to_env.scaled,
             "action_offset": self.to_env.offset,
         }
@@ -128,7 +129,7 @@ def _output_ports(spaces: Spaces, policy: GreedyPolicy) -> tuple[Port, ...]:
         high=_bound(high),
         meaning="what the environment takes",
     )
-    count = num_scores(spaces.action)
+    count = sum(_decision(spaces.action)[1])
     scores = (
         [Port(name="scores", shape=("batch", count), dtype="float32", meaning="Q-values or logits")] if count else []
     )
@@ -142,11 +143,13 @@ def _carry_ports(policy: GreedyPolicy, prefix: str, meaning: str) -> list[Port]:
     ]
 
 
-def num_scores(space: gym_spaces.Space[Any]) -> int:
-    """Return how many numbers decide on an action: one per choice or switch; 0 for a Box, which has no scores."""
+def _decision(space: gym_spaces.Space[Any]) -> tuple[Literal["argmax", "threshold", "numbers"], tuple[int, ...]]:
+    """Return how actions follow from scores, and how many scores each choice has; see `Contract`."""
+    if isinstance(space, gym_spaces.Box):
+        return "numbers", ()
     if isinstance(space, gym_spaces.MultiBinary):
-        return int(np.prod(space.shape))
-    return 0 if isinstance(space, gym_spaces.Box) else mask_size(space)
+        return "threshold", (int(np.prod(space.shape)),)
+    return "argmax", tuple(np.ravel(getattr(space, "nvec", getattr(space, "n", 0))).tolist())
 
 
 def _obs_port(name: str, space: gym_spaces.Space[Any]) -> Port:

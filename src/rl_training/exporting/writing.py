@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from gymnasium import spaces as gym_spaces
 from torch import Tensor, nn
 
 from rl_training.core.durable_files import sha256, sync_folder, write_synced
@@ -185,13 +184,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _contract(source: Source, module: PolicyModule, pairs: Arrays, run: Run) -> Contract:
-    config, action = source.config, source.spaces.action
-    choices: tuple[int, ...] = ()
-    decision: Literal["argmax", "threshold", "numbers"] = "numbers"
-    if isinstance(action, gym_spaces.MultiBinary):
-        decision, choices = "threshold", (int(np.prod(action.shape)),)
-    elif not isinstance(action, gym_spaces.Box):
-        decision, choices = "argmax", tuple(np.ravel(getattr(action, "nvec", getattr(action, "n", 0))).tolist())
+    config = source.config
     return Contract(
         algo=config.algo,
         env_id=config.env_id,
@@ -203,8 +196,8 @@ def _contract(source: Source, module: PolicyModule, pairs: Arrays, run: Run) -> 
         ),
         inputs=module.inputs,
         outputs=module.outputs,
-        decision=decision,
-        choices=choices,
+        decision=module.decision,
+        choices=module.choices,
         inside=module.inside,
         carry=tuple(CarryPart(input=name, output=f"next_{name}") for name in module.policy.carry),
         pairs=len(pairs["action"]),
