@@ -6,7 +6,8 @@
     L_actor  = -w_t (sg((R_t - v_t) / max(1, S)) log pi(a_t) + eta H[pi])        S: range of the returns R
     L_critic = -w_t log p_v(sg R_t),        w_t: discounted probability that the episode continues
 
-r_t and c_t belong to the state that a step led to: c_t = 0 means that the episode terminated there.
+r_t and c_t belong to the state that a step led to: c_t = 0 means that the episode terminated there. The critic also
+learns from replayed sequences; only this loss of actor and critic trains the world model, too.
 
 Hafner et al. 2025, Mastering diverse control tasks through world models. Deviations: docs/algorithms/dreamer.md.
 """
@@ -269,20 +270,28 @@ class Dreamer:
     # --- Learning ----------------------------------------------------------------------------------------------------
 
     def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        world, world_metrics = self._learn_world(state, batch)
-        features = world_metrics.pop("features")
-        imagined, new_range = self._imagine({**state, **world}, features, batch)
+        imagined: Batch = {}
+        new_range: State = {}
+
+        def world_loss(params: Tensor) -> Metrics:
+            metrics = world_model_loss(params, batch, self.hparams, self._parts["world_model"].apply, self._bins)
+            features = metrics["features"]
+            imagination, percentiles = self._imagine(state, features.detach(), batch)
+            imagined.update(imagination)
+            new_range.update(percentiles)
+            if self.hparams.replay_critic_trains_world_model:
+                replayed = self._replayed(features, imagined, batch)
+                critic = self._critic_loss(state["critic.params"], state, replayed)
+                metrics["loss"] = metrics["loss"] + self.hparams.replay_critic_coef * critic
+            return metrics
+
+        world, world_metrics = descend_part("world_model", world_loss, state, self._optimizers["world_model"])
+        replayed = self._replayed(world_metrics.pop("features"), imagined, batch)
         actor, actor_metrics = self._learn_actor(state, imagined)
-        critic, critic_metrics = self._learn_critic(state, imagined, self._replayed(features, imagined, batch))
+        critic, critic_metrics = self._learn_critic(state, imagined, replayed)
         slow_critic = polyak(state["slow_critic"], critic["critic.params"], self.hparams.slow_critic_rate)
         new_state = {**world, **actor, **critic, **new_range, "slow_critic": slow_critic}
         return new_state, {**world_metrics, **actor_metrics, **critic_metrics}
-
-    def _learn_world(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        def loss(params: Tensor) -> Metrics:
-            return world_model_loss(params, batch, self.hparams, self._parts["world_model"].apply, self._bins)
-
-        return descend_part("world_model", loss, state, self._optimizers["world_model"])
 
     def _imagine(self, state: State, features: Tensor, batch: Batch) -> tuple[Batch, State]:
         """Imagine from every replayed state; return the batch for actor and critic, and the new range of returns."""
@@ -322,20 +331,19 @@ class Dreamer:
         return descend_part("actor", loss, state, self._optimizers["actor"])
 
     def _learn_critic(self, state: State, imagined: Batch, replayed: Batch) -> tuple[State, Metrics]:
-        hparams, apply = self.hparams, self._parts["critic"].apply
-
         def loss(params: Tensor) -> Metrics:
-            losses = [
-                critic_loss(params, state["slow_critic"], batch, apply, self._bins, slow=hparams.slow_critic_coef)
-                for batch in (imagined, replayed)
-            ]
+            losses = [self._critic_loss(params, state, batch) for batch in (imagined, replayed)]
             return {
-                "loss": losses[0] + hparams.replay_critic_coef * losses[1],
+                "loss": losses[0] + self.hparams.replay_critic_coef * losses[1],
                 "imagined_return_mean": imagined["returns"].mean(),
                 "imagined_reward_mean": imagined["rewards"].mean(),
             }
 
         return descend_part("critic", loss, state, self._optimizers["critic"])
+
+    def _critic_loss(self, params: Tensor, state: State, batch: Batch) -> Tensor:
+        slow, apply = self.hparams.slow_critic_coef, self._parts["critic"].apply
+        return critic_loss(params, state["slow_critic"], batch, apply, self._bins, slow=slow)
 
 
 def dreamer_policy(dreamer: Dreamer) -> DreamerPolicy:

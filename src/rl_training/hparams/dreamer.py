@@ -102,6 +102,9 @@ class DreamerHParams(HParams):
     )
     slow_critic_coef: NonNegative = Field(1.0, description="weight of the critic's distance to its slow copy")
     replay_critic_coef: NonNegative = Field(0.3, description="weight of the critic's loss on replayed sequences")
+    replay_critic_trains_world_model: Switch = Field(
+        True, description="gradient of the critic's loss on replayed sequences in the world model, too"
+    )
     sampled_evaluation: Switch = Field(
         False,
         description="evaluation and prediction with sampled actions, as in the published scores, instead of the most "
