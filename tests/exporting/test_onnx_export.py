@@ -88,7 +88,7 @@ def source_of(algo: str, factory: EnvFactory, **hparams: Any) -> Source:
 # goes all the way here; `python -m benchmarks export` does so with every algorithm.
 HEADS: dict[str, tuple[str, EnvFactory, dict[str, Any], Format]] = {
     "dueling noisy atoms, parts, mask": ("rainbow_dqn", MaskedDict, {}, "onnx"),
-    "normalised, learned row": ("ppo", PENDULUM, {"normalize": "obs"}, "onnx"),
+    "normalised, learned row": ("iql", PENDULUM, {"normalize_observations": True}, "onnx"),
     "carry, bool planes": ("dreamer", lambda: MinAtar("Breakout"), {}, "onnx"),
     "convolutions, frames": ("dqn", FewPixels, {}, "pt2"),
     "two choices, mask": ("ppo", lambda: Masked(multi=True), {}, "pt2"),
