@@ -161,6 +161,18 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, pool
     assert [line["finished"] for line in table(tmp_path)] == ["1", "2"]
 
 
+def test_a_report_that_would_be_too_large_does_not_end_the_sweep(
+    tmp_path: Path, pool: InTurn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*arguments: object, **others: object) -> None:
+        raise ConfigError("the report would have 12.0 MB")
+
+    monkeypatch.setattr(sweeps, "write_report", refuse)
+    assert run(tmp_path).unfinished == 0
+    assert len(table(tmp_path)) == 2
+    assert "no report was written: the report would have 12.0 MB" in caplog.text
+
+
 def test_settings_with_markup_are_text_in_the_table_and_the_report(tmp_path: Path, pool: InTurn) -> None:
     hostile = "a|b<script>alert(1)</script>"
     run(tmp_path, TWO.replace("grid: {", f"grid: {{env_kwargs.note: ['{hostile}'], "))

@@ -14,6 +14,7 @@ import csv
 import html
 import io
 import json
+import logging
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from pathlib import Path
 from rl_training.core.durable_files import make_folder, write_atomic
 from rl_training.envs.factory import check_backend
 from rl_training.envs.hang_watch import hangs_end
-from rl_training.errors import UserError
+from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import create_run_dir, read_result
 from rl_training.experiment.space_checks import check_spaces
@@ -36,6 +37,8 @@ from rl_training.runtime.setup import RunOptions, spaces_of
 from rl_training.studies.sweep_file import Combination, Sweep, refuse
 
 _ENV_SETTINGS = ("algo", "env_id", "env_factory", "env_kwargs", "wrappers", "max_episode_steps", "execution_backend")
+
+log = logging.getLogger("rl_training")
 
 
 @dataclass(frozen=True)
@@ -144,13 +147,13 @@ def _write_tables(
     rows = [row for of_env in result.rows.values() for row in of_env]
     write_atomic(sweep.folder / "table.csv", _as_csv(folders, rows))
     write_atomic(sweep.folder / "table.md", _as_markdown(sweep, result))
-    write_report(
-        Runs([run for row in rows for run in row.runs]),
-        sweep.folder / "report.html",
-        title=f"Sweep: {sweep.folder.name}",
-        command=command,
-        groups={row.label: row.runs for row in rows},
-    )
+    runs = Runs([run for row in rows for run in row.runs])
+    groups = {row.label: row.runs for row in rows}
+    title = f"Sweep: {sweep.folder.name}"
+    try:
+        write_report(runs, sweep.folder / "report.html", title=title, command=command, groups=groups)
+    except ConfigError as error:  # such as one that is too large
+        log.warning("no report was written: %s", error)
 
 
 def _as_csv(folders: Mapping[Combination, Sequence[Path]], rows: Sequence[Row]) -> str:
