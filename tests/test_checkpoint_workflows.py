@@ -126,6 +126,17 @@ def test_fork_from_an_older_checkpoint_is_cut_back_to_it(stopped: Path, tmp_path
     assert differences(result.run_dir, unbroken) == []
 
 
+def test_only_a_run_that_started_before_is_said_to_start_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = create_run_dir(make_config(tmp_path).resolved(), tmp_path / "run")
+    resume(folder, RunOptions(show_progress=False))
+    assert "starts again" not in caplog.text
+    shutil.rmtree(folder / "checkpoints")
+    resume(folder, RunOptions(show_progress=False))
+    assert f"{folder} holds no checkpoint yet: the run starts again from its config" in caplog.text
+
+
 def test_fork_that_dies_before_its_first_checkpoint_is_still_a_fork(
     stopped: Path, tmp_path: Path, unbroken: Path
 ) -> None:

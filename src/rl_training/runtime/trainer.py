@@ -19,6 +19,7 @@ from rl_training.experiment.checkpointing import checkpoint_names, find_checkpoi
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import (
+    METADATA,
     RunDir,
     correct_resume_claim,
     create_run_dir,
@@ -116,7 +117,8 @@ def resume(
     changes = {"total_timesteps": total_timesteps, "output_dir": output_dir}
     changes = {name: value for name, value in changes.items() if value is not None}
     if is_unsaved_run(path):
-        log.warning("%s holds no checkpoint yet: the run starts again from its config", path)
+        if (path / METADATA).is_file():  # else it has not started before, as in the folder of a sweep
+            log.warning("%s holds no checkpoint yet: the run starts again from its config", path)
         config = with_settings(read_run_config(path).updated(**changes), settings or {})
         in_place = not output_dir and not settings
         return train(config.as_own() if options.allow_code else config, options, run_dir=path if in_place else None)
