@@ -1,8 +1,28 @@
-"""Comparisons of groups of environments."""
+"""What tests of groups of environments in other processes share."""
+
+from pathlib import Path
 
 import numpy as np
 
 from rl_training.envs.vector import EnvGroup
+
+# A fault of `Misbehaving`, what the error says, and what the report in the crash folder holds.
+CRASHES = [
+    ("raise", "raised ValueError: misbehaving on purpose", "_maybe_fault"),
+    ("exit", "ended its process with exit code 3", "left no traceback"),
+    ("kill", r"was ended by SIGKILL \(often: out of memory\), exit code -9,", "left no traceback"),
+    ("segfault", "was ended by SIGSEGV, exit code -11,", "_maybe_fault"),
+    ("shape", r"returned an observation of shape \(1,\), but its observation space .* declares shape \(3,\)", ""),
+]
+
+
+def is_running(pid: int) -> bool:
+    """Return whether the process still runs; one that only waits to be collected by its parent does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def assert_same_results(sync: EnvGroup, other: EnvGroup, num_steps: int = 150) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from env_groups import assert_same_results
+from env_groups import CRASHES, assert_same_results, is_running
 from rl_training.core.stop_signals import STOP_SIGNALS
 from rl_training.envs import worker_process
 from rl_training.envs.factory import RegisteredEnv, make_envs
@@ -28,15 +28,6 @@ from rl_training.errors import ConfigError, EnvError
 pytestmark = pytest.mark.process
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process still runs; one that only waits to be collected by its parent does not."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def wait_until(condition: Callable[[], bool], limit: float) -> None:
@@ -127,16 +118,7 @@ def test_workers_that_are_spawned_do_the_same() -> None:
 
 
 @linux_only
-@pytest.mark.parametrize(
-    ("fault", "message", "report"),
-    [
-        ("raise", "raised ValueError: misbehaving on purpose", "_maybe_fault"),
-        ("exit", "ended its process with exit code 3", "left no traceback"),
-        ("kill", r"was ended by SIGKILL \(often: out of memory\), exit code -9,", "left no traceback"),
-        ("segfault", "was ended by SIGSEGV, exit code -11,", "_maybe_fault"),
-        ("shape", r"returned an observation of shape \(1,\), but its observation space .* declares shape \(3,\)", ""),
-    ],
-)
+@pytest.mark.parametrize(("fault", "message", "report"), CRASHES)
 def test_a_crash_is_found_at_once_and_named(tmp_path: Path, fault: Any, message: str, report: str) -> None:
     # Only env 1 has the episode 1 in which the fault shows.
     with AsyncEnvs(lambda: Misbehaving(fault, step=2, episode=1), 3, crash_dir=tmp_path / "crash") as envs:
