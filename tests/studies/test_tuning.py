@@ -171,6 +171,14 @@ def test_a_trial_of_which_a_run_fails_is_told_and_the_study_goes_on(tmp_path: Pa
     assert outcome.verdict.given.tuned is None
 
 
+def test_a_study_whose_trials_all_failed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "write_study_report", write_study_report)
+    make_study(tmp_path, seeds=1)
+    pool = PretendPool(lambda settings, seed: closeness(settings, seed) if seed >= 2000 else [])
+    assert run(tmp_path, pool, trials=2).verdict is not None
+    assert "no trial beats the given config" in (tmp_path / "report.html").read_text()
+
+
 def test_combinations_that_do_not_fit_are_recorded_and_others_asked_for(tmp_path: Path) -> None:
     config = make_config(algo="ppo", algo_kwargs={"num_steps": 32, "minibatch_size": 32})
     make_study(tmp_path, config, params=["num_steps=32,48", "minibatch_size=32,24,16"], seeds=1)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from rl_training.core.durable_files import write_atomic
 from rl_training.core.version import __version__
+from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.results.figures import Figure, Line
 from rl_training.results.html import chart, folded, paragraph, table
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 TABLE, BEST, REPORT = "table.csv", "best.yaml", "report.html"
+log = logging.getLogger("rl_training")
+
 _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "not finished"}
 
 
@@ -87,8 +91,11 @@ def write_study_report(
     opening = [
         paragraph(verdict, "verdict"),
         *(paragraph(note) for note in notes),
-        chart(search_figure(rows)),
+        *([chart(search_figure(rows))] if any(row["state"] == "complete" for row in rows) else []),
         folded(f"{len(rows)} trials", table("Trials", list(rows[0]), cells)),
     ]
     runs = Runs([run for group in groups.values() for run in group])
-    write_report(runs, folder / REPORT, title=f"Tuning: {folder.name}", groups=groups, opening=opening)
+    try:
+        write_report(runs, folder / REPORT, title=f"Tuning: {folder.name}", groups=groups, opening=opening)
+    except ConfigError as error:  # such as one that is too large
+        log.warning("no report was written: %s", error)
