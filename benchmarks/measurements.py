@@ -152,6 +152,19 @@ def summarize_tune_search(lines: Sequence[Line]) -> dict[str, Any]:
     return {line["task"]: {name: line[name] for name in names} for line in lines}
 
 
+def summarize_trackers(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return for each tracker whether it held exactly the steps of its runs, and after how many kills."""
+    return {
+        line["tracker"]: {
+            "version": line["versions"][line["tracker"]],
+            "steps": line["steps"],
+            "kills": len(line["killed_at"]),
+            "outcome": line["outcome"],
+        }
+        for line in lines
+    }
+
+
 def summarize_slow_simulator(lines: Sequence[Line]) -> dict[str, Any]:
     """Return the median environment steps per second of each backend."""
     backends = dict.fromkeys(line["backend"] for line in lines)

@@ -33,6 +33,7 @@ SINGLE_FILES = {
     "slow_simulator": measurements.summarize_slow_simulator,
     "fuzz": measurements.summarize_fuzz,
     "packages": measurements.summarize_packages,
+    "trackers": measurements.summarize_trackers,
     "deterministic_cuda": measurements.summarize_deterministic,
     "compile_times": summarize_compile_times,
     "versions": summarize_versions,

@@ -19,7 +19,11 @@ _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 _MOST_METRICS, _MOST_PARAMS = 1_000, 100  # in one request
 _LONGEST_NAME, _LONGEST_VALUE = 250, 6_000
 _GONE = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
-_WAITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}  # MLflow's add up to minutes
+_VARIABLES = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # MLflow's own values add up to minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is for results
+}
 
 
 class Mlflow:
@@ -29,7 +33,7 @@ class Mlflow:
         import mlflow
 
         check_address(uri)
-        for name, value in _WAITS.items():
+        for name, value in _VARIABLES.items():
             os.environ.setdefault(name, value)
         self._uri = uri or mlflow.get_tracking_uri()
         self._experiment = experiment
