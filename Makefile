@@ -6,7 +6,7 @@ DEV_EXTRAS := dev,box2d,mujoco,atari,minatar,envpool,offline,video,tune,export
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: help train test test-fast test-ray test-trackers coverage lint bench clean
+.PHONY: help train test test-fast test-ray test-slurm test-trackers coverage lint bench clean
 
 help:            ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -30,7 +30,7 @@ test: .venv/.dev   ## run the tests, on all cores
 	$(PYTEST)
 
 test-fast: .venv/.dev   ## run the tests that neither compile, start processes nor train for long
-	HYPOTHESIS_PROFILE=fast $(PYTEST) -m 'not (compile or process or learning or slow or ray)'
+	HYPOTHESIS_PROFILE=fast $(PYTEST) -m 'not (compile or process or learning or slow or ray or slurm)'
 
 .ray/.ready: pyproject.toml constraints.txt
 	test -x .ray/bin/python || $(PYTHON) -m venv .ray
@@ -43,6 +43,9 @@ test-ray: .ray/.ready   ## run the tests that need Ray, in a virtual environment
 
 test-trackers: .venv/.dev   ## check MLflow, W&B and Trackio against their real packages, in virtual environments of their own
 	$(BIN)/python -m benchmarks trackers
+
+test-slurm: .venv/.dev   ## run the tests that need SLURM, with a cluster on this machine (benchmarks/slurm_cluster.py)
+	$(BIN)/python -m pytest -m slurm tests/launching
 
 coverage: .venv/.dev   ## run the tests and measure which lines and branches they cover
 	$(PYTEST) --cov --cov-report=term:skip-covered

@@ -165,6 +165,18 @@ def summarize_trackers(lines: Sequence[Line]) -> dict[str, Any]:
     }
 
 
+def summarize_launchers(lines: Sequence[Line]) -> dict[str, Any]:
+    return {
+        line["launcher"]: {
+            "runs": line["finished"],
+            "kills": sum(line["kills"].values()),
+            "trained_by_at_most": line["trained_by_at_most"],
+            "differences": len(line["differences"]),
+        }
+        for line in lines
+    }
+
+
 def summarize_slow_simulator(lines: Sequence[Line]) -> dict[str, Any]:
     """Return the median environment steps per second of each backend."""
     backends = dict.fromkeys(line["backend"] for line in lines)

@@ -30,6 +30,7 @@ SINGLE_FILES = {
     "sweep_kills": measurements.summarize_sweep_kills,
     "tune_kills": measurements.summarize_tune_kills,
     "tune_search": measurements.summarize_tune_search,
+    "launchers": measurements.summarize_launchers,
     "slow_simulator": measurements.summarize_slow_simulator,
     "fuzz": measurements.summarize_fuzz,
     "packages": measurements.summarize_packages,

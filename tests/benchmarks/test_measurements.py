@@ -15,6 +15,7 @@ from benchmarks.measurements import (
     summarize_exactness,
     summarize_gpu,
     summarize_kills,
+    summarize_launchers,
     summarize_replay,
     summarize_speed,
     summarize_sweep_kills,
@@ -179,6 +180,9 @@ def test_exactness_and_kills_add_up_their_lines() -> None:
     }
     sweeps = [{"finished_at_kills": [0, 2], "runs": 12, "files_that_differ": each} for each in ([], ["table.csv"])]
     assert summarize_sweep_kills(sweeps) == {"kills": 4, "runs": 24, "files_that_differ": 1}
+    killed = {"worker": 3, "trainer": 2}
+    line = {"launcher": "ray", "finished": 6, "kills": killed, "trained_by_at_most": 1, "differences": ["a"]}
+    assert summarize_launchers([line]) == {"ray": {"runs": 6, "kills": 5, "trained_by_at_most": 1, "differences": 1}}
     studies = [
         {"finished_at_kills": [0, 2], "runs": 9, "run_again": [], "differences": each, "best_repeats": True}
         for each in ([], ["table.csv"])

@@ -79,8 +79,8 @@ def test_how_runs_ended_is_read_from_their_folders(tmp_path: Path, cluster: Clus
     pool.stop(runs[1])
     claim = claim_run(runs[1])
     assert claim is not None
-    assert pool.running() == [runs[1]]
     assert pool.ended() == []  # one may be tried again, one is still being saved
+    assert pool.running() == [runs[1]]
     claim.release()
     record_failure(runs[0], "no luck")
     assert [(end.folder, end.status, end.message) for end in pool.ended()] == [

@@ -22,7 +22,8 @@ def launch_options(
     ray: Sequence[str] | None = None,
     dry_run: bool = False,
     quiet: bool = False,
-    root: Path | None = None,
+    root: Path = Path(),
+    flags: Sequence[str] = (),
 ) -> "LaunchOptions":
     """Check the options of the command line and return them; raise `ConfigError` for those that do not fit."""
     if launcher not in LAUNCHERS:
@@ -44,11 +45,12 @@ def launch_options(
     elif launcher == "slurm" and not dry_run:
         require_sbatch()
     return LaunchOptions(
-        root=root or Path(),
+        root=root,
         launcher=cast(Literal["local", "slurm", "ray"], launcher),
         jobs=jobs,
         retries=retries,
         fail_fast=fail_fast,
+        flags=flags,
         quiet=quiet,
         slurm=of_slurm,
         ray=of_ray,

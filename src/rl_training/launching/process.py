@@ -33,6 +33,9 @@ class RunProcess:
 
     def __init__(self, claim: Claim, flags: Sequence[str]) -> None:
         self._claim = claim
+        with open_log(claim.folder / LOG) as log:
+            log.write(f"claimed by process {claim.holder.pid} on {claim.holder.host}\n".encode())
+            self._log_start = log.tell()
         self._process = start_process(claim.folder, flags)
         self._is_stopping = False
 
@@ -61,7 +64,14 @@ class RunProcess:
             return Ended(folder, "finished")
         if code in (EXIT_INTERRUPTED, -signal.SIGTERM):  # the second: it was still importing
             return Ended(folder, "interrupted")
-        return Ended(folder, "failed", record_failure(folder, _describe_exit(folder, code)).message)
+        return Ended(folder, "failed", record_failure(folder, self._describe_exit(code)).message)
+
+    def _describe_exit(self, code: int) -> str:
+        """Return how the process ended, and the last line of its log."""
+        ending = f"ended with exit code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+        file = self.folder / LOG
+        reason = last_line(file, self._log_start)
+        return f"{ending}; see {file}" + (f": {reason}" if reason else "")
 
     def stop(self) -> None:
         """Make the run save and end."""
@@ -84,11 +94,3 @@ def start_process(folder: Path, flags: Sequence[str]) -> "subprocess.Popen[bytes
             env={**os.environ, "OMP_NUM_THREADS": "1", PARENT_PID: str(os.getpid())},
             start_new_session=True,  # Ctrl-C reaches the children once, through this process
         )
-
-
-def _describe_exit(folder: Path, code: int) -> str:
-    """Return how the process of a run ended, and the last line of its log."""
-    ending = f"ended with exit code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
-    file = folder / LOG
-    reason = last_line(file)
-    return f"{ending}; see {file}" + (f": {reason}" if reason else "")

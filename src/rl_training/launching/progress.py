@@ -53,7 +53,8 @@ class RunsProgress:
         waiting = set(waiting)
         before, self._states = self._states, {run: self._state(run, waiting, running) for run in self._labels}
         for run in running:
-            self._log_starts.setdefault(run, _size(run / "log.txt"))
+            if before.get(run) != "running":  # a run that is tried again starts again
+                self._log_starts[run] = _size(run / "log.txt")
         is_due = self._clock() - self._shown_at >= (_LIVE_SECONDS if self._live else _LINE_SECONDS)
         changed = [run for run, state in self._states.items() if state != before.get(run)]
         if is_due:

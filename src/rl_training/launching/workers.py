@@ -37,6 +37,7 @@ class WorkerPool:
     def __init__(self, options: LaunchOptions, workers: Workers) -> None:
         self._options, self._workers = options, workers
         self._open: list[Path] = []
+        self._running: list[Path] = []
         self._look_at = 0.0
         self._starts = 0  # of workers, since the last progress of any run
         self._progress: list[object] = []
@@ -52,7 +53,7 @@ class WorkerPool:
         self._look_at = 0.0
 
     def running(self) -> list[Path]:
-        return [folder for folder in self._open if holder_of(folder) is not None]
+        return self._running
 
     def ended(self) -> list[Ended]:
         if time.monotonic() < self._look_at:
@@ -61,6 +62,7 @@ class WorkerPool:
         ended = [end for folder in self._open if (end := self._end_of(folder)) is not None]
         for end in ended:
             self._open.remove(end.folder)
+        self._running = [folder for folder in self._open if holder_of(folder) is not None]
         self._start_workers()
         return ended
 
