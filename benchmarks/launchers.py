@@ -112,16 +112,20 @@ class Launch:
 
 
 def trainers(runs: Sequence[Path]) -> dict[Path, list[int]]:
-    """Return the processes that train each run now."""
-    found: dict[Path, list[int]] = {run: [] for run in runs}
+    """Return the processes that train each run now.
+
+    A process that starts a program, such as git, is a copy of itself for a moment: a child of a trainer is not one.
+    """
+    found: dict[Path, dict[int, int]] = {run: {} for run in runs}  # process: its parent
     by_name = {str(run): run for run in runs}
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
             with contextlib.suppress(OSError):
                 words = (process / "cmdline").read_text("utf-8", "replace").split("\0")
-                if "resume" in words and words[words.index("resume") + 1] in by_name:
-                    found[by_name[words[words.index("resume") + 1]]].append(int(process.name))
-    return found
+                if "resume" in words and (run := by_name.get(words[words.index("resume") + 1])) is not None:
+                    parent = (process / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1]
+                    found[run][int(process.name)] = int(parent)
+    return {run: [pid for pid, parent in pids.items() if parent not in pids] for run, pids in found.items()}
 
 
 class Watch:

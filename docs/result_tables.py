@@ -466,6 +466,24 @@ def deterministic_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     )
 
 
+def launchers_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """Show what became of six runs per launcher whose workers were killed."""
+    yield from rows(
+        ["launcher", "runs that ended", "workers killed", "training processes killed", "starts of runs", "differences"],
+        *(
+            [
+                f"`{line['launcher']}`",
+                f"{line['finished']} of {line['runs']}",
+                str(line["kills"].get("worker", 0)),
+                str(line["kills"].get("trainer", 0)),
+                str(line["starts"]),
+                str(len(line["differences"])),
+            ]
+            for line in read_lines(RESULTS / "launchers.jsonl")
+        ),
+    )
+
+
 def slow_simulator_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     """Show the steps per second of a simulator that sleeps, by execution backend: median, smallest and largest."""
     lines = read_lines(RESULTS / "slow_simulator.jsonl")

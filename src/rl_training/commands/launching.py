@@ -23,7 +23,6 @@ def launch_options(
     dry_run: bool = False,
     quiet: bool = False,
     root: Path = Path(),
-    flags: Sequence[str] = (),
 ) -> "LaunchOptions":
     """Check the options of the command line and return them; raise `ConfigError` for those that do not fit."""
     if launcher not in LAUNCHERS:
@@ -50,7 +49,6 @@ def launch_options(
         jobs=jobs,
         retries=retries,
         fail_fast=fail_fast,
-        flags=flags,
         quiet=quiet,
         slurm=of_slurm,
         ray=of_ray,
