@@ -66,6 +66,7 @@ class Launch:
     def __init__(self, folder: Path, launcher: str) -> None:
         self.root, self.output = folder / "runs", folder / "output.txt"
         sweep = ["sweep", str(write_sweep(folder)), "--launcher", launcher, "--jobs", str(JOBS)]
+        sweep += ["--ray", "address=local"] if launcher == "ray" else []  # not the cluster of somebody else
         self._commands = [["work", str(self.root)]] * JOBS if launcher == "work" else [sweep]
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * len(self._commands)
 
@@ -128,6 +129,13 @@ def trainers(runs: Sequence[Path]) -> dict[Path, list[int]]:
     return {run: [pid for pid, parent in pids.items() if parent not in pids] for run, pids in found.items()}
 
 
+def is_training(pid: int, run: Path) -> bool:
+    """Return whether a process has opened the lock of a run: it trains or is about to, and does not yet end."""
+    with contextlib.suppress(OSError):
+        return any(file.readlink() == run / ".lock" for file in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
 class Watch:
     """Looks all the time how many processes train each run."""
 
@@ -145,7 +153,8 @@ class Watch:
 
     def _look(self) -> None:
         while not self._ended.wait(0.05):
-            self.most = max([self.most, *map(len, trainers(self._launch.runs).values())])
+            for run, pids in trainers(self._launch.runs).items():
+                self.most = max(self.most, sum(is_training(pid, run) for pid in pids))
 
 
 def kill(launch: Launch, rng: random.Random, kind: str) -> str | None:

@@ -25,7 +25,8 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
-    with contextlib.closing(open_pool(LaunchOptions(root=tmp_path, launcher="ray", jobs=2))) as pool:
+    options = LaunchOptions(root=tmp_path, launcher="ray", jobs=2, ray={"address": "local"})
+    with contextlib.closing(open_pool(options)) as pool:
         yield pool
 
 
