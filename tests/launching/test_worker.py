@@ -14,7 +14,9 @@ from rl_training.cli import app
 from rl_training.experiment.claims import Claim, claim_run, holder_of
 from rl_training.experiment.run_dir import create_run_dir, write_result
 from rl_training.launching import process
+from rl_training.launching.local import LocalPool
 from rl_training.launching.marks import ask_to_stop, forget, read_failure, record_failure
+from rl_training.launching.pool import LaunchOptions
 from rl_training.launching.process import RunProcess
 from rl_training.launching.worker import work
 from stand_ins import EndedProcess
@@ -187,6 +189,18 @@ def test_a_signal_makes_the_worker_save_its_run_and_end(
     assert not work(tmp_path)
     assert lasting.received == ["terminate"]
     assert [holder_of(run) for run in runs.values()] == [None] * 3
+
+
+def test_a_closed_local_pool_has_released_its_runs_and_reports_them(
+    tmp_path: Path, runs: dict[str, Path], lasting: LastingProcess
+) -> None:
+    pool = LocalPool(LaunchOptions(root=tmp_path))
+    pool.submit(runs["a"])
+    assert pool.ended() == []
+    assert holder_of(runs["a"]) is not None
+    pool.close()
+    assert holder_of(runs["a"]) is None
+    assert [end.status for end in pool.ended()] == ["interrupted"]
 
 
 # --- The commands ----------------------------------------------------------------------------------------------------

@@ -115,3 +115,13 @@ def test_runs_that_save_nothing_get_one_warning(
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.message == "a killed worker loses its run: set checkpoint_interval or checkpoint_minutes"
+
+
+def test_a_closed_pool_starts_no_workers_and_reports_what_ended(
+    tmp_path: Path, cluster: Cluster, runs: list[Path]
+) -> None:
+    pool = pool_of(tmp_path, cluster, runs)
+    pool.close()
+    write_result(runs[2], {"eval": []})
+    assert [end.folder for end in pool.ended()] == [runs[2]]
+    assert cluster.started == []

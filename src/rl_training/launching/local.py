@@ -42,10 +42,7 @@ class LocalPool:
         return list(self._running)
 
     def ended(self) -> list[Ended]:
-        for folder, process in list(self._running.items()):
-            if (end := process.poll()) is not None:
-                del self._running[folder]
-                self._end(end)
+        self._end_ended()
         if self._is_open:
             self._start_waiting()
         if self._running:
@@ -55,6 +52,12 @@ class LocalPool:
             self._waiting.clear()
         ended, self._ended = self._ended, []
         return ended
+
+    def _end_ended(self) -> None:
+        for folder, process in list(self._running.items()):
+            if (end := process.poll()) is not None:
+                del self._running[folder]
+                self._end(end)
 
     def _end(self, end: Ended) -> None:
         self._look_at = 0.0
@@ -92,3 +95,4 @@ class LocalPool:
             process.stop()
         for process in self._running.values():
             process.wait()
+        self._end_ended()

@@ -23,7 +23,7 @@ from rl_training.runtime.signals import signals_handled
 Launcher = Literal["local", "slurm", "ray"]
 _POLL_SECONDS = 0.05
 
-__all__ = ["Ended", "LaunchOptions", "Launcher", "Pool", "open_pool", "run_all"]
+__all__ = ["Ended", "LaunchOptions", "Launcher", "Pool", "flags_of", "open_pool", "run_all"]
 
 log = logging.getLogger("rl_training")
 
@@ -116,7 +116,8 @@ def run_all(folders: Sequence[Path], options: LaunchOptions, *, labels: Sequence
                 _collect(pool, ended, names, options)
             except TrainingError:
                 for folder in folders:
-                    pool.stop(folder)
+                    if folder not in ended:
+                        pool.stop(folder)
                 raise
             running = pool.running()
             progress.show([folder for folder in folders if folder not in ended and folder not in running], running)

@@ -39,6 +39,7 @@ class WorkerPool:
         self._open: list[Path] = []
         self._running: list[Path] = []
         self._look_at = 0.0
+        self._is_open = True
         self._starts = 0  # of workers, since the last progress of any run
         self._progress: list[object] = []
         self._has_warned = False
@@ -63,7 +64,8 @@ class WorkerPool:
         for end in ended:
             self._open.remove(end.folder)
         self._running = [folder for folder in self._open if holder_of(folder) is not None]
-        self._start_workers()
+        if self._is_open:
+            self._start_workers()
         return ended
 
     def _end_of(self, folder: Path) -> Ended | None:
@@ -97,4 +99,5 @@ class WorkerPool:
         ask_to_stop(folder)
 
     def close(self) -> None:
+        self._is_open, self._look_at = False, 0.0
         self._workers.close()
