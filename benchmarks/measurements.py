@@ -203,6 +203,16 @@ def summarize_packages(lines: Sequence[Line]) -> dict[str, Any]:
     return {"environments": len(outcomes), "outcomes": dict(Counter(outcomes.values()))}
 
 
+def summarize_export(lines: Sequence[Line]) -> dict[str, Any]:
+    """Count the exported policies; return the largest error, and how much faster onnxruntime acts than `predict`."""
+    ratios = [line["predict_us"] / line["onnx_us"] for line in lines]
+    return {
+        "policies": len(lines),
+        "largest_error": max(line["max_error"] for line in lines),
+        "predict_over_onnx": asdict(spread(ratios)),
+    }
+
+
 def summarize_fuzz(lines: Sequence[Line]) -> dict[str, Any]:
     """Count cases and outcomes, and those that were wrong."""
     kinds = sorted({line["kind"] for line in lines})

@@ -35,6 +35,7 @@ SINGLE_FILES = {
     "fuzz": measurements.summarize_fuzz,
     "packages": measurements.summarize_packages,
     "trackers": measurements.summarize_trackers,
+    "export": measurements.summarize_export,
     "deterministic_cuda": measurements.summarize_deterministic,
     "compile_times": summarize_compile_times,
     "versions": summarize_versions,
