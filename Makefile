@@ -6,7 +6,7 @@ DEV_EXTRAS := dev,box2d,mujoco,atari,minatar,envpool,offline,video,tune,export
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: help train test test-fast test-ray test-slurm test-trackers coverage lint bench clean
+.PHONY: help train test test-fast test-ray test-slurm test-trackers coverage lint docs bench clean
 
 help:            ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -55,8 +55,17 @@ lint: .venv/.dev   ## ruff and mypy --strict
 	$(BIN)/ruff format --check src tests examples benchmarks docs
 	$(BIN)/mypy
 
+.venv/.docs: .venv/.core
+	$(PIP) -e '.[docs]'
+	@touch $@
+
+docs: .venv/.docs   ## build the site into build/site and check its links; warnings are errors
+	rm -rf build/site
+	$(BIN)/python -m sphinx -c docs -E -q -W --keep-going -d build/doctrees . build/site
+	$(BIN)/python docs/check_site.py build/site
+
 bench: .venv/.dev   ## score and speed runs; `make bench ARGS="speed dqn"`
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:   ## remove what set-up and tests made (runs/ stays)
-	rm -rf .venv .peers .ray .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv .peers .ray .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build

@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 from typer.testing import CliRunner
 
+from rl_training.api import exports
 from rl_training.cli import app
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
@@ -150,6 +151,36 @@ def test_pages_and_config_comments_are_in_plain_english() -> None:
     texts |= {name_of(config): "\n".join(re.findall("#.*", config.read_text("utf-8"))) for config in CONFIGS}
     found = {name: sorted({word.lower() for word in REJECTED_WORDS.findall(text)}) for name, text in texts.items()}
     assert {name: words for name, words in found.items() if words} == {}
+
+
+def test_every_page_is_in_the_index_once(generator: ModuleType) -> None:
+    """The site builds its sidebar from the index, so a page that is missing there cannot be reached."""
+    contents = importlib.import_module("contents")
+    listed = [page for pages in contents.sections(contents.INDEX.read_text("utf-8")).values() for page in pages]
+    expected = {page.resolve() for page in PAGES} - {README.resolve(), contents.INDEX}
+    assert sorted(listed) == sorted(expected | {ROOT.resolve() / "benchmarks" / "README.md"})
+
+
+def test_the_api_page_lists_every_public_name_once() -> None:
+    listed = re.findall(r"^\* `(\w+)`$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(exports.homes())
+
+
+def test_a_dead_link_and_a_file_of_another_site_are_found(generator: ModuleType, tmp_path: Path) -> None:
+    checker = importlib.import_module("check_site")
+    (tmp_path / "index.html").write_text(
+        '<h1 id="top"></h1><a href="a%20b.html#here"></a><a href="#top"></a><a href="https://example.org/x"></a>'
+    )
+    (tmp_path / "a b.html").write_text('<p id="here"><img src="index.html">')
+    assert checker.faults(tmp_path) == []
+    (tmp_path / "bad.html").write_text(
+        '<a href="gone.html"></a><a href="index.html#gone"></a><script src="https://example.org/x.js"></script>'
+    )
+    assert checker.faults(tmp_path) == [
+        "bad.html links to gone.html, which does not exist",
+        "bad.html links to index.html#gone, which does not exist",
+        "bad.html loads https://example.org/x.js",
+    ]
 
 
 def links(page: Path) -> Iterator[tuple[str, str, Path, str]]:

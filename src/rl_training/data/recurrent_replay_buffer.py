@@ -63,7 +63,7 @@ class RecurrentReplayBuffer:
         self._begins = np.asarray(transitions["terminated"] | transitions["truncated"])
 
     def sample(self, batch_size: int) -> Batch:
-        """Sample sequences uniformly: each field (batch, sequence_length, *shape), on the buffer's device."""
+        """Sample sequences uniformly: each field `(batch, sequence_length, *shape)`, on the buffer's device."""
         return {name: values.clone() for name, values in self.sampler(batch_size)().items()}
 
     def sampler(self, batch_size: int) -> Callable[[], Batch]:

@@ -53,7 +53,7 @@ class ReplayBuffer:
         self.storage.add_dataset(transitions)
 
     def sample(self, batch_size: int) -> Batch:
-        """Sample transitions uniformly: each field (batch, *shape), on the buffer's device."""
+        """Sample transitions uniformly: each field `(batch, *shape)`, on the buffer's device."""
         if self._reader is None or self._reader.batch_size != batch_size:
             self._reader = self.storage.reader(batch_size, self.device)
         self._draw(self._reader)

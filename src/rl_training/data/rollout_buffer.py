@@ -57,7 +57,7 @@ class RolloutBuffer:
             self._final_obs.append(transitions["next_obs"][env].copy())
 
     def rollout(self) -> Batch:
-        """Return the rows, step by step, (num_steps * num_envs, *shape), and clear the buffer.
+        """Return the rows, step by step, `(num_steps * num_envs, *shape)`, and clear the buffer.
 
         The tensors are valid until the next `add`. `final_obs` are the observations that follow the rows `final_rows`.
         """
