@@ -27,11 +27,15 @@ def make_ppo_setup(
     network: torch.nn.Module | None = None,
     **hparams: Any,
 ) -> Setup[PPOHParams]:
-    """Return a setup for a small PPO: three observed numbers, rollouts of 6 steps in 2 envs, minibatches of 4 rows."""
+    """Return a setup for a small PPO: three observed numbers, rollouts of 6 steps in 2 envs, minibatches of 4 rows.
+
+    Rewards are learned from as they are, and the learning rate falls, unless `hparams` says otherwise.
+    """
     small = {"hidden_sizes": (16,), "num_steps": 6, "minibatch_size": 4, "update_epochs": 2}
+    plain = {"normalize": "none", "learning_rate_schedule": "linear"}
     return Setup(
         spaces=Spaces(observation or Box(-1.0, 1.0, (3,), np.float32), action or Discrete(2), action_mask),
-        hparams=PPOHParams(**{**small, **hparams}),
+        hparams=PPOHParams(**{**small, **plain, **hparams}),
         total_timesteps=total_timesteps,
         total_updates=total_timesteps,
         streams=Streams(seed),

@@ -38,7 +38,7 @@ from rl_training.experiment.checkpointing import (
 )
 from rl_training.experiment.json_lines import JsonLines, read_json_lines
 from rl_training.experiment.manifest import MANIFEST
-from rl_training.experiment.run_dir import create_run_dir, locked, read_run_config
+from rl_training.experiment.run_dir import create_run_dir, is_in_use, locked, read_run_config
 from rl_training.experiment.state_files import write_tensors
 from rl_training.launching.seed_runs import run_in
 from rl_training.runtime.callbacks import Callback, Checkpointing
@@ -889,6 +889,17 @@ def test_callback_that_fails_at_its_end_lets_the_others_end(tmp_path: Path) -> N
 
 
 # --- Two processes at once -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.process
+def test_looking_at_a_run_from_its_own_process_keeps_the_lock(tmp_path: Path) -> None:
+    lock = "import sys; from pathlib import Path; from rl_training.experiment.run_dir import locked\n"
+    lock += "with locked(Path(sys.argv[1])): pass"
+    with locked(tmp_path):
+        assert is_in_use(tmp_path)
+        other = subprocess.run([sys.executable, "-c", lock, tmp_path], capture_output=True, text=True, check=False)
+        assert "RunInUseError" in other.stderr
+    assert not is_in_use(tmp_path)
 
 
 @pytest.mark.process

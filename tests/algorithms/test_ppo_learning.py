@@ -23,6 +23,7 @@ def learn(
     tmp_path: Path, env_id: str, steps: int, *, env_kwargs: Any = None, env_factory: Any = None, **hparams: Any
 ) -> TrainResult:
     small = {"num_steps": 16, "minibatch_size": 64, "update_epochs": 4, "learning_rate": 1e-2, "hidden_sizes": [32]}
+    plain = {"normalize": "none", "learning_rate_schedule": "linear"}  # the values learned are those of the rewards
     config = make_config(
         tmp_path,
         algo="ppo",
@@ -32,7 +33,7 @@ def learn(
         seed=SEED,
         num_envs=8,
         eval_episodes=10,
-        algo_kwargs={**small, **hparams},
+        algo_kwargs={**small, **plain, **hparams},
     )
     return train(config, RunOptions(env_factory=env_factory, show_progress=False))
 

@@ -95,7 +95,7 @@ def locked_file(path: Path, *, wait: bool = False) -> Iterator[None]:
 
     The system releases the lock when the process ends, even if it is killed. Env workers do not inherit it.
     """
-    with open_log(path) as file:
+    with open_log(path) as file, _held(path):
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except (BlockingIOError, PermissionError) as error:
@@ -105,11 +105,26 @@ def locked_file(path: Path, *, wait: bool = False) -> Iterator[None]:
         yield
 
 
-def is_in_use(path: Path) -> bool:
-    """Return whether another process trains in the run folder.
+_held_here: list[Path] = []  # the files whose locks this process holds or waits for
 
-    It only asks for the lock: taking it, even for a moment, could stop a process that starts.
+
+@contextlib.contextmanager
+def _held(path: Path) -> Iterator[None]:
+    _held_here.append(path.absolute())
+    try:
+        yield
+    finally:
+        _held_here.remove(path.absolute())
+
+
+def is_in_use(path: Path) -> bool:
+    """Return whether a process trains in the run folder.
+
+    It only asks for the lock: taking it, even for a moment, could stop a process that starts. The lock of this process
+    is known without the file: closing any copy of a file releases the locks of the process on it.
     """
+    if (path / ".lock").absolute() in _held_here:
+        return True
     query = struct.pack("hhllhh", fcntl.F_WRLCK, 0, 0, 0, 0, 0)
     try:
         with (path / ".lock").open("rb") as file:

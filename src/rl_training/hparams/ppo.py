@@ -43,7 +43,7 @@ class PPOHParams(HParams):
     num_steps: NumSteps = 2_048
     update_epochs: UpdateEpochs = 10
     minibatch_size: MinibatchSize = 64
-    normalize: Normalize = "none"
+    normalize: Normalize = "returns"
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (64, 64)
@@ -53,7 +53,7 @@ class PPOHParams(HParams):
     log_std_init: LogStdInit = 0.0
 
     learning_rate: LearningRate = 3e-4
-    learning_rate_schedule: LinearSchedule = "linear"
+    learning_rate_schedule: LinearSchedule = "constant"
     adam_eps: AdamEps = 1e-5
     max_grad_norm: MaxGradNorm = 0.5
 
