@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ def anchors(page: Path) -> set[str]:
 
 def commands(page: Path) -> list[str]:
     """Return every `rl-training ...` line of the page's shell blocks, without redirections, pipes and comments."""
-    lines = [line for body in blocks(page, "sh", "bash", "") for line in COMMAND.findall(body)]
+    lines = [line for body in blocks(page, "sh", "bash", "") for line in COMMAND.findall(body.replace("\\\n", " "))]
     return [re.split(r"\s+(?:[|>#&]|2>)|;", line)[0] for line in lines]
 
 
@@ -278,6 +279,31 @@ def test_the_examples_of_the_callbacks_page_run(number: int, tmp_path: Path, mon
         code = code.replace(written, short)
     exec(compile(code, "callbacks.md", "exec"), {})
     assert list(tmp_path.glob("runs/*/result.json"))
+
+
+PEERS = re.compile(r"^(?:from|import) (?:stable_baselines3|tianshou|d3rlpy)\b", re.MULTILINE)
+
+
+def test_the_examples_of_the_page_for_newcomers_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks share their names, as on the page: data, then what learns from them."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    page = DOCS / "coming_from.md"
+    for code in [body for body in blocks(page, "python") if not PEERS.search(body)]:
+        for written, short in (("50_000", "300"), ("20_000", "300"), ("10_000", "20"), ("5_000", "100")):
+            code = code.replace(written, short)
+        exec(compile(code, page.name, "exec"), names)
+    runs = [json.loads(file.read_text("utf-8")) for file in tmp_path.glob("runs/*/result.json")]
+    assert sorted(run["step"] for run in runs) == [20, 100, 300, 300, 300]
+    assert names["action"].shape == (1, 1)
+
+
+def test_the_page_for_newcomers_names_settings_that_exist() -> None:
+    table = (DOCS / "coming_from.md").read_text("utf-8").partition("## Names")[2].partition("\n## ")[0]
+    named = {name for row in table.splitlines()[4:] if row for name in re.findall(r"`(\w+)`", row.split("|")[2])}
+    known = {*TrainConfig.model_fields, *(name for spec in registry().values() for name in spec.hparams.model_fields)}
+    assert len(named) > 20
+    assert named - known == set()
 
 
 def test_yaml_snippets_that_set_an_algorithm_are_valid_configs() -> None:
