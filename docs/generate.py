@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from learning_curves import draw_curves
+from metric_tables import metrics_table
 from result_tables import (
     bfloat16_scores,
     bfloat16_speed,
@@ -45,6 +46,7 @@ TABLES: dict[str, Table] = {
     "hparams": hparams_table,
     "setting links": setting_links,
     "algorithms": algorithms_table,
+    "metrics": metrics_table,
     "action spaces": action_spaces_table,
     "scores": score_tables,
     "score overview": score_overview,

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,13 @@ from state_comparison import assert_identical, clone
 ALGORITHMS = sorted(registry())
 ACTIONS = [(name, kind) for name in ALGORITHMS for kind in sorted(registry()[name].actions)]
 EXAMPLES = Path(__file__).parents[2] / "examples"
+GLOSSARY = Path(__file__).parents[2] / "docs" / "metrics.md"
+METRICS = {
+    name
+    for line in GLOSSARY.read_text("utf-8").splitlines()
+    if line.startswith("| `")
+    for name in re.findall(r"`(\w+)`", line.split("|")[1])
+}
 NUM_ENVS = 2
 # The loops differ in what a step does; each of these settings makes it learn within a few.
 QUICK = {
@@ -159,7 +167,7 @@ def test_greedy_acting_repeats_itself_and_leaves_the_state_alone(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_updates_learn_and_give_finite_named_scalars(name: str) -> None:
+def test_updates_learn_and_give_finite_documented_scalars(name: str) -> None:
     run = make_run(name)
     before = clone(run.algorithm.policy_state_dict())
     advance(run, 8)
@@ -168,6 +176,7 @@ def test_updates_learn_and_give_finite_named_scalars(name: str) -> None:
     assert all(value.shape == () and not value.requires_grad for value in run.last_metrics.values())
     assert all(torch.isfinite(value) for value in run.last_metrics.values())
     assert all(np.isfinite(value) for value in run.algorithm.status(run.step).values())
+    assert {*run.last_metrics, *run.algorithm.status(run.step)} <= METRICS
     after = run.algorithm.policy_state_dict()
     assert any(not torch.equal(after[key], before[key]) for key in before)
 
