@@ -14,10 +14,12 @@ PYPROJECT = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
 
 
 def declared_extras() -> dict[str, list[str]]:
-    """Return the extras of pyproject.toml with the names of their packages; `dev` is for developers alone."""
+    """Return the extras of pyproject.toml with the names of their packages; `dev` and `docs` are for developers alone."""
     section = PYPROJECT.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     lists = re.findall(r"^(\w+) = (\[.*?\])", section, re.MULTILINE | re.DOTALL)
-    names = {extra: re.findall(r'"([A-Za-z0-9_-]+)', packages) for extra, packages in lists if extra != "dev"}
+    names = {
+        extra: re.findall(r'"([A-Za-z0-9_-]+)', packages) for extra, packages in lists if extra not in ("dev", "docs")
+    }
     assert names["minatar"] == ["minatar"]
     return names
 

@@ -270,7 +270,7 @@ def test_metrics_are_named_scalars_and_errors_are_per_row_and_not_negative(algo:
     result = learner.update({name: batch[name] for name in batch.keys() - learner.recipe.random_inputs.keys()})
     more = {
         "c51_dqn": {"mass_at_v_min", "mass_at_v_max"},
-        "fqf": {"quantile_loss", "fraction_loss", "entropy_loss"},
+        "fqf": {"quantile_loss", "fraction_loss", "entropy_loss", "fraction_entropy"},
     }
     assert set(result.metrics) == {*SHARED_METRICS, "grad_norm", *more.get(algo, set())}
     assert all(value.shape == () and not value.requires_grad for value in result.metrics.values())

@@ -45,6 +45,7 @@ CHANGEABLE = {
     "log_interval",
     "eval_interval",
     "eval_episodes",
+    "eval_envs",
     "stop_return",
     "checkpoint_interval",
     "checkpoint_minutes",
