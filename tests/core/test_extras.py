@@ -14,7 +14,7 @@ PYPROJECT = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
 
 
 def declared_extras() -> dict[str, list[str]]:
-    """Return the extras of pyproject.toml with the names of their packages; `dev` and `docs` are for developers alone."""
+    """Return the extras of pyproject.toml with the names of their packages, without those for developers alone."""
     section = PYPROJECT.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     lists = re.findall(r"^(\w+) = (\[.*?\])", section, re.MULTILINE | re.DOTALL)
     names = {
