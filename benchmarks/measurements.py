@@ -165,6 +165,17 @@ def summarize_trackers(lines: Sequence[Line]) -> dict[str, Any]:
     }
 
 
+def summarize_tracking_cost(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return for each tracker the speed of training with it over that without, pair by pair."""
+    found = {}
+    for line in lines:
+        speeds = line["steps_per_s"]
+        ratios = [tracked / alone for tracked, alone in zip(speeds["with"], speeds["without"], strict=True)]
+        shares = {"thread_share": asdict(spread(line["thread_share"]))}
+        found[line["tracker"]] = {"with_over_without": asdict(spread(ratios)), **shares}
+    return found
+
+
 def summarize_launchers(lines: Sequence[Line]) -> dict[str, Any]:
     return {
         line["launcher"]: {

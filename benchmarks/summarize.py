@@ -35,6 +35,7 @@ SINGLE_FILES = {
     "fuzz": measurements.summarize_fuzz,
     "packages": measurements.summarize_packages,
     "trackers": measurements.summarize_trackers,
+    "tracking_cost": measurements.summarize_tracking_cost,
     "export": measurements.summarize_export,
     "deterministic_cuda": measurements.summarize_deterministic,
     "compile_times": summarize_compile_times,

@@ -4,13 +4,14 @@ import io
 import pickle
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from builders import make_config
+from rl_training.core.ray_cluster import connect_to_ray
 from rl_training.envs.array_space import ArraySpace
 from rl_training.envs.factory import EnvFactory, LimitedEnv, RegisteredEnv, check_backend
 from rl_training.envs.local_workers import Failure
@@ -42,6 +43,16 @@ class Names(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str) -> Any:
         self.found = [*getattr(self, "found", []), f"{module_name}.{global_name}"]
         return super().find_class(module_name, global_name)
+
+
+def test_a_cluster_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(*arguments: object, **options: object) -> None:
+        raise Exception("the node timed out")
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(ConfigError, match=r"^--launcher ray cannot connect to Ray \(address=x\): the node timed out$"):
+        connect_to_ray("--launcher ray", "x")
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,10 @@ def test_a_report_that_would_be_too_large_does_not_end_the_sweep(
         raise ConfigError("the report would have 12.0 MB")
 
     monkeypatch.setattr(sweeps, "write_report", refuse)
+    (stale := tmp_path / "lr" / "report.html").parent.mkdir(exist_ok=True)
+    stale.write_text("of earlier runs")
     assert run(tmp_path).unfinished == 0
+    assert not stale.exists()
     assert len(table(tmp_path)) == 2
     assert "no report was written: the report would have 12.0 MB" in caplog.text
 

@@ -83,7 +83,7 @@ def _describe_bug(error: Exception) -> str:
 
 
 def show(rows: Sequence[tuple[str, str]]) -> None:
-    width = max(len(name) for name, _ in rows)
+    width = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
         typer.echo(printable_lines(f"{name:<{width}}  {text}".rstrip()))
 

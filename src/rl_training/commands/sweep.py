@@ -118,7 +118,8 @@ def _show_result(sweep: "Sweep", result: "SweepResult") -> None:
     if left_out:
         more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
         lines.append(("not in the file", f"{', '.join(left_out[:_SHOWN])}{more}"))
-    lines.append(("report", str(sweep.folder / "report.html")))
+    if (report := sweep.folder / "report.html").is_file():
+        lines.append(("report", str(report)))
     if result.unfinished:
         lines.append((f"{result.unfinished} runs left", "the same command continues; finished runs are not run twice"))
     show(lines)

@@ -153,6 +153,7 @@ def _write_tables(
     try:
         write_report(runs, sweep.folder / "report.html", title=title, command=command, groups=groups)
     except ConfigError as error:  # such as one that is too large
+        (sweep.folder / "report.html").unlink(missing_ok=True)  # one of earlier runs would mislead
         log.warning("no report was written: %s", error)
 
 
