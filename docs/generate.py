@@ -32,6 +32,7 @@ from result_tables import (
     speed_overview,
     speed_table,
     time_per_step_table,
+    tracking_cost_table,
     tuning_table,
 )
 from settings_tables import action_spaces_table, algorithms_table, config_table, hparams_table, setting_links
@@ -61,6 +62,7 @@ TABLES: dict[str, Table] = {
     "replay": replay_table,
     "exactness": exactness_table,
     "deterministic": deterministic_table,
+    "tracking cost": tracking_cost_table,
     "launchers": launchers_table,
     "slow simulator": slow_simulator_table,
     "compile times": compile_times_table,

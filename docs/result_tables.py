@@ -466,6 +466,22 @@ def deterministic_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     )
 
 
+def tracking_cost_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """Show the speed of training with a tracker over that without, and the time of the thread that sends."""
+    yield from rows(
+        ["tracker", "speed with / without, median (range)", "processor time of sending / of training"],
+        *(
+            [
+                f"`{tracker}`",
+                f"{ratio['median']:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f})",
+                f"{100 * found['thread_share']['median']:.2f} %",
+            ]
+            for tracker, found in summary()["tracking_cost"].items()
+            for ratio in [found["with_over_without"]]
+        ),
+    )
+
+
 def launchers_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     """Show what became of six runs per launcher whose workers were killed."""
     yield from rows(
