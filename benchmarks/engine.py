@@ -50,7 +50,9 @@ class Row:
     which training held it over three evaluations. `goal`: the return the target asks of each seed, where it differs.
     `by`: a step at which the target names a return during training. `window`: with more than one, the target means
     the mean of that many evaluations during training: the last ones, and those up to `by`. `chosen_on`: the seeds the
-    settings were chosen on, "" where unknown. `published`: scores of others that are not run here, with the source.
+    settings were chosen on, "" where unknown. `changed_since`: what the library does differently since the scores were
+    taken, "" if they are current; it goes when the row is run again. `published`: scores of others that are not run
+    here, with the source.
     """
 
     config: str
@@ -71,6 +73,7 @@ class Row:
     track_episodes: int = 10
     seeds: int = 5
     chosen_on: str = ""
+    changed_since: str = ""
     published: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -81,6 +81,7 @@ def score_entry(lines: list[Line]) -> dict[str, Any]:
         "target": row.target,
         "threshold": row.threshold,
         "published": dict(row.published),
+        **({"changed_since": row.changed_since} if row.changed_since else {}),
         "contenders": summarize_scores(lines, row),
     }
 
@@ -110,7 +111,8 @@ def scores_by_config(summary: Mapping[str, Any]) -> dict[str, list[dict[str, Any
         for each in entry["contenders"]:
             if row.config and name == entry["row"] and each["contender"] == "ours" and each["steps"] == row.steps:
                 source = {"dataset": row.dataset.partition("/")[2]} if row.dataset else {}
-                facts = {"env_id": row.env_id, **source, "steps": each["steps"], "seeds": len(each["seeds"])}
+                older = {"changed_since": row.changed_since} if row.changed_since else {}
+                facts = {"env_id": row.env_id, **source, "steps": each["steps"], "seeds": len(each["seeds"]), **older}
                 found.setdefault(row.config, []).append({**facts, "mean": each["mean"], "std": each["std"]})
     for name, entry in summary["atari"].items():
         scores = [run["final"] for run in entry["runs"] if run["finished"] and run["final"] is not None]

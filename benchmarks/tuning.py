@@ -53,7 +53,7 @@ def parse_change(text: str) -> dict[str, Any]:
 
 
 def with_variants(row: Row, changes: list[str]) -> Row:
-    """Return the row with one more contender of ours per change."""
+    """Return the row with a further contender for each change: our algorithm with the changed settings."""
     variants = {text: Control(config=row.config, hparams=parse_change(text)) for text in changes}
     return replace(row, controls={**row.controls, **variants})
 

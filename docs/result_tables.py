@@ -109,7 +109,8 @@ def row_title(folder: Path, name: str, entry: Entry) -> str:
     dataset = read_lines(path)[0].get("dataset")
     data = f"; mean return of the data: {number(dataset['mean_return'])}" if dataset else ""
     target = "" if entry["target"].startswith("none set") else f"; target: {entry['target']}"
-    return f"{file_link(path, folder)}{target}{data}"
+    older = f"; taken before a change: {entry['changed_since']}" if "changed_since" in entry else ""
+    return f"{file_link(path, folder)}{target}{data}{older}"
 
 
 def contender_cells(each: Entry, threshold: float | None) -> list[str]:
@@ -170,7 +171,8 @@ def score_overview(folder: Path, names: list[str]) -> Iterator[str]:
             source, text = next(iter(entry["published"].items()))
             peer = f"{library(source)} {text.partition(' (')[0]}, published"
         path = RESULTS / "scores" / f"{name}.jsonl"
-        body.append([file_link(path, folder), overview_text(ours), peer, f"{ours['steps']:,}"])
+        older = ", before a later change" if "changed_since" in entry else ""
+        body.append([file_link(path, folder), overview_text(ours) + older, peer, f"{ours['steps']:,}"])
     yield from rows(["algorithm and task", "ours", "peer", "steps"], *body)
 
 

@@ -39,6 +39,7 @@ ROWS = {
         threshold=-110.0,
         track_every=10_000,
         eval_episodes=100,
+        changed_since="the absorbing state's payment is not clipped; the first rollout is learned normalised",
         published={"paper": "-101.6 of an expert's -98.8 (Ho and Ermon's result files: TRPO, 1.5M steps)"},
     ),
 }

@@ -1,6 +1,7 @@
 """The DQN family on MinAtar. All games use the config of Breakout, and a frame is an environment step."""
 
 from benchmarks.engine import Row
+from benchmarks.rows.dqn import FRACTIONS
 
 VERSION = 0  # all six actions, as in the published scores
 FIGURE = "(DQN in the MinAtar paper's learning curves, read off at a million frames)"
@@ -15,6 +16,10 @@ DISTRIBUTIONAL_TARGETS = {
 }
 
 
+CHOSEN_ON = {"qr_dqn": "seeds 100 to 102"}
+CHANGED_SINCE = {"fqf": FRACTIONS}
+
+
 def minatar(algo: str, game: str, target: str, published: dict[str, str] | None = None) -> Row:
     return Row(
         config=f"{algo}/minatar_breakout.yaml",
@@ -27,6 +32,8 @@ def minatar(algo: str, game: str, target: str, published: dict[str, str] | None 
         track_episodes=20,
         seeds=3,
         published=published or {},
+        chosen_on=CHOSEN_ON.get(algo, ""),
+        changed_since=CHANGED_SINCE.get(algo, ""),
     )
 
 

@@ -46,6 +46,7 @@ ZOO_PPO_PENDULUM = {
     "sde_sample_freq": 4,
 }
 
+FIRST_ROLLOUT = "the first rollout is learned with normalised observations"
 ROWS = {
     "ppo-cartpole": Row(
         config="ppo/cartpole.yaml",
@@ -67,6 +68,7 @@ ROWS = {
         by=300_000,
         track_every=20_000,
         chosen_on="seeds 100 to 105",
+        changed_since=FIRST_ROLLOUT,
     ),
     "ppo-pendulum": Row(
         config="ppo/pendulum.yaml",
@@ -90,6 +92,7 @@ ROWS = {
         eval_episodes=10,
         seeds=3,
         chosen_on="seeds 100 to 105",
+        changed_since=FIRST_ROLLOUT,
         published={
             "tianshou": "5783.9 ± 1244 (Tianshou's benchmark page: best point of the evaluation curve, 10 seeds)",
             "sb3": "5819 ± 664 (rl-zoo3's table: HalfCheetah-v3, one run, deviation over episodes)",

@@ -37,7 +37,8 @@ def score_text(score: dict[str, Any]) -> str:
     figures = f"{score['mean']:,.1f}" + (f" ± {score['std']:,.1f}" if score["seeds"] > 1 else "")
     task = f"{score['env_id']} {score.get('dataset', '')}".rstrip()
     seeds = f"{score['seeds']} seeds" if score["seeds"] > 1 else "1 seed"
-    return f"{figures} on {task}, {score['steps']:,} steps, {seeds}"
+    older = ", before a later change" if "changed_since" in score else ""
+    return f"{figures} on {task}, {score['steps']:,} steps, {seeds}{older}"
 
 
 def _algorithm_row(spec: AlgorithmSpec) -> dict[str, str]:

@@ -28,7 +28,7 @@ class Workers(Protocol):
         """Start this many more."""
 
     def close(self) -> None:
-        """Let go of the workers."""
+        """Release the workers: SLURM's jobs go on, Ray's tasks save their runs and end."""
 
 
 class WorkerPool:
