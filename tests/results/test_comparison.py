@@ -51,9 +51,14 @@ def test_the_comparison_as_json(two_groups: Path) -> None:
 def test_unfinished_runs_are_named(tmp_path: Path) -> None:
     write_run(tmp_path / "a", returns=(3.0,), finished=False)
     assert "seed 0 interrupted at 100" in run("compare", tmp_path).stdout
-    write_run(tmp_path / "b", returns=(), finished=False, algo="ppo")
+
+
+def test_runs_that_have_not_started_are_named_together(tmp_path: Path) -> None:
+    for seed in (0, 1, 2):
+        write_run(tmp_path / str(seed), seed=seed, returns=(3.0,) if seed == 0 else (), finished=seed == 0)
     output = run("compare", tmp_path).stdout
-    assert "seed 0 interrupted at 0" in output
+    assert "not started: seeds 1, 2" in output
+    assert "interrupted" not in output
 
 
 def test_returns_of_different_environments_need_a_common_scale(tmp_path: Path) -> None:

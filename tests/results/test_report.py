@@ -13,7 +13,8 @@ from typer.testing import CliRunner, Result
 
 from rl_training.cli import app
 from rl_training.errors import ConfigError, EnvError
-from rl_training.results.report import read_report, write_report
+from rl_training.results.report import write_report
+from rl_training.results.report_data import read_report
 from rl_training.results.runs import RunRecord, find_runs
 from run_folders import write_run
 
@@ -173,7 +174,7 @@ def test_seeds_that_are_not_finished_are_named(runs: Path) -> None:
     write_run(runs / "c1", algo="dqn", seed=8, returns=(), finished=False)
     page = make(runs)
     assert "6 of 8 runs are finished." in page.visible
-    assert {"failed", "interrupted", "ValueError: the reward is NaN"} <= set(page.of("td"))
+    assert {"failed", "not started", "ValueError: the reward is NaN"} <= set(page.of("td"))
     assert {"runs/c0", "runs/c1"} <= set(page.of("th"))
     assert "No chart" not in page.visible
 

@@ -85,6 +85,13 @@ def test_the_status_tells_running_from_interrupted_and_failed(tmp_path: Path) ->
     assert RunRecord(path).status == "failed"
 
 
+def test_a_run_that_was_started_is_interrupted_also_without_a_record(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", returns=(), finished=False)
+    assert RunRecord(path).status == "not started"
+    (path / "metadata.json").write_text('{"starts": [{"step": 0}]}')
+    assert RunRecord(path).status == "interrupted"
+
+
 def test_groups_are_runs_that_differ_in_their_seed_only(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(tmp_path / f"slow{seed}", seed=seed, algo_kwargs={"learning_rate": 1e-4})

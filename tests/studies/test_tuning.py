@@ -19,7 +19,7 @@ from rl_training.experiment.run_dir import RunInUseError
 from rl_training.launching.pool import Ended, LaunchOptions
 from rl_training.launching.seed_runs import run_seeds
 from rl_training.results import statistics
-from rl_training.results.report import read_report
+from rl_training.results.report_data import read_report
 from rl_training.studies import tuning
 from rl_training.studies.study_files import write_study_report
 from rl_training.studies.trial_journal import TrialJournal

@@ -46,7 +46,8 @@ def report(
 ) -> None:
     """Write one offline HTML file: scores, curves, settings, system and checksums; also while runs train."""
     from rl_training.core.durable_files import write_atomic
-    from rl_training.results.report import report_as_csv, write_report
+    from rl_training.results.report import write_report
+    from rl_training.results.report_data import report_as_csv
     from rl_training.results.runs import find_runs
 
     if bool(paths) == (extract is not None):

@@ -40,9 +40,17 @@ class Row:
     @property
     def notes(self) -> list[str]:
         """What a reader must know about the score: unfinished runs, few seeds."""
-        unfinished = [f"seed {run.seed} {run.status} at {run.steps:,}" for run in self.runs if run.status != "finished"]
-        rough = self.summary is not None and 1 < self.summary.count < ROUGH
-        return [*unfinished, *([f"{self.summary.count} seeds: rough"] if rough and self.summary else [])]
+        waiting = [str(run.seed) for run in self.runs if run.status == "not started"]
+        notes = [
+            f"seed {run.seed} {run.status} at {run.steps:,}"
+            for run in self.runs
+            if run.status not in ("finished", "not started")
+        ]
+        if waiting:
+            notes.append(f"not started: seed{'s' * (len(waiting) > 1)} {', '.join(waiting)}")
+        if self.summary is not None and 1 < self.summary.count < ROUGH:
+            notes.append(f"{self.summary.count} seeds: rough")
+        return notes
 
     @property
     def cells(self) -> dict[str, str]:

@@ -1,24 +1,18 @@
 """One HTML file about runs: tables, charts, settings, system, checksums and the raw numbers.
 
 write_report(find_runs("runs"), Path("report.html"))
-read_report(Path("report.html"))["runs"]
 """
 
-import csv
-import io
-import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Literal
 
-from rl_training.core.durable_files import read_text, sha256, write_atomic
-from rl_training.core.version import __version__
+from rl_training.core.durable_files import read_text, write_atomic
 from rl_training.errors import ConfigError
 from rl_training.results.comparison import (
     ROUGH,
@@ -30,17 +24,13 @@ from rl_training.results.comparison import (
 )
 from rl_training.results.figures import Figure
 from rl_training.results.html import chart, code, folded, heading, page, paragraph, table
+from rl_training.results.report_data import checksums, data_block
 from rl_training.results.report_videos import Film, film_groups, videos
 from rl_training.results.runs import EVAL_RETURN, NOT_COMPARED, RunRecord, Runs
 from rl_training.results.statistics import probability_of_improvement
 
-FILES = ("config.yaml", "eval.jsonl", "result.json")  # whose checksums the report holds
-_FORMAT = 1  # of the raw data
 _MANY_SETTINGS = 20
 _VIDEOS = "<!--videos-->"  # their place in the page until it is known how much room they have; other text is escaped
-_DATA_ID = "data"
-_MAX_BYTES = 1_000_000_000  # of a report that is read back
-_COLUMNS = ("run", "group", "algo", "env_id", "seed", "status", "record", "step", "value")
 
 Training = Literal["all", "charts", "none"]  # what of the training metrics the page holds
 
@@ -150,7 +140,11 @@ def _page(report: _Report, training: Training) -> str:
         heading("Files"),
         *_files(report),
         *([heading("Command"), code(report.command)] if report.command else []),
-        _data(report, training),
+        data_block(
+            report.created,
+            [(report.name(run.path), label, run) for label, run in report.runs],
+            with_training=training == "all",
+        ),
     ]
     return page(report.title, "\n".join(parts))
 
@@ -288,10 +282,12 @@ def _last_error(run: RunRecord) -> str:
 def _systems(report: _Report) -> Iterator[str]:
     """Yield one table per system that runs were trained on, by their latest start."""
     found: dict[tuple[tuple[str, str], ...], list[str]] = defaultdict(list)
-    for _, run in report.runs:
+    for run in (run for _, run in report.runs if run.status != "not started"):
         found[tuple(_system(run.starts[-1] if run.starts else {}).items())].append(report.name(run.path))
     for facts, names in found.items():
         yield table(f"System of {names[0]}", ("property", "value"), [("runs", ", ".join(names)), *facts], wrap=True)
+    if not found:
+        yield paragraph("No run has started yet.")
 
 
 def _system(start: Mapping[str, Any]) -> dict[str, str]:
@@ -311,92 +307,3 @@ def _files(report: _Report) -> list[str]:
         (f"{report.name(run.path)}/{name}", digest) for _, run in report.runs for name, digest in checksums(run).items()
     ]
     return [folded(f"SHA-256 of the {len(rows)} files read", table("SHA-256", ("file", "SHA-256"), rows))]
-
-
-def checksums(run: RunRecord) -> dict[str, str]:
-    return {name: sha256(run.path / name) for name in FILES if (run.path / name).is_file()}
-
-
-# --- The raw numbers -------------------------------------------------------------------------------------------------
-
-
-def _data(report: _Report, training: Training) -> str:
-    """Return the raw numbers as a block that browsers do not show or run."""
-    runs = []
-    for label, run in report.runs:
-        records = {
-            name: {"steps": list(values), "values": list(values.values())}
-            for name, values in run.records.items()
-            if training == "all" or name.startswith("eval/")
-        }
-        runs.append(
-            {
-                "run": report.name(run.path),
-                "group": label,
-                "algo": run.algo,
-                "env_id": run.env_id,
-                "seed": run.seed,
-                "status": run.status,
-                "sha256": checksums(run),
-                "records": records,
-            }
-        )
-    data = {"format": _FORMAT, "rl-training": __version__, "created": report.created, "runs": runs}
-    text = json.dumps(data, separators=(",", ":"))
-    # Both would change where the block ends: `</script>` and `<!--`.
-    text = text.replace("</", "<\\/").replace("<!", "<\\u0021")
-    return f'<script type="application/json" id="{_DATA_ID}">{text}</script>'
-
-
-class _DataFinder(HTMLParser):
-    """Collects the text of the block with the raw numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = False
-        self.parts: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.inside = tag == "script" and ("id", _DATA_ID) in attrs
-
-    def handle_endtag(self, tag: str) -> None:
-        self.inside = False
-
-    def handle_data(self, data: str) -> None:
-        if self.inside:
-            self.parts.append(data)
-
-
-def read_report(path: Path) -> dict[str, Any]:
-    """Return the raw numbers of a report."""
-    finder = _DataFinder()
-    try:
-        finder.feed(read_text(path, _MAX_BYTES))
-        data: dict[str, Any] = json.loads("".join(finder.parts))
-        if data["format"] != _FORMAT or not all(map(_is_run, data["runs"])):
-            raise ValueError
-    except FileNotFoundError:
-        raise ConfigError(f"there is no report {str(path)!r}") from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise ConfigError(f"{path} is not a report of rl-training {__version__}, or it is damaged") from None
-    return data
-
-
-def _is_run(run: Mapping[str, Any]) -> bool:
-    """Return whether the raw numbers of a run are whole; raises if they have another form."""
-    records = [(len(numbers["steps"]), len(numbers["values"])) for numbers in run["records"].values()]
-    named = all(isinstance(run[name], str | int) for name in _COLUMNS[:6])
-    return named and isinstance(run["sha256"], dict) and all(steps == values for steps, values in records)
-
-
-def report_as_csv(path: Path) -> str:
-    """Return the raw numbers of a report as CSV: one line per recorded number."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for run in read_report(path)["runs"]:
-        head = [run[name] for name in _COLUMNS[:6]]
-        for record, numbers in run["records"].items():
-            for step, value in zip(numbers["steps"], numbers["values"], strict=True):
-                writer.writerow([*head, record, step, value])
-    return text.getvalue()

@@ -28,7 +28,7 @@ from rl_training.experiment.config import parse_yaml
 from rl_training.experiment.run_dir import is_in_use
 from rl_training.results.statistics import Summary, iqm_band, summarize
 
-Status = Literal["finished", "running", "failed", "interrupted"]
+Status = Literal["finished", "running", "failed", "interrupted", "not started"]
 XAxis = Literal["step", "gradient_step", "wall_s"]
 EVAL_RETURN = "eval/return"
 _MIN_SEEDS_FOR_A_BAND = 3
@@ -99,7 +99,9 @@ class RunRecord:
             return "finished"
         if is_in_use(self.path) or holder_of(self.path) is not None:
             return "running"
-        return "failed" if (self.path / "crash" / "traceback.txt").is_file() else "interrupted"
+        if (self.path / "crash" / "traceback.txt").is_file():
+            return "failed"
+        return "interrupted" if self.starts or self.steps else "not started"
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
