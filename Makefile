@@ -6,7 +6,7 @@ DEV_EXTRAS := dev,box2d,mujoco,atari,minatar,envpool,offline,video,tune,export
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: help train test test-fast test-ray test-slurm test-trackers coverage lint docs bench clean
+.PHONY: help train test test-fast test-ray test-slurm test-trackers coverage lint docs bench reproduce clean
 
 help:            ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -66,6 +66,9 @@ docs: .venv/.docs   ## build the site into build/site and check its links; warni
 
 bench: .venv/.dev   ## score and speed runs; `make bench ARGS="speed dqn"`
 	$(BIN)/python -m benchmarks $(ARGS)
+
+reproduce: .venv/.dev   ## run a row of the scores again and compare; `make reproduce ROW=sac-pendulum SEEDS=0-1`
+	$(BIN)/python -m benchmarks reproduce $(ROW) $(if $(SEEDS),--seeds $(SEEDS))
 
 clean:   ## remove what set-up and tests made (runs/ stays)
 	rm -rf .venv .peers .ray .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build

@@ -13,6 +13,7 @@ from benchmarks.peers import PeerError
 # asked for: some import torch, which the others do not need.
 COMMANDS = {
     "scores": "final returns over seeds, ours and the peers'",
+    "reproduce": "a row of the scores again: inside or outside the interval of the committed seeds",
     "tuning": "other values of a row's settings, on other seeds than those scored",
     "speed": "environment steps per second, ours and the peers'",
     "replay": "time to add to and sample from replay memory",

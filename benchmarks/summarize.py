@@ -81,6 +81,7 @@ def score_entry(lines: list[Line]) -> dict[str, Any]:
         "target": row.target,
         "threshold": row.threshold,
         "published": dict(row.published),
+        "chosen_on": row.chosen_on,
         **({"changed_since": row.changed_since} if row.changed_since else {}),
         "contenders": summarize_scores(lines, row),
     }

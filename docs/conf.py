@@ -49,6 +49,7 @@ html_theme = "furo"
 html_title = f"rl-training {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["results.js"]
 html_show_sourcelink = False
 html_copy_source = False
 copybutton_exclude = ".linenos, .gp, .go"  # the prompt and the output of a console block

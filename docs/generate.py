@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from learning_curves import draw_curves
+from learning_curves import CURVES, curves_block, pictures
 from metric_tables import metrics_table
 from result_tables import (
     bfloat16_scores,
@@ -35,6 +35,7 @@ from result_tables import (
     tracking_cost_table,
     tuning_table,
 )
+from score_list import atari_list, missed_targets, score_list
 from settings_tables import action_spaces_table, algorithms_table, config_table, hparams_table, setting_links
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,6 +52,10 @@ TABLES: dict[str, Table] = {
     "action spaces": action_spaces_table,
     "scores": score_tables,
     "score overview": score_overview,
+    "curves": curves_block,
+    "score list": score_list,
+    "missed targets": missed_targets,
+    "atari": atari_list,
     "tuning": tuning_table,
     "speed": speed_table,
     "speed overview": speed_overview,
@@ -68,12 +73,6 @@ TABLES: dict[str, Table] = {
     "compile times": compile_times_table,
     "packages": packages_table,
     "export": export_table,
-}
-PICTURES = {
-    ROOT / "docs" / "images" / "learning_curves.svg": {
-        "DQN on CartPole-v1": "dqn-cartpole",
-        "PPO on LunarLander-v3": "ppo-lunarlander",
-    }
 }
 
 
@@ -97,19 +96,28 @@ def regenerated(text: str, folder: Path) -> str:
 def stale_files() -> dict[Path, str]:
     """Return the new text of each page and picture that is not up to date."""
     texts = {page: regenerated(page.read_text("utf-8"), page.parent) for page in pages()}
-    texts |= {picture: draw_curves(panels) for picture, panels in PICTURES.items()}
+    texts |= pictures()
     return {path: text for path, text in texts.items() if not path.is_file() or path.read_text("utf-8") != text}
+
+
+def left_over_pictures() -> list[Path]:
+    """Return the pictures of rows that no longer exist."""
+    return sorted(set(CURVES.glob("*")) - set(pictures()))
 
 
 def main() -> int:
     check_only = "--check" in sys.argv[1:]
-    stale = stale_files()
+    stale, left_over = stale_files(), left_over_pictures()
+    for path in left_over:
+        print(f"{'left over' if check_only else 'removed'}: {path.relative_to(ROOT)}")
+        if not check_only:
+            path.unlink()
     for path, text in stale.items():
         print(f"{'stale' if check_only else 'written'}: {path.relative_to(ROOT)}")
         if not check_only:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, "utf-8")
-    return 1 if stale and check_only else 0
+    return 1 if (stale or left_over) and check_only else 0
 
 
 if __name__ == "__main__":

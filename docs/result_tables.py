@@ -16,7 +16,12 @@ LIBRARIES = {
     "sbx": "sbx",
     "torchrl": "TorchRL",
     "dopamine": "Dopamine",
+    "cleanrl": "CleanRL",
+    "zoo": "rl-zoo3",
+    "minatar": "MinAtar's paper",
     "redq": "the paper",
+    "mbpo": "the paper",
+    "paper": "the paper",
 }
 PRODUCTS = "matrix products alone"  # an entry of the speed summaries that is no contender
 Entry = Mapping[str, Any]
@@ -177,8 +182,11 @@ def score_overview(folder: Path, names: list[str]) -> Iterator[str]:
 
 
 def overview_text(each: Entry) -> str:
-    seeds = len(each["scores"])
-    return f"{mean_text(each)} ({seeds} {'seeds' if seeds > 1 else 'seed'})"
+    return f"{mean_text(each)} ({seeds_text(len(each['scores']))})"
+
+
+def seeds_text(count: int) -> str:
+    return f"{count} seeds" if count > 1 else "1 seed"
 
 
 def library(contender: str) -> str:

@@ -118,7 +118,7 @@ def test_every_algorithm_has_a_page_with_its_settings_and_a_row_in_the_readme() 
 
 def test_every_learning_curve_is_drawn_over_its_seeds(generator: ModuleType) -> None:
     curves = importlib.import_module("learning_curves")
-    ours = curves.read_curve("ppo-lunarlander", "ours", 0)
+    ours = curves.curve_figure("ppo-lunarlander").lines[0]
     assert ours.label == "rl-training, 5 seeds"
     assert ours.x[-1] == 1_000_000
     assert (ours.low <= ours.y).all()

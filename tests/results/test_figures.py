@@ -81,9 +81,17 @@ def test_equal_and_missing_values_can_be_drawn() -> None:
 
 def test_one_point_is_a_dot_at_the_end_of_an_axis_from_zero() -> None:
     root = ET.fromstring(figure(Line("a", np.array([50_000.0]), np.array([1.0]))).svg())
-    (dot,) = root.iter(f"{NAMESPACE}circle")
+    dot, legend = root.iter(f"{NAMESPACE}circle")
     assert float(dot.attrib["cx"]) == WIDTH
+    assert float(legend.attrib["cy"]) > HEIGHT
     assert {"0", "20k", "50k"} <= {text.text for text in root.iter(f"{NAMESPACE}text")}
+
+
+def test_the_band_of_one_point_is_a_bar() -> None:
+    curve = Line("a", np.array([0.0, 100.0]), np.array([0.0, 4.0]))
+    dot = Line("b", np.array([50.0]), np.array([2.0]), np.array([1.0]), np.array([3.0]), colour=1)
+    svg = Figure("t", "x", "y", lines=[curve, dot], bounds=(0.0, 4.0)).svg()
+    assert points(svg, "thin") == [[(WIDTH / 2, HEIGHT / 4), (WIDTH / 2, HEIGHT * 3 / 4)]]
 
 
 def test_figures_stand_side_by_side_and_describe_themselves() -> None:

@@ -47,7 +47,10 @@ STYLE = (
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, with a band if `low` and `high` are given. Beyond `solid` points it is dotted: a seed has ended."""
+    """A curve, with a band if `low` and `high` are given. Beyond `solid` points it is dotted: a seed has ended.
+
+    A line of one point is a dot, and its band a bar.
+    """
 
     label: str
     x: np.ndarray
@@ -163,7 +166,9 @@ def _curves(figure: Figure) -> list[str]:
         colour = f"c{line.colour % len(COLOURS)}"
         if line.low is not None and line.high is not None:
             upper, lower = _points(line.x, line.high, x, y), _points(line.x, line.low, x, y)
-            parts.append(f'<polygon class="band {colour}" points="{" ".join([*upper, *reversed(lower)])}"/>')
+            shape = "polygon" if len(line.x) > 1 else "polyline"
+            kind = "band" if len(line.x) > 1 else "thin"
+            parts.append(f'<{shape} class="{kind} {colour}" points="{" ".join([*upper, *reversed(lower)])}"/>')
         solid = len(line.x) if line.solid is None else line.solid
         points, kind = _points(line.x, line.y, x, y), "thin" if line.thin else "line"
         dashes = _dashes(line.colour)
@@ -227,9 +232,11 @@ def _legend(lines: Sequence[Line]) -> list[str]:
     parts = []
     for number, line in enumerate(lines):
         y = HEIGHT + 58 + _LEGEND_LINE * number
-        parts.append(
-            f'<line class="line c{line.colour % len(COLOURS)}"{_dashes(line.colour)} x1="0" x2="26" y1="{y}" y2="{y}"/>'
-        )
+        colour = f"c{line.colour % len(COLOURS)}"
+        if len(line.x) == 1:
+            parts.append(f'<circle class="{colour}" cx="13" cy="{y}" r="4"/>')
+        else:
+            parts.append(f'<line class="line {colour}"{_dashes(line.colour)} x1="0" x2="26" y1="{y}" y2="{y}"/>')
         parts.append(f'<text x="34" y="{y + 4.5}">{escape(_shortened(line.label))}</text>')
     return parts
 

@@ -1,0 +1,127 @@
+"""The results page: one line per contender of each row, and the targets that were missed."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from learning_curves import published_score
+from result_tables import RESULTS, Entry, atari_table, contender_cells, library, of_algo, read_lines, rows, summary
+from targets import missed_rows, seeds_below, summary_text, verdicts
+
+from rl_training.experiment.registry import registry
+
+ALGORITHMS = Path(__file__).resolve().parent / "algorithms"
+HEADER = [
+    "algorithm",
+    "task",
+    "contender",
+    "steps",
+    "seeds",
+    "mean ± std",
+    "IQM (95 % interval)",
+    "worst seed",
+    "target",
+    "settings chosen on",
+    "notes",
+]
+
+
+def score_list(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """List every contender of every row: ours, the peers, what others published."""
+    body: list[list[str]] = []
+    for name, entry in (pair for algo in registry() for pair in of_algo(summary()["scores"], algo)):
+        link, task = algorithm_link(name, folder), task_link(name, entry, folder)
+        for each in entry["contenders"]:
+            _, steps, _, *figures, _ = contender_cells(each, None)
+            ours = each["contender"] == "ours"
+            facts = [target_text(name, entry), entry["chosen_on"] or "not recorded"] if ours else ["", ""]
+            seeds = seed_ranges(each["seeds"])
+            body.append(
+                [link, task, f"`{each['contender']}`", steps, seeds, *figures, *facts, notes(name, entry, each)]
+            )
+        published = entry["published"] if name == entry["row"] else {}
+        for source, text in published.items():
+            body.append([link, task, f"{library(source)}, published", *published_cells(text, entry["budget"])])
+    yield from rows(HEADER, *body)
+
+
+def published_cells(text: str, budget: int) -> list[str]:
+    """Return the steps, the score where the text begins with one, and the text."""
+    found = published_score(text, budget)
+    steps = f"{found.steps:,}" if found else ""
+    score = f"{found.score:g}" + (f" ± {found.deviation:g}" if found.deviation else "") if found else ""
+    return [steps, "", score, "", "", "", "", text]
+
+
+def atari_list(folder: Path, arguments: list[str]) -> Iterator[str]:
+    yield from atari_table(folder, summary()["atari"])
+
+
+def algorithm_link(name: str, folder: Path) -> str:
+    algo = name.partition("-")[0]
+    return f"[`{algo}`]({os.path.relpath(ALGORITHMS / f'{algo}.md', folder)}#scores)"
+
+
+def task_link(name: str, entry: Entry, folder: Path) -> str:
+    """Return the environment and what distinguishes the row, as a link to its lines."""
+    path = RESULTS / "scores" / f"{name}.jsonl"
+    rest = name.split("-")[2:]
+    detail = f", {'-'.join(rest)}" if rest and not entry["env_id"].startswith(("MinAtar", "Inverted")) else ""
+    return f"[{entry['env_id']}{detail}]({os.path.relpath(path, folder)})"
+
+
+def target_text(name: str, entry: Entry) -> str:
+    outcome = summary_text(name)
+    return f"{outcome}: {entry['target']}" if outcome else "none set"
+
+
+def seed_ranges(seeds: Sequence[int]) -> str:
+    """Return `0-4` for whole numbers in a row, else each of them."""
+    whole = list(seeds) == list(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 1
+    return f"{seeds[0]}-{seeds[-1]}" if whole else ", ".join(map(str, seeds))
+
+
+def notes(name: str, entry: Entry, each: Entry) -> str:
+    """Name what a reader must know about a contender's figures: short runs, failures, changes since."""
+    found = []
+    if each["steps"] < entry["budget"]:
+        found.append(f"stopped after {each['steps']:,} of {entry['budget']:,} steps")
+    lines = read_lines(RESULTS / "scores" / f"{name}.jsonl")
+    failed = [line for line in lines if line["contender"] == each["contender"] and "failed" in line]
+    if failed:
+        found.append(f"{len(failed)} runs ended with an error: {failed[0]['failed'].strip().rstrip(':')}")
+    if each["contender"] == "ours" and "changed_since" in entry:
+        found.append(f"taken before a change: {entry['changed_since']}")
+    if entry["threshold"] is not None and (below := seeds_below(each, entry["threshold"])):
+        found.append(f"below {entry['threshold']:g}: {below}")
+    return "; ".join(found)
+
+
+def missed_targets(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """List the clauses of targets that our scores do not meet, then those that cannot be read off the results."""
+    names = [name for name, entry in summary()["scores"].items() if name == entry["row"]]
+    body = [[task_cell(name, folder), verdict.clause, verdict.found, age(name)] for name, verdict in missed_rows(names)]
+    yield from rows(["row", "missed", "found", "note"], *body)
+    unchecked: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        for verdict in verdicts(name):
+            if verdict.met is None:
+                unchecked.setdefault((verdict.clause, verdict.found), []).append(f"`{name}`")
+    if unchecked:
+        yield from ("", "Not decided by the result files:", "")
+        yield from rows(
+            ["target", "reason", "rows"],
+            *([clause, found or "not checked", ", ".join(each)] for (clause, found), each in unchecked.items()),
+        )
+
+
+def task_cell(name: str, folder: Path) -> str:
+    return f"[`{name}`]({os.path.relpath(RESULTS / 'scores' / f'{name}.jsonl', folder)})"
+
+
+def age(name: str) -> str:
+    entry = summary()["scores"][name]
+    ours = next(each for each in entry["contenders"] if each["contender"] == "ours")
+    short = f"{ours['steps']:,} of {entry['budget']:,} steps" if ours["steps"] < entry["budget"] else ""
+    older = "taken before a later change" if "changed_since" in entry else ""
+    return "; ".join(text for text in (short, older) if text)

@@ -1,0 +1,130 @@
+"""The results page and the learning curves show what the result files hold."""
+
+import importlib
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rl_training.experiment.registry import registry
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(DOCS))
+    return importlib.import_module(name)
+
+
+@pytest.fixture
+def curves(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return module("learning_curves", monkeypatch)
+
+
+@pytest.fixture
+def targets(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return module("targets", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("-157.0 ± 88.7 at 20k steps (rl-zoo3's table)", (-157.0, 88.7, 20_000)),
+        ("386 ± 64 (the table of its pull request: 5 seeds)", (386.0, 64.0, 500)),
+        ("about 3300 (the MBPO paper's learning curves)", (3300.0, None, 500)),
+        ("-101.6 of an expert's -98.8 (TRPO, 1.5M steps)", (-101.6, None, 1_500_000)),
+        ("6.3 at 10M frames (Dopamine)", (6.3, None, 10_000_000)),
+        ("6 to 7 (read off a curve)", None),
+        ("needs 800k steps for the expert's 500", None),
+    ],
+)
+def test_a_published_score_is_read_from_its_text(curves: ModuleType, text: str, found: object) -> None:
+    assert curves.published_score(text, 500) == found
+
+
+def test_every_page_with_scores_shows_its_curves(curves: ModuleType) -> None:
+    for algo in registry():
+        page = (DOCS / "algorithms" / f"{algo}.md").read_text("utf-8")
+        shown = re.findall(r"images/curves/([\w.-]+)\.svg", page)
+        assert shown == list(curves.figures(algo)), algo
+        assert bool(shown) == (f"begin generated: scores {algo} " in page), algo
+
+
+def test_pictures_of_rows_that_are_gone_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    generator = module("generate", monkeypatch)
+    assert generator.left_over_pictures() == []
+    (tmp_path / "gone.svg").write_text("")
+    monkeypatch.setattr(generator, "CURVES", tmp_path)
+    assert generator.left_over_pictures() == [tmp_path / "gone.svg"]
+
+
+def test_a_curve_names_ours_the_peer_and_the_published_score(curves: ModuleType) -> None:
+    root = ET.fromstring(curves.curve_figure("sac-pendulum").svg())
+    texts = " ".join(text.text or "" for text in root.iter("{http://www.w3.org/2000/svg}text"))
+    assert "SAC on Pendulum-v1" in texts
+    assert re.search(r"rl-training, \d+ seeds", texts)
+    assert re.search(r"SB3, \d+ seeds", texts)
+    assert "rl-zoo3, published: -157 at 20k" in texts
+
+
+def entry(scores: list[float], *, target: str = "", peer: float = 0.0, held: tuple[float | None, ...] = ()) -> Any:
+    ours = {"contender": "ours", "steps": 100, "seeds": list(range(len(scores))), "scores": scores}
+    ours |= {"mean": sum(scores) / len(scores), "std": 1.0, "first_held": list(held)}
+    d3rlpy = {**ours, "contender": "d3rlpy", "mean": peer}
+    return {"row": "dqn-x", "target": target, "budget": 100, "threshold": None, "contenders": [ours, d3rlpy]}
+
+
+def outcomes(targets: ModuleType, monkeypatch: pytest.MonkeyPatch, scored: Mapping[str, Any]) -> list[Any]:
+    monkeypatch.setattr(targets, "summary", lambda: {"scores": scored})
+    return [verdict.met for verdict in targets.verdicts("dqn-x")]
+
+
+@pytest.mark.parametrize(
+    ("target", "met"),
+    [
+        (">= 20", [True]),
+        (">= 21", [False]),
+        ("10 on 3/3 seeds", [True]),
+        ("11 on 3/3 seeds", [False]),
+        ("10 on 4/4 seeds", [False]),  # there are three
+        ("first held at 5+ by 2k; no seed below 10", [False, True]),
+        ("mean >= d3rlpy, and >= bc + 10 %", [True, None]),
+        (">= 25, or >= 20 on the mean of 3 seeds", [True]),
+        ("taller than a tree", [None]),
+        ("none set; compared with iql", []),
+    ],
+)
+def test_the_clauses_of_a_target_are_decided(
+    targets: ModuleType, monkeypatch: pytest.MonkeyPatch, target: str, met: list[bool | None]
+) -> None:
+    row = entry([10.0, 20.0, 30.0], target=target, peer=19.0, held=(1_000.0, 2_000.0, None))
+    assert outcomes(targets, monkeypatch, {"dqn-x": row}) == met
+
+
+def test_a_target_that_names_another_algorithm_is_compared_with_its_row(
+    targets: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = entry([25.0], held=(1_000.0,))
+    row = entry(
+        [10.0, 20.0, 30.0], target=">= qr_dqn on the mean; 5 first held no later than by qr_dqn", held=(500.0,) * 3
+    )
+    assert outcomes(targets, monkeypatch, {"dqn-x": row, "qr_dqn-x": other}) == [False, True]
+    assert targets.verdicts("dqn-x")[0].found == "20.0 ± 1.0, qr_dqn 25.0"
+
+
+def test_every_seed_that_missed_is_named(targets: ModuleType) -> None:
+    assert targets.seeds_below(entry([10.0, 20.0, 30.0])["contenders"][0], 25.0) == "seed 0: 10.0, seed 1: 20.0"
+
+
+def test_the_results_page_lists_every_contender_and_every_published_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = module("result_tables", monkeypatch)
+    lines = list(module("score_list", monkeypatch).score_list(DOCS, []))[2:]
+    scores = tables.summary()["scores"]
+    contenders = sum(len(entry["contenders"]) for entry in scores.values())
+    published = sum(len(entry["published"]) for name, entry in scores.items() if name == entry["row"])
+    assert len(lines) == contenders + published
+    assert all(line.count(" | ") == 10 for line in lines)
