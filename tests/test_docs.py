@@ -284,6 +284,15 @@ def test_the_examples_of_the_callbacks_page_run(number: int, tmp_path: Path, mon
 PEERS = re.compile(r"^(?:from|import) (?:stable_baselines3|tianshou|d3rlpy)\b", re.MULTILINE)
 
 
+def test_the_examples_of_the_tensor_environments_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for code in blocks(DOCS / "tensor_environments.md", "python"):
+        exec(compile(code, "tensor_environments.md", "exec"), names)
+    assert names["agent"].evaluate(episodes=1)[0].length <= 50
+    assert int(names["result"].episode_length.max()) <= 50
+
+
 def test_the_examples_of_the_page_for_newcomers_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks share their names, as on the page: data, then what learns from them."""
     monkeypatch.chdir(tmp_path)

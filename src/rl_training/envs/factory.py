@@ -1,6 +1,6 @@
 """Build environments from an env id: `gym.make` with errors that say what to do, and the backends.
 
-Importing this module registers the tiny environments and MinAtar's games with gymnasium.
+Importing this module registers the tiny environments, MinAtar's games and the tensor environments with gymnasium.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.ray_workers import RayWorkers, check_ray
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
+from rl_training.envs.tensor_env import register_tensor_envs
 from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.envs.wrapping import WrappedEnv, with_wrappers
@@ -62,6 +63,7 @@ def register_tiny_envs() -> None:
 
 register_tiny_envs()
 register_minatar_envs()
+register_tensor_envs()
 
 # Python module -> the extra that installs it, and a pattern for the entry points of the envs that need it.
 EXTRAS = {

@@ -1,0 +1,419 @@
+"""Tensor environments: equal to their oracles step by step, true final observations, usable everywhere, test kit."""
+
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor
+
+from rl_training.core.counters import Keys
+from rl_training.core.types import State
+from rl_training.envs.factory import make_env_factory, make_envs
+from rl_training.envs.resumable import check_replay
+from rl_training.envs.tensor_catch import TensorCatch
+from rl_training.envs.tensor_checks import check_tensor_env
+from rl_training.envs.tensor_classic import Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum
+from rl_training.envs.tensor_env import TENSOR_ENVS, TensorEnv, TensorEnvs, as_gym_env, tensor_env_of
+from rl_training.envs.tiny import Catch
+from rl_training.errors import ConfigError, EnvError
+
+ROWS = 2_000
+
+
+def keys(rows: int, episode: int = 0, step: int = 0) -> Keys:
+    count = torch.arange(rows)
+    return Keys(torch.full_like(count, 3), count, torch.full_like(count, episode), torch.full_like(count, step))
+
+
+# ------------------------------------------------------------------------------------------------- oracles: one step
+
+
+def corners(*columns: tuple[float, ...]) -> np.ndarray:
+    """Return random states within the bounds of each column, and ones at and beside the given values."""
+    generator = np.random.default_rng(0)
+    drawn = [generator.uniform(min(values), max(values), ROWS) for values in columns]
+    for values, column in zip(columns, drawn, strict=True):
+        places = generator.integers(ROWS, size=(len(values), 40))
+        for value, rows in zip(values, places, strict=True):
+            column[rows] = value + generator.choice([-1e-6, 0.0, 1e-6], 40)
+    return np.stack(drawn, 1)
+
+
+ANGLE = 12 * 2 * np.pi / 360
+EPS = np.finfo(np.float64).eps
+USUAL = (EPS, 1e-6)
+CLASSIC: dict[str, tuple[Callable[..., TensorEnv], tuple[str, ...], np.ndarray, tuple[float, float]]] = {
+    # id of the oracle: class, names of the state, states, and the largest relative error in float64 and in float32
+    "CartPole-v1": (
+        CartPole,
+        ("x", "x_dot", "theta", "theta_dot"),
+        corners((-2.5, -2.4, 2.4, 2.5), (-3.0, 3.0), (-0.22, -ANGLE, ANGLE, 0.22), (-4.0, 4.0)),
+        USUAL,
+    ),
+    "Pendulum-v1": (Pendulum, ("theta", "speed"), corners((-20.0, -np.pi, np.pi, 20.0), (-8.0, 8.0)), USUAL),
+    # Runge and Kutta's method evaluates the slope four times, with speeds of up to 28 squared: errors grow.
+    "Acrobot-v1": (
+        Acrobot,
+        ("theta_1", "theta_2", "speed_1", "speed_2"),
+        corners((-np.pi, np.pi), (-np.pi, np.pi), (-4 * np.pi, 4 * np.pi), (-9 * np.pi, 9 * np.pi)),
+        (1e-12, 1e-3),
+    ),
+    "MountainCar-v0": (MountainCar, ("position", "speed"), corners((-1.2, 0.5, 0.6), (-0.07, 0.0, 0.07)), USUAL),
+    "MountainCarContinuous-v0": (
+        MountainCarContinuous,
+        ("position", "speed"),
+        corners((-1.2, 0.45, 0.6), (-0.07, 0.0, 0.07)),
+        (np.finfo(np.float32).eps, 1e-6),  # Gymnasium rounds this state to float32
+    ),
+}
+
+
+def oracle_step(oracle: Any, state: np.ndarray, action: Any) -> tuple[np.ndarray, np.ndarray, float, bool]:
+    oracle.state = state.copy()
+    if hasattr(oracle, "steps_beyond_terminated"):
+        oracle.steps_beyond_terminated = None
+    obs, reward, terminated, _, _ = oracle.step(action)
+    return np.array(oracle.state, np.float64), obs, float(reward), terminated
+
+
+def actions_for(space: gym.Space[Any]) -> np.ndarray:
+    generator = np.random.default_rng(1)
+    if isinstance(space, Discrete):
+        return generator.integers(space.n, size=ROWS)
+    assert isinstance(space, Box)
+    return generator.uniform(1.2 * space.low, 1.2 * space.high, (ROWS, 1))  # some are clipped
+
+
+@pytest.mark.parametrize("env_id", CLASSIC)
+def test_one_step_equals_gymnasium(env_id: str) -> None:
+    build, names, states, tolerances = CLASSIC[env_id]
+    oracle = gym.make(env_id).unwrapped
+    actions = actions_for(oracle.action_space)
+    expected = [oracle_step(oracle, state, action) for state, action in zip(states, actions, strict=True)]
+    after, obs, rewards, terminated = (np.array(values) for values in zip(*expected, strict=True))
+    for dtype, tolerance in zip((torch.float64, torch.float32), tolerances, strict=True):
+        env = build(dtype=dtype)
+        state = {name: torch.tensor(column, dtype=dtype) for name, column in zip(names, states.T, strict=True)}
+        new, found_rewards, found_terminated = env.step(state, torch.from_numpy(actions), keys(ROWS))
+        error = np.abs(np.stack([new[name].double().numpy() for name in names], 1) - after)
+        # An angle at the border of its range may come out as pi in one and -pi in the other.
+        error = np.minimum(error, np.abs(error - 2 * np.pi))
+        assert (error / np.maximum(1.0, np.abs(after))).max() <= tolerance
+        if dtype == torch.float64:
+            assert np.array_equal(found_terminated.numpy(), terminated)
+            assert np.allclose(found_rewards.numpy(), rewards, rtol=1e-14, atol=1e-14)
+            assert np.allclose(env.observe(new).numpy(), obs, rtol=1e-6, atol=1e-6)
+
+
+def test_one_step_of_catch_equals_the_tiny_environment() -> None:
+    oracle, env = Catch(), TensorCatch()
+    cases = list(itertools.product(range(7), range(8), range(8), range(3)))  # row, column, paddle, action
+    expected = []
+    for row, column, paddle, action in cases:
+        oracle._row, oracle._column, oracle._paddle = row, column, paddle
+        expected.append(oracle.step(np.int64(action)))
+    row, column, paddle, action = torch.tensor(cases).T
+    new, rewards, terminated = env.step({"row": row, "column": column, "paddle": paddle}, action, keys(len(cases)))
+    assert np.array_equal(env.observe(new).numpy(), np.stack([step[0] for step in expected]))
+    assert rewards.tolist() == [step[1] for step in expected]
+    assert terminated.tolist() == [step[2] for step in expected]
+
+
+@pytest.mark.parametrize("env_id", TENSOR_ENVS)
+def test_spaces_and_start_states_are_those_of_the_oracle(env_id: str) -> None:
+    name = env_id.removeprefix("tensor/")
+    oracle = gym.make({"Catch-v0": "rl_training/Catch-v0"}.get(name, name))
+    env = tensor_env_of(make_env_factory(env_id))
+    assert (env.observation_space, env.action_space) == (oracle.observation_space, oracle.action_space)
+    spec = oracle.spec
+    assert spec is not None
+    assert env.max_episode_steps == spec.max_episode_steps
+    drawn = np.stack([oracle.reset(seed=seed)[0] for seed in range(300)]).astype(np.float64)
+    found = env.observe(env.first(keys(3_000))).double().numpy()
+    spread = drawn.std(0) / np.sqrt(len(drawn)) + found.std(0) / np.sqrt(len(found))
+    assert (np.abs(found.mean(0) - drawn.mean(0)) <= 5 * spread + 1e-9).all()
+    assert (np.abs(found.std(0) - drawn.std(0)) <= 0.15 * drawn.std(0) + 0.05 * np.abs(drawn).max()).all()
+
+
+@pytest.mark.parametrize(("env_id", "episodes"), [("CartPole-v1", 400), ("Pendulum-v1", 60)])
+def test_a_random_policy_earns_what_it_earns_in_gymnasium(env_id: str, episodes: int) -> None:
+    oracle, generator = gym.make(env_id), np.random.default_rng(0)
+    expected = []
+    for episode in range(episodes):
+        oracle.reset(seed=episode)
+        ret, ended = 0.0, False
+        while not ended:
+            drawn = generator.integers(2) if env_id == "CartPole-v1" else generator.uniform(-2, 2, 1)
+            _, reward, terminated, truncated, _ = oracle.step(drawn)
+            ret, ended = ret + float(reward), terminated or truncated
+        expected.append(ret)
+    env: TensorEnv = CartPole() if env_id == "CartPole-v1" else Pendulum()
+    envs = TensorEnvs(env, episodes, seed=5)
+    state, found = envs.start(), torch.full((episodes,), torch.nan)
+    for step in range(210):
+        uniform = keys(episodes, step=step).uniform(9, 1)
+        actions = (uniform[:, 0] < 0.5).long() if env_id == "CartPole-v1" else 4.0 * uniform - 2.0
+        state, result = envs.step(state, actions)
+        found = torch.where(result.ended & found.isnan(), result.episode_return, found)
+    assert not found.isnan().any()
+    spread = np.std(expected) * np.sqrt(2.0 / episodes)
+    assert abs(float(found.mean()) - np.mean(expected)) < 3.5 * spread
+
+
+# ----------------------------------------------------------------------------------------------- episodes of many rows
+
+
+class Walk:
+    """Walk from 0 towards `goal`, one place per step with action 1; a step in the wind of the keys' luck counts double.
+
+    Terminates at the goal with reward 1; truncated after 5 steps.
+    """
+
+    max_episode_steps: int | None = 5
+
+    def __init__(self, goal: int = 4) -> None:
+        self.observation_space: gym.Space[Any] = Box(0.0, np.inf, (2,), np.float32)
+        self.action_space: gym.Space[Any] = Discrete(2)
+        self._goal = goal
+
+    def first(self, keys: Keys) -> State:
+        return {"place": torch.zeros_like(keys.seed), "luck": keys.below(0, 3)}
+
+    def step(self, state: State, actions: Tensor, keys: Keys) -> tuple[State, Tensor, Tensor]:
+        place = state["place"] + actions * (1 + (keys.below(1, 4) == 0))
+        arrived = place >= self._goal
+        return {"place": place, "luck": state["luck"]}, arrived.float(), arrived
+
+    def observe(self, state: State) -> Tensor:
+        return torch.stack((state["place"], state["luck"]), 1).float()
+
+
+def play(envs: TensorEnvs, steps: int) -> list[Any]:
+    state, results = envs.start(), []
+    for step in range(steps):
+        actions = keys(envs.num_envs, step=step).below(7, 2)
+        state, result = envs.step(state, actions)
+        results.append((envs.observe(state), result))
+    return results
+
+
+def test_final_observation_and_truncation_are_those_of_single_episodes() -> None:
+    env, num_envs, steps = Walk(), 6, 40
+    found = play(TensorEnvs(env, num_envs, seed=3), steps)
+    seen = {"terminated": 0, "truncated": 0}
+    for row in range(num_envs):
+        one = keys(num_envs)
+        episode, elapsed, ret = 0, 0, 0.0
+
+        def key(episode: int, step: int, one: Keys = one, row: int = row) -> Keys:
+            return Keys(one.seed[[row]], one.env[[row]], torch.tensor([episode]), torch.tensor([step]))
+
+        state = env.first(key(0, 0))
+        for step in range(steps):
+            elapsed += 1
+            actions = keys(num_envs, step=step).below(7, 2)[[row]]
+            state, reward, terminated = env.step(state, actions, key(episode, elapsed))
+            ret += float(reward)
+            truncated = elapsed == 5 and not terminated
+            obs, result = found[step]
+            assert torch.equal(result.final_obs[row], env.observe(state)[0])
+            assert (bool(result.terminated[row]), bool(result.truncated[row])) == (bool(terminated), truncated)
+            assert (float(result.episode_return[row]), int(result.episode_length[row])) == (ret, elapsed)
+            seen["terminated"] += bool(terminated)
+            seen["truncated"] += truncated
+            if terminated or truncated:
+                episode, elapsed, ret = episode + 1, 0, 0.0
+                state = env.first(key(episode, 0))
+            assert torch.equal(obs[row], env.observe(state)[0])
+            assert torch.equal(result.obs[row], obs[row])
+    assert min(seen.values()) > 3
+
+
+@pytest.mark.parametrize("build", [CartPole, Pendulum, Acrobot, MountainCar, TensorCatch])
+def test_a_row_does_not_depend_on_how_many_there_are(build: Callable[[], TensorEnv]) -> None:
+    discrete = isinstance(build().action_space, Discrete)
+    finals = []
+    for rows in (3, 37):
+        envs = TensorEnvs(build(), rows, seed=1)
+        state = envs.start()
+        for step in range(60):
+            drawn = keys(rows, step=step)
+            actions = drawn.below(7, 2) if discrete else drawn.uniform(7, 1)
+            state, _ = envs.step(state, actions)
+        finals.append({name: value[:3] for name, value in state.items()})
+    assert all(torch.equal(finals[0][name], finals[1][name]) for name in finals[0])
+
+
+def test_a_saved_state_continues_in_the_middle_of_episodes() -> None:
+    envs = TensorEnvs(CartPole(), 8, seed=2)
+    state = envs.start()
+    for step in range(30):
+        if step == 17:
+            saved = {name: value.clone() for name, value in state.items()}
+        state, _ = envs.step(state, keys(8, step=step).below(7, 2))
+    other = TensorEnvs(CartPole(), 8, seed=99)  # its own seed does not matter: the state holds it
+    again = saved
+    for step in range(17, 30):
+        again, _ = other.step(again, keys(8, step=step).below(7, 2))
+    assert all(torch.equal(again[name], state[name]) for name in state)
+
+
+# ------------------------------------------------------------------------------------ as a Gymnasium environment
+
+
+@pytest.mark.parametrize("env_id", TENSOR_ENVS)
+def test_the_gymnasium_environment_repeats_its_episodes_and_restores_its_state(env_id: str) -> None:
+    factory = make_env_factory(env_id)
+    assert check_replay(factory, seed=1).repeats
+    envs, other = make_envs(factory), make_envs(factory)
+    obs, _ = envs.reset([0], [4])
+    other.reset([0], [9])
+    space = envs.action_space
+    space.seed(0)
+    actions = [np.array([space.sample()]) for _ in range(5)]
+    for action in actions[:3]:
+        envs.step(action)
+    state = envs.get_state(0)
+    assert state is not None
+    other.set_state(0, state)
+    for action in actions[3:]:
+        one, two = envs.step(action), other.step(action)
+        assert np.array_equal(one.obs, two.obs)
+        assert one.obs.dtype == obs.dtype == space.dtype or one.obs.dtype == envs.observation_space.dtype
+
+
+def test_the_time_limit_truncates() -> None:
+    env = as_gym_env(Walk(goal=100))
+    env.reset(seed=0)
+    ends = [env.step(0)[2:4] for _ in range(5)]
+    assert ends == [(False, False)] * 4 + [(False, True)]
+
+
+def test_settings_of_the_environment_reach_it() -> None:
+    env = tensor_env_of(make_env_factory("tensor/Catch-v0", {"size": 24, "max_episode_steps": 3}))
+    assert env.observation_space.shape == (24, 24, 1)
+    assert env.max_episode_steps == 3
+
+
+def test_a_tensor_environment_behind_wrappers_is_refused() -> None:
+    wrapped = make_env_factory("tensor/CartPole-v1", {}, ["gymnasium.wrappers:FlattenObservation"])
+    with pytest.raises(ConfigError, match="without wrappers, but this one has FlattenObservation"):
+        tensor_env_of(wrapped)
+    with pytest.raises(ConfigError, match=r"needs a tensor environment .*, but this is CartPoleEnv"):
+        tensor_env_of(make_env_factory("CartPole-v1"))
+
+
+# ------------------------------------------------------------------------------------------------------- the test kit
+
+
+@pytest.mark.parametrize(
+    "env", [CartPole(), Pendulum(), Acrobot(), MountainCar(), MountainCarContinuous(), TensorCatch(), Walk()]
+)
+def test_the_kit_accepts_good_environments(env: TensorEnv) -> None:
+    check_tensor_env(env, num_steps=12)
+
+
+def breaks(name: str, function: Callable[..., Any]) -> TensorEnv:
+    """Return a `Walk` of which one function is replaced; it is called with the original one first."""
+    env = Walk()
+    original = getattr(env, name)
+    setattr(env, name, lambda *arguments: function(original, *arguments))
+    return env
+
+
+def step_of(change: Callable[[State, Tensor, Tensor], Any]) -> TensorEnv:
+    return breaks("step", lambda step, state, actions, keys: change(*step(state, actions, keys)))
+
+
+def resets_itself(step: Any, state: State, actions: Tensor, keys: Keys) -> Any:
+    new, rewards, terminated = step(state, actions, keys)
+    first = Walk().first(keys)
+    return {name: torch.where(terminated, first[name], new[name]) for name in new}, rewards, terminated
+
+
+def changes_in_place(step: Any, state: State, actions: Tensor, keys: Keys) -> Any:
+    result = step(state, actions, keys)
+    state["place"].add_(1)
+    return result
+
+
+COUNT = iter(range(10_000))
+BAD: dict[str, tuple[Callable[[], TensorEnv], str]] = {
+    "item": (lambda: step_of(lambda s, r, t: (s, r * r.sum().item(), t)), "waits for the value"),
+    "if": (lambda: step_of(lambda s, r, t: (s, r + 1.0, t) if t.any() else (s, r, t)), "waits for the value"),
+    "nonzero": (lambda: step_of(lambda s, r, t: (s, r * len(t.nonzero()), t)), "waits for the value"),
+    "numpy": (lambda: step_of(lambda s, r, t: (s, torch.from_numpy(r.numpy()), t)), "waits for the value"),
+    "device": (lambda: step_of(lambda s, r, t: (s, r + torch.zeros(len(r)), t)), "fixed device"),
+    "state dtype": (lambda: step_of(lambda s, r, t: (s | {"place": s["place"].float()}, r, t)), "changes the names"),
+    "state shape": (lambda: step_of(lambda s, r, t: (s | {"luck": s["luck"][:, None]}, r, t)), "changes the names"),
+    "reward shape": (lambda: step_of(lambda s, r, t: (s, r[:, None], t)), r"rewards of shape \(rows,\)"),
+    "terminated": (lambda: step_of(lambda s, r, t: (s, r, t.float())), "terminated of shape .* dtype bool"),
+    "obs dtype": (lambda: breaks("observe", lambda observe, state: observe(state).double()), "space declares"),
+    "obs range": (lambda: breaks("observe", lambda observe, state: observe(state) - 9.0), "outside of Box"),
+    "torch generator": (lambda: step_of(lambda s, r, t: (s, r + torch.rand_like(r), t)), "draws from a generator"),
+    "numpy generator": (
+        lambda: step_of(lambda s, r, t: (s, r + float(np.random.rand()), t)),
+        "draws from a global generator",
+    ),
+    "python generator": (lambda: step_of(lambda s, r, t: (s, r + random.random(), t)), "draws from a global generator"),
+    "hidden state": (
+        lambda: step_of(lambda s, r, t: (s | {"luck": s["luck"] + next(COUNT)}, r, t)),
+        "another result for the same",
+    ),
+    "in place": (lambda: breaks("step", changes_in_place), "changes the tensors of the state"),
+    "rows": (
+        lambda: step_of(lambda s, r, t: (s | {"luck": s["luck"] + s["place"].sum()}, r, t)),
+        "rows that depend on other rows",
+    ),
+    "final observation": (lambda: breaks("step", resets_itself), "its final observation is lost"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_the_kit_refuses_a_bad_environment_with_the_reason(fault: str) -> None:
+    build, reason = BAD[fault]
+    with pytest.raises(EnvError, match=f"the tensor environment Walk .*{reason}"):
+        check_tensor_env(build(), num_steps=12)
+
+
+def test_the_kit_names_what_is_missing() -> None:
+    class Nothing:
+        max_episode_steps = None
+
+    with pytest.raises(EnvError, match="Nothing has no observation_space, action_space, first, step, observe"):
+        check_tensor_env(Nothing())  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------ training through them
+
+
+@pytest.mark.parametrize(
+    ("algo", "env_id"),
+    [("dqn", "tensor/CartPole-v1"), ("sac", "tensor/Pendulum-v1"), ("dqn", "tensor/Catch-v0")],
+)
+def test_an_ordinary_algorithm_trains_and_evaluates(algo: str, env_id: str, tmp_path: Path) -> None:
+    from rl_training.experiment.config import TrainConfig
+    from rl_training.runtime.trainer import RunOptions, train
+
+    config = TrainConfig(
+        algo=algo,
+        env_id=env_id,
+        total_timesteps=24,
+        num_envs=2,
+        output_dir=tmp_path,
+        acceleration="eager",
+        eval_episodes=1,
+        max_episode_steps=9,
+        tensorboard=False,
+        algo_kwargs={"learning_starts": 10, "batch_size": 4, "buffer_capacity": 100},
+    )
+    result = train(config, RunOptions(show_progress=False))
+    assert result.step == 24
+    assert result.eval_episodes[0].length <= 9
