@@ -104,17 +104,22 @@ def round_floats(value: Any) -> Any:
 def scores_by_config(summary: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Return what our final policies reached with each shipped config, one entry per task.
 
-    Runs with other matrix products than the config's, and shorter runs than the row asks for, do not count.
+    Runs with other matrix products than the config's do not count, and of shorter runs than the row asks for only the
+    longest, if there is no full one: `budget` then holds the row's steps.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for name, entry in summary["scores"].items():
         row = ROWS[entry["row"]]
-        for each in entry["contenders"]:
-            if row.config and name == entry["row"] and each["contender"] == "ours" and each["steps"] == row.steps:
-                source = {"dataset": row.dataset.partition("/")[2]} if row.dataset else {}
-                older = {"changed_since": row.changed_since} if row.changed_since else {}
-                facts = {"env_id": row.env_id, **source, "steps": each["steps"], "seeds": len(each["seeds"]), **older}
-                found.setdefault(row.config, []).append({**facts, "mean": each["mean"], "std": each["std"]})
+        runs = [each for each in entry["contenders"] if each["contender"] == "ours" and each["steps"] <= row.steps]
+        if not (row.config and runs and name == entry["row"]):
+            continue
+        steps = max(each["steps"] for each in runs)
+        each = next(each for each in reversed(runs) if each["steps"] == steps)  # on the latest dataset
+        source = {"dataset": row.dataset.partition("/")[2]} if row.dataset else {}
+        shorter = {"budget": row.steps} if steps < row.steps else {}
+        older = {"changed_since": row.changed_since} if row.changed_since else {}
+        facts = {"env_id": row.env_id, **source, "steps": steps, **shorter, "seeds": len(each["seeds"]), **older}
+        found.setdefault(row.config, []).append({**facts, "mean": each["mean"], "std": each["std"]})
     for name, entry in summary["atari"].items():
         scores = [run["final"] for run in entry["runs"] if run["finished"] and run["final"] is not None]
         if scores:

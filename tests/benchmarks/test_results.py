@@ -10,8 +10,9 @@ from benchmarks.__main__ import COMMANDS, main
 from benchmarks.command_line import UsageError, check_names, parse_seeds
 from benchmarks.results import RESULTS, Session, append_line, read_lines
 from benchmarks.spread import spread
-from benchmarks.summarize import round_floats, shipped_scores_text, summarize, to_text
+from benchmarks.summarize import round_floats, scores_by_config, shipped_scores_text, summarize, to_text
 
+from rl_training.commands.config import score_text
 from rl_training.experiment.config import SHIPPED_SCORES, packaged_configs, shipped_scores
 from rl_training.results.statistics import summarize as summarize_seeds
 
@@ -96,6 +97,28 @@ def test_the_committed_summary_is_what_the_lines_give(summary: dict[str, object]
 def test_the_shipped_scores_are_those_of_the_summary(summary: dict[str, object]) -> None:
     assert SHIPPED_SCORES.read_text("utf-8") == shipped_scores_text(summary)
     assert set(shipped_scores()) <= set(packaged_configs())
+
+
+def _entry(row: str, *runs: tuple[int, float]) -> dict[str, object]:
+    """Return a row's part of the summary: our runs, as steps and mean."""
+    contenders = [
+        {"contender": "ours", "steps": steps, "seeds": [0, 1], "mean": mean, "std": 1.0} for steps, mean in runs
+    ]
+    return {"row": row, "contenders": contenders}
+
+
+def test_a_shorter_run_is_a_configs_score_only_where_there_is_no_full_one() -> None:
+    entries = {
+        "redq-hopper": _entry("redq-hopper", (40_000, 1.0), (60_000, 2.0)),
+        "sac-hopper": _entry("sac-hopper", (200_000, 4.0), (100_000, 3.0)),
+    }
+    scores = scores_by_config({"scores": entries, "atari": {}})
+    facts = {"env_id": "Hopper-v5", "seeds": 2, "std": 1.0}
+    assert scores == {
+        "redq/hopper.yaml": [{**facts, "steps": 60_000, "budget": 125_000, "mean": 2.0}],
+        "sac/hopper.yaml": [{**facts, "steps": 200_000, "mean": 4.0}],
+    }
+    assert score_text(scores["redq/hopper.yaml"][0]) == "2.0 ± 1.0 on Hopper-v5, 60,000 of 125,000 steps, 2 seeds"
 
 
 def test_every_result_file_is_summarised(summary: dict[str, dict[str, object]]) -> None:

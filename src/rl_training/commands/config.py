@@ -38,7 +38,8 @@ def score_text(score: dict[str, Any]) -> str:
     task = f"{score['env_id']} {score.get('dataset', '')}".rstrip()
     seeds = f"{score['seeds']} seeds" if score["seeds"] > 1 else "1 seed"
     older = ", before a later change" if "changed_since" in score else ""
-    return f"{figures} on {task}, {score['steps']:,} steps, {seeds}{older}"
+    budget = f" of {score['budget']:,}" if "budget" in score else ""
+    return f"{figures} on {task}, {score['steps']:,}{budget} steps, {seeds}{older}"
 
 
 def _algorithm_row(spec: AlgorithmSpec) -> dict[str, str]:
