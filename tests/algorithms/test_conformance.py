@@ -3,7 +3,9 @@
 import itertools
 import random
 import re
+import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +15,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from torch import Tensor
 
 import rl_training
 from builders import make_batch, make_config, make_setup, small_hparams
-from rl_training.acceleration.steps import accelerate
+from rl_training.acceleration import steps
+from rl_training.acceleration.steps import InPlaceStep, Step, accelerate
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
@@ -30,6 +34,7 @@ from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.registry import AlgorithmSpec, registry
 from rl_training.experiment.space_checks import check_spaces
 from rl_training.hparams.datasets import dataset_choice
+from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.q_learning import QLearner
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, NoCollector
@@ -392,3 +397,81 @@ def test_compiled_updates_of_every_head_equal_eager_ones() -> None:
     torch.testing.assert_close(fast_state, plain_state, rtol=1e-3, atol=1e-5)
     before = all_learners()
     assert all(not torch.equal(fast_state[f"{name}/params"], before[name]._state["params"]) for name in STYLES)
+
+
+# --- Members of a population -----------------------------------------------------------------------------------------
+
+SEEDS = (0, 1, 2)
+Call = tuple[Step, State, Batch]
+
+
+def recorded_calls(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> dict[str, Call]:
+    """Return the last call of each pure step while `run` runs."""
+    calls: dict[str, Call] = {}
+
+    def recording(step: Step, run_eagerly: Callable[[Step], InPlaceStep] = steps._run_eagerly) -> InPlaceStep:
+        in_place = run_eagerly(step)
+
+        def note(state: State, batch: Batch) -> Metrics:
+            calls[step.__qualname__] = (step, copied(state), copied(batch))
+            return in_place(state, batch)
+
+        return note
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "_run_eagerly", recording)
+        run()
+    return calls
+
+
+def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies, in float64 where they are floats."""
+    return {name: x.double() if x.is_floating_point() else x.clone() for name, x in tensors.items()}
+
+
+def train(name: str, seed: int) -> None:
+    advance(make_run(name, seed=seed), 12)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_stacked_step_equals_the_steps_of_its_members(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [recorded_calls(monkeypatch, lambda seed=seed: train(name, seed)) for seed in SEEDS]  # type: ignore[misc]
+    compute_in_float64(monkeypatch)
+    assert members[0]
+    for key, (step, _, _) in members[0].items():
+        calls = [member[key] for member in members]
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("error")  # such as for an operation that vmap runs in a loop
+            new, metrics = torch.func.vmap(step, randomness="error")(*stack_all(calls))
+            alone = [step(state, batch) for _, state, batch in calls]
+        for number, (state, values) in enumerate(alone):
+            assert_close({key: value[number] for key, value in {**new, **metrics}.items()}, {**state, **values})
+
+
+def compute_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep steps from computing in float32: by conversions, new tensors, and the buffers of their networks."""
+    monkeypatch.setattr(Tensor, "float", Tensor.double)
+    monkeypatch.setattr(torch, "float32", torch.float64)
+    monkeypatch.setattr(torch, "zeros", partial(torch.zeros, dtype=torch.float64))
+
+    def apply(self: FlatModule, *inputs: Any, run: Any = FlatModule.apply, **kwargs: Any) -> Any:
+        own = copied(dict(self.module.named_buffers()))
+        return run(self, *inputs, **kwargs | {"buffers": own | dict(kwargs.get("buffers") or {})})
+
+    monkeypatch.setattr(FlatModule, "apply", apply)
+
+
+def stack_all(calls: list[Call]) -> tuple[State, Batch]:
+    states, batches = [state for _, state, _ in calls], [batch for _, _, batch in calls]
+    return stack(states), stack(batches)
+
+
+def stack(members: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([member[name] for member in members]) for name in members[0]}
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        error = (found[name].double() - value.double()).norm()
+        assert error <= 1e-10 * (value.double().norm() + 1.0), (name, float(error))

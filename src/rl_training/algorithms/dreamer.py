@@ -28,7 +28,7 @@ from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, INDICES, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_seeded
-from rl_training.learners.optim import ClippedAdam, descend_part, named_part, polyak
+from rl_training.learners.optim import ClippedAdam, descend_part, named_part, polyak, take_part
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
 from rl_training.learners.returns import lambda_return
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
@@ -151,8 +151,16 @@ def replayed_returns(batch: Batch, values: Tensor, hparams: DreamerHParams) -> t
 
 def return_range(low: Tensor, high: Tensor, returns: Tensor, rate: float) -> tuple[Tensor, Tensor]:
     """Move the running percentiles of the returns towards those of the latest returns."""
-    latest_low, latest_high = (torch.quantile(returns, share) for share in PERCENTILES)
+    ordered = returns.flatten().sort().values  # not torch.quantile, which vmap runs in a loop over the members
+    latest_low, latest_high = (_interpolated(ordered, share * (len(ordered) - 1)) for share in PERCENTILES)
     return torch.lerp(low, latest_low, rate), torch.lerp(high, latest_high, rate)
+
+
+def _interpolated(values: Tensor, position: float) -> Tensor:
+    """Return the value at a position between two of the values."""
+    before = int(position)
+    after = min(before + 1, len(values) - 1)
+    return torch.lerp(values[before], values[after], position - before)
 
 
 # --- The learner -----------------------------------------------------------------------------------------------------
@@ -270,22 +278,18 @@ class Dreamer:
     # --- Learning ----------------------------------------------------------------------------------------------------
 
     def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        imagined: Batch = {}
-        new_range: State = {}
-
         def world_loss(params: Tensor) -> Metrics:
             metrics = world_model_loss(params, batch, self.hparams, self._parts["world_model"].apply, self._bins)
             features = metrics["features"]
-            imagination, percentiles = self._imagine(state, features.detach(), batch)
-            imagined.update(imagination)
-            new_range.update(percentiles)
+            imagined, new_range = self._imagine(state, features.detach(), batch)
             if self.hparams.replay_critic_trains_world_model:
                 replayed = self._replayed(features, imagined, batch)
                 critic = self._critic_loss(state["critic.params"], state, replayed)
                 metrics["loss"] = metrics["loss"] + self.hparams.replay_critic_coef * critic
-            return metrics
+            return {**metrics, **named_part("imagined", imagined), **named_part("range", new_range)}
 
         world, world_metrics = descend_part("world_model", world_loss, state, self._optimizers["world_model"])
+        imagined, new_range = take_part("imagined", world_metrics), take_part("range", world_metrics)
         replayed = self._replayed(world_metrics.pop("features"), imagined, batch)
         actor, actor_metrics = self._learn_actor(state, imagined)
         critic, critic_metrics = self._learn_critic(state, imagined, replayed)

@@ -35,7 +35,7 @@ from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tens
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_seeded
 from rl_training.learners.normalization import dataset_normalizer, normalized
-from rl_training.learners.optim import ClippedAdam, descend_part, named_part
+from rl_training.learners.optim import ClippedAdam, descend_part, gradient_of, named_part
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.saved_state import load_tensors
 from rl_training.models.encoders import build_encoder
@@ -92,8 +92,8 @@ def discriminator_loss(
         "policy_accuracy": (policy_logits < 0.0).float().mean(),
     }
     if hparams.gradient_penalty > 0.0:
-        between = torch.lerp(policy, expert, batch["mix"][:, None]).detach().requires_grad_()
-        (slopes,) = torch.autograd.grad(logits(params, between).sum(), between, create_graph=True)
+        between = torch.lerp(policy, expert, batch["mix"][:, None]).detach()
+        slopes, _ = gradient_of(lambda rows: (logits(params, rows).sum(), {}), between, differentiable=True)
         norms = (slopes.square().sum(1) + 1e-12).sqrt()  # the root of 0 has no gradient
         penalty = (norms - 1.0).square().mean()
         metrics["gradient_penalty"] = penalty.detach()

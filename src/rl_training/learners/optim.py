@@ -120,17 +120,37 @@ def clipped_adam(hparams: AdamSettings, learning_rate: float) -> ClippedAdam:
 
 
 def descend(loss: Callable[[Tensor], Metrics], state: State, optimizer: Optimizer) -> tuple[State, Metrics]:
-    """Take one step down the gradient of `loss(params)["loss"]`; pure, so that it runs eagerly, compiled or captured.
+    """Take one step down the gradient of `loss(params)["loss"]`; pure, so that it runs eagerly, compiled or captured,
+    and for all members of a population at once (acceleration/stacking.py).
 
     Returns the entries of `state` that change, and the metrics of the loss and the optimizer.
     """
-    # torch.autograd.grad: eagerly, the wrappers of torch.func.grad cost a third more; traced, both are the same graph.
-    params = state["params"].detach().requires_grad_()
-    with torch.enable_grad():
-        metrics = loss(params)
-    (gradient,) = torch.autograd.grad(metrics["loss"], params)
+    gradient, metrics = gradient_of(lambda params: _loss_first(loss(params)), state["params"])
     new_state, more = optimizer.step(gradient, state)
     return new_state, {**{name: value.detach() for name, value in metrics.items()}, **more}
+
+
+def _loss_first(metrics: Metrics) -> tuple[Tensor, Metrics]:
+    return metrics["loss"], metrics
+
+
+def gradient_of(
+    function: Callable[[Tensor], tuple[Tensor, Metrics]], x: Tensor, *, differentiable: bool = False
+) -> tuple[Tensor, Metrics]:
+    """Return the gradient of the first result of `function` at `x`, and the second result.
+
+    `differentiable`: a loss may depend on the gradient.
+    """
+    # Eagerly, the wrappers of torch.func.grad cost a third more than torch.autograd.grad; traced, both are the same
+    # graph. A transform such as vmap accepts only the first.
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        gradient, more = torch.func.grad(function, has_aux=True)(x if differentiable else x.detach())
+        return gradient, more
+    x = x.detach().requires_grad_()
+    with torch.enable_grad():
+        value, more = function(x)
+    (gradient,) = torch.autograd.grad(value, x, create_graph=differentiable)
+    return gradient, more
 
 
 def descend_part(
@@ -149,6 +169,11 @@ def named_part(name: str, entries: State) -> State:
     return {f"{name}.{key}": value for key, value in entries.items()}
 
 
-def polyak(target: Tensor, params: Tensor, tau: float) -> Tensor:
+def take_part(name: str, entries: State) -> State:
+    """Remove the entries that `named_part` named from `entries` and return them under their own names."""
+    return {key.removeprefix(f"{name}."): entries.pop(key) for key in list(entries) if key.startswith(f"{name}.")}
+
+
+def polyak(target: Tensor, params: Tensor, tau: float | Tensor) -> Tensor:
     """Move `target` the fraction `tau` of the way to `params`; tau = 1 copies them."""
     return torch.lerp(target, params, tau)
