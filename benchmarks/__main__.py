@@ -34,6 +34,7 @@ COMMANDS = {
     "compile_times": "how long a first run waits for the compiler",
     "export": "every algorithm as an ONNX file: equal actions, and the time of one",
     "fingerprints": "hashes of short runs, equal before and after a change that must change no result",
+    "wheel": "the built wheel in empty environments: installs, trains, evaluates",
     "datasets": "record the datasets of the offline and imitation rows",
     "peers": "create the peers' virtual environments",
     "summarize": "write results/summary.json from the result files",

@@ -104,7 +104,7 @@ def score_table(folder: Path, named: Mapping[str, Entry]) -> Iterator[str]:
         for each in entry["contenders"]:
             body.append([titles.pop() if titles else "", *contender_cells(each, entry.get("threshold"))])
         published = entry["published"] if name == entry["row"] else {}  # a variant of a row does not repeat them
-        body += [["", f"{source}, published", "", "", text, "", "", ""] for source, text in published.items()]
+        body += [["", f"{library(source)}, published", "", "", text, "", "", ""] for source, text in published.items()]
     filled = [index for index in range(len(header)) if any(cells[index] for cells in body)]
     yield from rows(*([cells[index] for index in filled] for cells in (header, *body)))
 

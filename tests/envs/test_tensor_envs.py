@@ -70,7 +70,7 @@ CLASSIC: dict[str, tuple[Callable[..., TensorEnv], tuple[str, ...], np.ndarray, 
         MountainCarContinuous,
         ("position", "speed"),
         corners((-1.2, 0.45, 0.6), (-0.07, 0.0, 0.07)),
-        (np.finfo(np.float32).eps, 1e-6),  # Gymnasium rounds this state to float32
+        (float(np.finfo(np.float32).eps), 1e-6),  # Gymnasium rounds this state to float32
     ),
 }
 

@@ -1,7 +1,7 @@
 """The feed: one point per step, complete and in order, from files that grow, are truncated, or come from elsewhere."""
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_metrics_and_evaluation_of_a_step_are_one_point(run: Path) -> None:
         "eval/return_max": 4.0,
         "eval/length_mean": 4.0,
     }
-    start = datetime(2026, 1, 2, tzinfo=timezone.utc).timestamp()
+    start = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
     assert Feed(run).points("finished", after=-1) == [Point(20, values, start + 4.0)]
 
 

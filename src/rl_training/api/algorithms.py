@@ -59,7 +59,7 @@ from rl_training.runtime.signals import end_script
 from rl_training.runtime.trainer import TrainResult, resume, train
 
 if TYPE_CHECKING:
-    from typing_extensions import Never, Self
+    from typing import Never, Self
 
 log = logging.getLogger("rl_training")
 

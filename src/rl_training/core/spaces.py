@@ -66,7 +66,7 @@ def _stacks_colours(shape: tuple[int, ...]) -> bool:
 def _is_grid(space: spaces.MultiDiscrete) -> bool:
     """Return whether a MultiDiscrete is an image of categories: the same ones, from 0, in each cell of 3x3 or more."""
     cells = space.nvec
-    is_uniform = bool(np.all(cells == cells.flat[0])) and not np.any(space.start) and cells.flat[0] <= 256
+    is_uniform = bool(np.all(cells == cells.flat[0]) and not np.any(space.start) and cells.flat[0] <= 256)
     return cells.ndim in (2, 3) and sorted(cells.shape)[-2] >= 3 and is_uniform
 
 

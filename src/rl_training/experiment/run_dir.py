@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from statistics import fmean
@@ -156,7 +156,7 @@ def env_name(config: TrainConfig) -> str:
 
 
 def _make_new_folder(config: TrainConfig, output_dir: Path) -> Path:
-    time = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
+    time = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     name = f"{config.algo}__{env_name(config)}__seed{config.seed}__{time}"
     for number in range(1000):  # other runs may start in the same second
         path = output_dir / (f"{name}_{number}" if number else name)
@@ -191,7 +191,7 @@ def read_written_config(file: Path) -> TrainConfig:
 def write_metadata(path: Path, facts: Mapping[str, Any]) -> None:
     """Append a record of this start of the run to metadata.json; `facts` are added unchanged."""
     record = {
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command_line": sys.argv,
         "versions": _versions(),
         "git_commit": _git_commit(),

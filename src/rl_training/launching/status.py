@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +36,7 @@ def _status_of(run: RunRecord) -> RunStatus:
         holder = holder_of(run.path)
         if holder is None:
             return RunStatus(run.path, "running", steps)
-        since = datetime.fromtimestamp(holder.since, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        since = datetime.fromtimestamp(holder.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return RunStatus(run.path, "running", f"{steps}, on {holder.host}, process {holder.pid}, since {since}")
     if (failure := read_failure(run.path)) is not None:
         times = "once" if failure.count == 1 else f"{failure.count} times"

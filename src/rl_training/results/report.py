@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -92,7 +92,7 @@ def write_report(
     given = {label: Runs([run for run in of_label if run in readable]) for label, of_label in (groups or {}).items()}
     report = _Report(
         title=title or f"Training report: {', '.join(filter(None, known.env_ids)) or 'offline runs'}",
-        created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         command=command,
         folder=out.parent,
         groups={label: found for label, found in given.items() if found} or known.groups(),

@@ -4,7 +4,7 @@ import csv
 import io
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,7 @@ def write_table(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def write_best(folder: Path, config: TrainConfig, notes: Sequence[str]) -> None:
     """Write the best config, with how it was found as comments."""
-    today = datetime.now(timezone.utc).date()
+    today = datetime.now(UTC).date()
     lines = [f"Found by `rl-training tune` {__version__} on {today} in the study {folder.name}.", *notes]
     comments = [f"# {part}" for line in lines for part in line.splitlines()]
     write_atomic(folder / BEST, "\n".join([*comments, config.resolved().to_yaml()]))

@@ -1,0 +1,46 @@
+"""What a release needs: one version everywhere, valid templates, and a promise about Python that was tested."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import rl_training
+
+ROOT = Path(__file__).parent.parent
+TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+
+
+@pytest.fixture
+def project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return found
+
+
+def test_the_citation_names_this_version_and_license(project: dict[str, Any]) -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["cff-version"] == "1.2.0"
+    assert str(citation["version"]) == rl_training.__version__
+    assert citation["license"] == project["license"]
+    assert {"title", "authors", "message"} <= citation.keys()
+
+
+def test_there_are_templates_for_bugs_learning_and_features() -> None:
+    forms = {path.stem: yaml.safe_load(path.read_text("utf-8")) for path in TEMPLATES}
+    assert forms.pop("config") == {"blank_issues_enabled": True}
+    assert sorted(forms) == ["bug", "feature", "learning"]
+    for form in forms.values():
+        assert {"name", "description", "labels", "body"} <= form.keys()
+        asked = [field for field in form["body"] if field["type"] == "textarea"]
+        assert len({field["id"] for field in asked}) == len(asked)
+        assert any(field.get("validations", {}).get("required") for field in asked)
+
+
+def test_the_changelog_begins_with_what_a_reader_needs() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    newest = text.split("\n## [")[1]
+    headings = [line for line in newest.splitlines() if line.startswith("### ")]
+    assert headings[:2] == ["### In short", "### Upgrading from 0.2.0"]
+    assert newest.index("### Added") < 5_000
