@@ -128,8 +128,9 @@ def test_every_learning_curve_is_drawn_over_its_seeds(generator: ModuleType) -> 
 # --- Pages ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.read_text("utf-8").splitlines()) <= 150
+def test_the_readme_is_short_outside_of_its_tables() -> None:
+    written = re.sub(r"<!-- begin generated: .*?<!-- end generated -->", "", README.read_text("utf-8"), flags=re.DOTALL)
+    assert len(written.splitlines()) <= 90
 
 
 def test_lines_outside_of_tables_and_code_are_wrapped() -> None:

@@ -331,6 +331,34 @@ class BC(ManagedAlgorithm):
 
     algo_name: ClassVar[str] = "bc"
 
+class TD3BC(ManagedAlgorithm):
+    """TD3 on a dataset, with a term that imitates its actions.
+
+    Fujimoto and Gu 2021, A minimalist approach to offline reinforcement learning.
+
+    Example:
+
+        agent = TD3BC("configs/td3_bc/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "td3_bc"
+
+class ReBRAC(ManagedAlgorithm):
+    """TD3+BC that also penalizes the target, with deeper networks and normalized critics.
+
+    Tarasov et al. 2023, Revisiting the minimalist approach to offline reinforcement learning.
+
+    Example:
+
+        agent = ReBRAC("configs/rebrac/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "rebrac"
+
 def train_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train DQN or another algorithm of its family from a config, in a new run folder."""
 
@@ -396,3 +424,9 @@ def train_iql_online(config: TrainConfig, options: RunOptions | None = None) -> 
 
 def train_bc(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train BC from a config, in a new run folder."""
+
+def train_td3_bc(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train TD3BC from a config, in a new run folder."""
+
+def train_rebrac(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train ReBRAC from a config, in a new run folder."""

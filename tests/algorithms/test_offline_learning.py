@@ -1,4 +1,4 @@
-"""IQL and BC learn from tiny files whose answer is known: the values themselves, not only the trend."""
+"""Offline algorithms learn from tiny files whose answer is known: the values themselves, not only the trend."""
 
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,19 @@ def test_a_low_expectile_believes_the_worse_arm(tmp_path: Path) -> None:
     # 0.1 * 0.2 * (1 - V) = 0.9 * 0.8 * V: V = 0.02 / 0.74 = 0.027.
     result = learn(tmp_path, "iql", two_arms(), 400, expectile=0.1)
     assert values(result, ONE) == pytest.approx(0.027, abs=0.03)
+
+
+@pytest.mark.parametrize("algo", ["td3_bc", "rebrac"])
+def test_td3_bc_and_rebrac_climb_the_critic_to_the_better_arm_or_imitate_by_their_weight(
+    algo: str, tmp_path: Path
+) -> None:
+    loose, strict = ({"alpha": 20.0}, {"alpha": 1e-4}) if algo == "td3_bc" else ({}, {"actor_penalty": 1e4})
+    plain = {"normalize_observations": False}
+    better = learn(tmp_path, algo, two_arms(), 400, **plain, **loose)
+    assert better.algorithm.act(ONE).actions.item() > 0.7
+    assert better.metrics["q_value_mean"] == pytest.approx(0.2, abs=0.05)
+    imitated = learn(tmp_path, algo, two_arms(), 400, **plain, **strict)
+    assert imitated.algorithm.act(ONE).actions.item() == pytest.approx(0.2 * 0.8 - 0.8 * 0.8, abs=0.1)  # -0.48
 
 
 def test_a_time_limit_does_not_lower_the_values_and_a_termination_does(tmp_path: Path) -> None:

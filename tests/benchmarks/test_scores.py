@@ -60,7 +60,8 @@ def test_a_row_is_named_after_its_algorithm_and_its_task(name: str) -> None:
     algo, _, task = name.partition("-")
     if not config:
         assert ROWS[name].algo == algo
-        assert task == f"{ROWS[name].env_id.partition('-')[0].lower()}-defaults"
+        kind = (ROWS[name].dataset or "").partition("/")[2]
+        assert task == "-".join(filter(None, (ROWS[name].env_id.partition("-")[0].lower(), kind, "defaults")))
         return
     assert algo == config.partition("/")[0]
     wanted = config.partition("/")[2].removesuffix(".yaml").removesuffix("_atari").split("_")[0]

@@ -408,10 +408,11 @@ def test_training_counts_every_step_once_and_a_resumed_run_equals_an_unbroken_on
 
 
 # --- The fast path ---------------------------------------------------------------------------------------------------
-# REDQ's step is SAC's with a subset and a mean; with TD3's in one program both are compiled in the time of one.
+# REDQ's step is SAC's with a subset and a mean; with TD3's and ReBRAC's in one program they are compiled in the time of
+# one.
 
 
-def both_at_once(learners: dict[str, ActorCritic]) -> Callable[[State, Batch], tuple[State, Metrics]]:
+def all_at_once(learners: dict[str, ActorCritic]) -> Callable[[State, Batch], tuple[State, Metrics]]:
     def of(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return {key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")}
 
@@ -430,7 +431,11 @@ def both_at_once(learners: dict[str, ActorCritic]) -> Callable[[State, Batch], t
 @pytest.mark.compile
 def test_compiled_rounds_equal_eager_updates() -> None:
     def make() -> tuple[dict[str, ActorCritic], State]:
-        settings = {"redq": {"normalize_observations": True}, "td3": {"layer_norm": True}}
+        settings: dict[str, dict[str, Any]] = {
+            "redq": {"normalize_observations": True},
+            "td3": {"layer_norm": True},
+            "rebrac": {"reward_scale": 0.5},
+        }
         learners = {name: build(name, hidden_sizes=(8,), **own) for name, own in settings.items()}
         learners["redq"].observe(make_box_batch(1, size=50)["obs"].numpy())
         state = {f"{name}/{key}": value for name, learner in learners.items() for key, value in learner.state.items()}
@@ -439,16 +444,17 @@ def test_compiled_rounds_equal_eager_updates() -> None:
     learners, plain_state = make()
     weights = torch.rand(2, 5 * ROWS, generator=torch.Generator().manual_seed(0))
     shared = make_box_batch(size=5 * ROWS) | {"weights": weights[0], "discounts": weights[1]}
+    shared["next_actions"] = make_box_batch(1, size=5 * ROWS)["actions"]
     batch: Batch = {}
     for name, learner in learners.items():
         random_inputs = RandomInputs(learner.recipe.random_inputs(5, ROWS, actor=True), torch.device("cpu"))
         drawn = shared | random_inputs.fill(np.random.default_rng(0))
         batch |= {f"{name}/{key}": value for key, value in drawn.items()}
 
-    update, parts = accelerate(both_at_once(learners), "eager"), [tensor.chunk(5) for tensor in batch.values()]
+    update, parts = accelerate(all_at_once(learners), "eager"), [tensor.chunk(5) for tensor in batch.values()]
     singles = [update(plain_state, dict(zip(batch, rows, strict=True))) for rows in zip(*parts, strict=True)]
     others, state = make()
-    metrics = accelerate_rounds(both_at_once(others), "compile")(state, batch, 5)
+    metrics = accelerate_rounds(all_at_once(others), "compile")(state, batch, 5)
     expected = {name: torch.stack([single[name] for single in singles]) for name in singles[0]}
     torch.testing.assert_close(metrics, expected, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(state, plain_state, rtol=1e-4, atol=1e-6)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
-from rl_training.hparams.actor_critic import TD3HParams
+from rl_training.hparams.actor_critic import DelayedHParams, TD3HParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, check_tensors
 from rl_training.learners.flat_module import FlatModule
@@ -30,12 +30,19 @@ ApplyActor = Callable[[Tensor, Tensor], Tensor]  # (params, obs) -> (batch, numb
 ApplyCritics = Callable[..., Tensor]  # (params, obs, actions, members=None) -> (critics, batch)
 
 
+def smoothed_actions(actor_params: Tensor, batch: Batch, hparams: DelayedHParams, apply_actor: ApplyActor) -> Tensor:
+    """Return the actor's actions at the next observations with clipped noise, (batch, numbers)."""
+    limit = hparams.target_noise_clip
+    noise = (batch["next_noise"] * hparams.target_noise).clamp(-limit, limit)
+    return (apply_actor(actor_params, batch["next_obs"]).tanh() + noise).clamp(-1.0, 1.0)
+
+
 def td3_critic_loss(
     params: Tensor,
     target_params: Tensor,
     target_actor_params: Tensor,
     batch: Batch,
-    hparams: TD3HParams,
+    hparams: DelayedHParams,
     *,
     apply_actor: ApplyActor,
     apply_critics: ApplyCritics,
@@ -46,9 +53,7 @@ def td3_critic_loss(
     optionally discounts and weights (batch,).
     """
     check_tensors("td3_critic_loss", batch, BOX_ACTIONS)
-    limit = hparams.target_noise_clip
-    noise = (batch["next_noise"] * hparams.target_noise).clamp(-limit, limit)
-    next_actions = (apply_actor(target_actor_params, batch["next_obs"]).tanh() + noise).clamp(-1.0, 1.0)
+    next_actions = smoothed_actions(target_actor_params, batch, hparams, apply_actor)
     next_values = apply_critics(target_params, batch["next_obs"], next_actions).amin(0)
     discounts = batch.get("discounts", hparams.gamma)
     targets = td_target(batch["rewards"], batch["terminated"], next_values, discounts).detach()
@@ -65,10 +70,20 @@ def td3_actor_loss(
 
 
 class TD3:
-    """The recipe."""
+    """The recipe; other losses make it another algorithm of the same networks and delays (rebrac.py)."""
 
-    def __init__(self, model: nn.Module, setup: Setup[TD3HParams]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        setup: Setup[DelayedHParams],
+        *,
+        critic_loss: Callable[..., Metrics] = td3_critic_loss,
+        actor_loss: Callable[..., Metrics] = td3_actor_loss,
+    ) -> None:
         self.hparams = setup.hparams
+        self._critic_loss, self._actor_loss = critic_loss, actor_loss
+        # A policy that learned from a dataset plays as it learned, also where it explores.
+        self._exploration_noise = setup.hparams.exploration_noise if isinstance(setup.hparams, TD3HParams) else 0.0
         self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
         self._action_shape, self._action_size = action_field(setup.spaces.action).shape, action_size(setup)
         rate = self.hparams.learning_rate
@@ -89,7 +104,7 @@ class TD3:
 
     def explore(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         actions = self.best(outputs)
-        noise = generator.standard_normal(actions.shape, np.float32) * self.hparams.exploration_noise
+        noise = generator.standard_normal(actions.shape, np.float32) * self._exploration_noise
         noisy: np.ndarray = np.clip(actions + noise, -1.0, 1.0, dtype=np.float32)
         return noisy
 
@@ -99,7 +114,7 @@ class TD3:
 
     def learn_critics(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         def loss(params: Tensor) -> Metrics:
-            return td3_critic_loss(
+            return self._critic_loss(
                 params,
                 state["target_critic"],
                 state["target_actor"],
@@ -113,7 +128,7 @@ class TD3:
 
     def learn_actor(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         def loss(params: Tensor) -> Metrics:
-            return td3_actor_loss(
+            return self._actor_loss(
                 params, state["critic.params"], batch, apply_actor=self.actor.apply, apply_critics=self.critics.apply
             )
 

@@ -18,14 +18,15 @@ from rl_training.core.types import Batch, StateDict
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.row_storage import RowStorage
 from rl_training.datasets.transition_dataset import TransitionDataset
-from rl_training.errors import CheckpointError
+from rl_training.errors import CheckpointError, DatasetError
 from rl_training.hparams.offline import OfflineHParams
 
 
 class DatasetMemory:
     """Samples transitions of `dataset` uniformly. The held-out set, if there is one, serves evaluation only.
 
-    A checkpoint holds the digest of the rows, not the rows themselves.
+    `next_actions`: batches hold the next action of the episode, too; rows without one that counts are left out. A
+    checkpoint holds the digest of the rows, not the rows themselves.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class DatasetMemory:
         *,
         generator: np.random.Generator,
         held_out: TransitionDataset | None = None,
+        next_actions: bool = False,
         device: torch.device | str = "cpu",
     ) -> None:
         self.dataset, self.held_out = dataset, held_out
         self._generator = generator
-        self._buffer = replay_from_dataset(dataset, generator=generator, device=device)
+        self._buffer = replay_from_dataset(dataset, generator=generator, next_actions=next_actions, device=device)
         self.storage, self.device = self._buffer.storage, self._buffer.device
         self.draw_places = self._buffer.draw_places
 
@@ -82,19 +84,48 @@ class DatasetMemory:
 
 
 def replay_from_dataset(
-    dataset: TransitionDataset, *, generator: np.random.Generator, device: torch.device | str = "cpu"
+    dataset: TransitionDataset,
+    *,
+    generator: np.random.Generator,
+    next_actions: bool = False,
+    device: torch.device | str = "cpu",
 ) -> ReplayBuffer:
     """Return a replay buffer that holds the rows and samples them uniformly."""
     fields = transition_fields(dataset.spaces)
+    columns = {name: getattr(dataset, name) for name in fields}
+    if next_actions:
+        fields["next_actions"] = fields["actions"]
+        columns = _with_next_actions(dataset, columns)
     what = f"a replay buffer of the {len(dataset):,} transitions of {dataset.source}"
     check_memory(RowStorage.num_bytes(len(dataset), fields), what, "the size of the dataset")
-    buffer = ReplayBuffer(RowStorage(len(dataset), fields), generator=generator, device=device)
-    buffer.add({name: getattr(dataset, name) for name in fields})
+    buffer = ReplayBuffer(RowStorage(len(columns["rewards"]), fields), generator=generator, device=device)
+    buffer.add(columns)
     return buffer
 
 
-def build_dataset_memory(setup: Setup[OfflineHParams]) -> DatasetMemory:
+def _with_next_actions(dataset: TransitionDataset, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the columns with the action of the following row, without the last rows of truncated episodes.
+
+    Targets bootstrap there, but the next action was not recorded. After a termination no target uses it.
+    """
+    known = dataset.terminated.copy()
+    known[:-1] |= ~dataset.truncated[:-1]
+    if not known.any():
+        raise DatasetError(f"{dataset.source}: every episode is one truncated step, so that no next action is known")
+    following = np.concatenate([dataset.actions[1:], dataset.actions[-1:]])
+    return {name: values[known] for name, values in {**columns, "next_actions": following}.items()}
+
+
+def build_dataset_memory(setup: Setup[OfflineHParams], *, next_actions: bool = False) -> DatasetMemory:
     assert setup.dataset is not None  # the caller has loaded it
     return DatasetMemory(
-        setup.dataset, generator=setup.streams.numpy("buffer"), held_out=setup.held_out, device=setup.device
+        setup.dataset,
+        generator=setup.streams.numpy("buffer"),
+        held_out=setup.held_out,
+        next_actions=next_actions,
+        device=setup.device,
     )
+
+
+def build_memory_with_next_actions(setup: Setup[OfflineHParams]) -> DatasetMemory:
+    return build_dataset_memory(setup, next_actions=True)

@@ -33,7 +33,7 @@ from rl_training.hparams.dqn import (
 from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.hparams.gail import GAILHParams
 from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
-from rl_training.hparams.offline import BCHParams, IQLHParams, IQLOnlineHParams
+from rl_training.hparams.offline import BCHParams, IQLHParams, IQLOnlineHParams, ReBRACHParams, TD3BCHParams
 from rl_training.hparams.ppo import PPOHParams
 from rl_training.hparams.schedules import (
     actor_critic_updates,
@@ -212,6 +212,29 @@ def _offline(
         memory="rl_training.data.dataset_memory:build_dataset_memory",
         updates_until=offline_updates,
         policy_module="rl_training.learners.offline:offline_policy",
+        min_updates_to_compile=_ACTOR_CRITIC_UPDATES_TO_COMPILE,
+        callbacks="rl_training.runtime.offline_evaluation:held_out_evaluation",
+        reference_config=f"{name}/pendulum.yaml",
+    )
+
+
+def _critics_on_dataset(
+    name: str, class_name: str, summary: str, paper: str, hparams: type[HParams], *, build: str, memory: str
+) -> AlgorithmSpec:
+    """Build a row of the off-policy actor-critics that learn from a dataset."""
+    return AlgorithmSpec(
+        name=name,
+        class_name=class_name,
+        summary=summary,
+        paper=paper,
+        loop="offline",
+        actions=frozenset({"box"}),
+        observations=_ALL_OBSERVATIONS,
+        hparams=hparams,
+        build=f"rl_training.algorithms.{build}",
+        memory=f"rl_training.data.dataset_memory:{memory}",
+        updates_until=offline_updates,
+        policy_module="rl_training.learners.actor_critic:actor_policy",
         min_updates_to_compile=_ACTOR_CRITIC_UPDATES_TO_COMPILE,
         callbacks="rl_training.runtime.offline_evaluation:held_out_evaluation",
         reference_config=f"{name}/pendulum.yaml",
@@ -448,6 +471,24 @@ ROWS = (  # of the library itself
         "Pomerleau 1991, Efficient training of artificial neural networks for autonomous navigation",
         BCHParams,
         frozenset({"box", "discrete"}),
+    ),
+    _critics_on_dataset(
+        "td3_bc",
+        "TD3BC",
+        "TD3 on a dataset, with a term that imitates its actions",
+        "Fujimoto and Gu 2021, A minimalist approach to offline reinforcement learning",
+        TD3BCHParams,
+        build="rebrac:build_td3_bc",
+        memory="build_dataset_memory",
+    ),
+    _critics_on_dataset(
+        "rebrac",
+        "ReBRAC",
+        "TD3+BC that also penalizes the target, with deeper networks and normalized critics",
+        "Tarasov et al. 2023, Revisiting the minimalist approach to offline reinforcement learning",
+        ReBRACHParams,
+        build="rebrac:build_rebrac",
+        memory="build_memory_with_next_actions",
     ),
 )
 

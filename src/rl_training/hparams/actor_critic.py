@@ -32,12 +32,16 @@ from rl_training.hparams.fields import (
     RunningNormalization,
     Search,
     TargetEntropy,
+    TargetNoise,
+    TargetNoiseClip,
+    TargetsDelay,
     Tau,
     Temperature,
     TrainFrequency,
     UpdatesPerStep,
 )
 from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
+from rl_training.hparams.offline import BehaviorRegularizedHParams
 
 
 def check_subset(num_critics: int, subset_size: int) -> None:
@@ -151,15 +155,16 @@ class TD3HParams(HParams):
 
     gamma: Discount = 0.99
     tau: Tau = 0.005
-    policy_delay: Count = Field(2, description="critic updates per update of the actor and the target networks")
+    policy_delay: TargetsDelay = 2
     exploration_noise: Annotated[NonNegative, Search(0.02, 0.5, log=True)] = Field(
         0.1, description="standard deviation of the exploration noise on actions, which span [-1, 1]"
     )
-    target_noise: NonNegative = Field(0.2, description="standard deviation of the noise on the target's actions")
-    target_noise_clip: NonNegative = Field(0.5, description="largest noise on the target's actions")
+    target_noise: TargetNoise = 0.2
+    target_noise_clip: TargetNoiseClip = 0.5
 
 
 # What the shared parts take. The model-based algorithms train a soft actor-critic, too.
 SoftHParams: TypeAlias = SACHParams | REDQHParams | MBPOHParams | MOPOHParams
-ActorCriticHParams: TypeAlias = SoftHParams | TD3HParams
+DelayedHParams: TypeAlias = TD3HParams | BehaviorRegularizedHParams
+ActorCriticHParams: TypeAlias = SoftHParams | DelayedHParams
 OnlineHParams: TypeAlias = SACHParams | REDQHParams | TD3HParams | MBPOHParams

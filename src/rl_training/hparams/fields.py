@@ -95,6 +95,7 @@ MemoryKind = Annotated[
 BatchSize = Annotated[
     Count, Search(choices=(32, 64, 128, 256, 512)), Field(description="transitions per gradient step")
 ]
+LargeBatchSize = Annotated[Count, Search(choices=(256, 512, 1_024)), Field(description="transitions per gradient step")]
 LearningStarts = Annotated[CountOrZero, Field(description="env steps of random actions before learning begins")]
 TrainFrequency = Annotated[Count, Field(description="env steps between rounds of updates")]
 UpdatesPerStep = Annotated[Positive, Field(description="critic updates per env step")]
@@ -196,6 +197,11 @@ HiddenSizes = Annotated[
     Search(choices=((64, 64), (128, 128), (256, 256))),
     Field(description="units of the hidden layers after the encoder"),
 ]
+DeepHiddenSizes = Annotated[
+    Sizes,
+    Search(choices=((128, 128, 128), (256, 256, 256))),
+    Field(description="units of the hidden layers after the encoder"),
+]
 CriticLayerNorm = Annotated[
     Switch,
     Search(choices=(False, True)),
@@ -269,6 +275,9 @@ Tau = Annotated[
     Field(description="share of the distance to the critics that the target networks move per update"),
 ]
 PolicyDelay = Annotated[Count, Field(description="critic updates per actor update")]
+TargetsDelay = Annotated[Count, Field(description="critic updates per update of the actor and the target networks")]
+TargetNoise = Annotated[NonNegative, Field(description="standard deviation of the noise on the target's actions")]
+TargetNoiseClip = Annotated[NonNegative, Field(description="largest noise on the target's actions")]
 Temperature = Annotated[
     Positive | Literal["auto"],
     Field(description="temperature: weight of the entropy; auto: learned, so that the entropy meets target_entropy"),

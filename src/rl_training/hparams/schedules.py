@@ -15,7 +15,7 @@ from rl_training.hparams.base import HParams
 from rl_training.hparams.dqn import QLearningHParams
 from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
-from rl_training.hparams.offline import IQLOnlineHParams
+from rl_training.hparams.offline import DatasetCriticHParams, IQLOnlineHParams
 from rl_training.hparams.ppo import OnPolicyHParams
 
 # --- Updates owed by the time `step` steps of the run were taken -----------------------------------------------------
@@ -75,7 +75,7 @@ def epsilon(hparams: QLearningHParams, step: int, total_timesteps: int) -> float
 
 def is_warm_up(hparams: ActorCriticHParams, step: int) -> bool:
     """Return whether exploring actions are uniformly random at `step`; a run on a dataset has no warm-up."""
-    return not isinstance(hparams, MOPOHParams) and step < hparams.learning_starts
+    return not isinstance(hparams, MOPOHParams | DatasetCriticHParams) and step < hparams.learning_starts
 
 
 # --- Rollouts through a dynamics model -------------------------------------------------------------------------------

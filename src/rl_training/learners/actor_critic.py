@@ -7,7 +7,7 @@ steps: one of the critics, one of the actor. The actor's step follows the critic
 import inspect
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -20,11 +20,19 @@ from rl_training.core.spaces import action_field
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.actor_critic import ActorCriticHParams
 from rl_training.hparams.mbpo import ModelHParams
+from rl_training.hparams.offline import DatasetCriticHParams
 from rl_training.hparams.schedules import is_warm_up
 from rl_training.learners.checks import FLOATS, Expected, check_tensors
+from rl_training.learners.dataset_rewards import reward_constants, scale_rewards
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, submodules, trial_obs
-from rl_training.learners.normalization import ObsNormalizer, normalize_batch, take_moments, vector_normalizer
+from rl_training.learners.normalization import (
+    ObsNormalizer,
+    dataset_normalizer,
+    normalize_batch,
+    take_moments,
+    vector_normalizer,
+)
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.random_inputs import RandomInput, RandomInputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
@@ -70,12 +78,15 @@ class ActorCritic:
     def __init__(self, recipe: ActorCriticRecipe, setup: Setup[ActorCriticHParams]) -> None:
         self.recipe, self.hparams = recipe, setup.hparams
         self.num_updates = 0
-        self._normalizer = vector_normalizer(setup.spaces.observation) if normalizes(setup.hparams) else None
+        self._normalizer = _obs_normalizer(setup)
         self.state = recipe.state()
+        self._scales_rewards = isinstance(setup.hparams, DatasetCriticHParams)
+        if isinstance(setup.hparams, DatasetCriticHParams):
+            self.state |= reward_constants(cast(Setup[DatasetCriticHParams], setup))
         if self._normalizer is not None:
             mean, scale = self._normalizer.constants()
             self.state |= {"obs_mean": mean.clone().to(setup.device), "obs_scale": scale.clone().to(setup.device)}
-        self._device = setup.device
+        self.device = setup.device
         self._action_shape = action_field(setup.spaces.action).shape
         self._total_updates = max(1, setup.total_updates)
         self._step_sizes = {name: float(rate) for name, rate in self.state.items() if name.endswith(".learning_rate")}
@@ -85,6 +96,7 @@ class ActorCritic:
         self._outputs = act_function(recipe.actor.module, setup.device, setup.acceleration)
 
         def seen(state: State, batch: Batch) -> Batch:
+            batch = scale_rewards(batch, state) if self._scales_rewards else batch
             return batch if self._normalizer is None else normalize_batch(batch, state)
 
         def step_critics(state: State, batch: Batch) -> tuple[State, Metrics]:
@@ -136,6 +148,12 @@ class ActorCritic:
         errors = td_errors[0] if len(td_errors) == 1 else torch.cat(td_errors)
         return UpdateResult(dict(self._metrics), num_gradient_steps=rounds, td_errors=errors)
 
+    @torch.no_grad()
+    def evaluate_offline(self, batch: Batch) -> Metrics:
+        """Return the mean squared difference of the policy's actions to those of held-out transitions."""
+        best = torch.from_numpy(self.act(batch["obs"].cpu().numpy()).actions)
+        return {"action_error": (best - batch["actions"].cpu()).square().mean()}
+
     def status(self, step: int) -> dict[str, float]:
         return {"learning_rate": float(self.state["critic.learning_rate"])}
 
@@ -179,7 +197,7 @@ class ActorCritic:
         key = (rounds, with_actor)
         if key not in self._random_inputs:
             random_inputs = self.recipe.random_inputs(rounds, self.hparams.batch_size, actor=with_actor)
-            self._random_inputs[key] = RandomInputs(random_inputs, self._device)
+            self._random_inputs[key] = RandomInputs(random_inputs, self.device)
         batch = batch | self._random_inputs[key].fill(self._generators["noise"])
         step_in_place = self._step_both_in_place if with_actor else self._step_critics_in_place
         return step_in_place(self.state, batch, rounds)  # writes the new weights into self.state
@@ -190,6 +208,14 @@ _IN_POLICY = ("actor.params", "obs_mean", "obs_scale")  # saved with the policy
 
 def normalizes(hparams: ActorCriticHParams) -> bool:
     return not isinstance(hparams, ModelHParams) and hparams.normalize_observations
+
+
+def _obs_normalizer(setup: Setup[ActorCriticHParams]) -> ObsNormalizer | None:
+    if not normalizes(setup.hparams):
+        return None
+    if isinstance(setup.hparams, DatasetCriticHParams):
+        return dataset_normalizer(setup.spaces.observation, None if setup.dataset is None else setup.dataset.obs)
+    return vector_normalizer(setup.spaces.observation)
 
 
 def actor_policy(learner: ActorCritic) -> NetworkPolicy:

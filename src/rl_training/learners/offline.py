@@ -17,9 +17,8 @@ from rl_training.acceleration.steps import accelerate_rounds
 from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
-from rl_training.datasets.transition_dataset import TransitionDataset
-from rl_training.errors import ConfigError
 from rl_training.hparams.offline import LearnerHParams
+from rl_training.learners.dataset_rewards import reward_constants, scale_rewards
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import trial_obs
 from rl_training.learners.normalization import (
@@ -32,8 +31,6 @@ from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.saved_state import load_tensors, tensors_to_save
 from rl_training.models.distributions import Gaussian
 from rl_training.models.mlp_policy import policy_distribution
-
-RETURN_RANGE = 1_000.0  # of episode returns after scaling, with reward_scale: return (Kostrikov et al. 2022)
 
 
 class OfflineRecipe(Protocol):
@@ -66,8 +63,7 @@ class OfflineLearner:
         self._generator = setup.streams.numpy("action")
         self._normalizer = _obs_normalizer(setup)
         self._total_updates = max(1, setup.total_updates)
-        scale = reward_scale(setup.hparams, setup.dataset)
-        known = {"reward_scale": torch.tensor(scale), "reward_shift": torch.tensor(setup.hparams.reward_shift)}
+        known = reward_constants(setup)
         if self._normalizer is not None:
             known["obs_mean"], known["obs_scale"] = self._normalizer.constants()
         # A tensor, because a number would be compiled into the step and differ from run to run.
@@ -147,7 +143,7 @@ class OfflineLearner:
 
     def _scaled(self, state: State, batch: Batch) -> Batch:
         """Return the batch with normalised observations and scaled rewards."""
-        scaled = {**batch, "rewards": batch["rewards"] * state["reward_scale"] + state["reward_shift"]}
+        scaled = scale_rewards(batch, state)
         return scaled if self._normalizer is None else normalize_batch(scaled, state)
 
 
@@ -160,22 +156,6 @@ _ELSEWHERE = ("actor.params", "obs_mean", "obs_scale", "total_updates")
 
 
 # --- Statistics of the dataset ---------------------------------------------------------------------------------------
-
-
-def reward_scale(hparams: LearnerHParams, dataset: TransitionDataset | None) -> float:
-    """Return the factor of the rewards; 1 without a dataset, until a checkpoint is loaded."""
-    if isinstance(hparams.reward_scale, float):
-        return hparams.reward_scale
-    if hparams.reward_scale == "none" or dataset is None:
-        return 1.0
-    returns = dataset.episode_returns()
-    span = float(returns.max() - returns.min())
-    if span <= 0.0:
-        raise ConfigError(
-            f"reward_scale: return needs episodes of different returns, but all {len(returns)} of the dataset have "
-            f"{returns[0]:g}; give a number, or none"
-        )
-    return RETURN_RANGE / span
 
 
 def _obs_normalizer(setup: Setup[LearnerHParams]) -> ObsNormalizer | None:

@@ -19,6 +19,7 @@ class ContinuousActorCritic(nn.Module):
     """
 
     outputs_per_action: ClassVar[int]  # outputs of the actor for each number of an action
+    norm_after_activation: ClassVar[bool] = False  # where `layer_norm` stands in the critics
 
     def __init__(
         self,
@@ -35,7 +36,13 @@ class ContinuousActorCritic(nn.Module):
         outputs = action_dim * self.outputs_per_action
         self.actor = nn.Sequential(encoder, *mlp(features, hidden_sizes, outputs, residual=residual))
         self.critics = CriticEnsemble(
-            build_encoder, action_dim, hidden_sizes, num_critics=num_critics, layer_norm=layer_norm, residual=residual
+            build_encoder,
+            action_dim,
+            hidden_sizes,
+            num_critics=num_critics,
+            layer_norm=layer_norm,
+            norm_after_activation=self.norm_after_activation,
+            residual=residual,
         )
 
 
@@ -53,6 +60,7 @@ class CriticEnsemble(nn.Module):
         *,
         num_critics: int = 2,
         layer_norm: bool = False,
+        norm_after_activation: bool = False,
         residual: bool = False,
     ) -> None:
         super().__init__()
@@ -62,6 +70,7 @@ class CriticEnsemble(nn.Module):
             hidden_sizes,
             1,
             layer_norm=layer_norm,
+            norm_after_activation=norm_after_activation,
             dense=partial(StackedLinear, num_critics),
             norm=partial(StackedLayerNorm, num_critics),
             residual=residual,

@@ -20,6 +20,7 @@ def mlp(
     out_features: int | None,
     *,
     layer_norm: bool = False,
+    norm_after_activation: bool = False,
     activation: type[nn.Module] = nn.ReLU,
     dense: Dense = nn.Linear,
     norm: Norm = nn.LayerNorm,
@@ -39,7 +40,9 @@ def mlp(
         layers, in_features = [dense(in_features, width), *blocks, norm(width)], width
     else:
         for size in hidden_sizes:
-            layers += [dense(in_features, size), *([norm(size)] if layer_norm else []), activation()]
+            norms = [norm(size)] if layer_norm else []
+            after = [activation(), *norms] if norm_after_activation else [*norms, activation()]
+            layers += [dense(in_features, size), *after]
             in_features = size
     return layers if out_features is None else [*layers, dense(in_features, out_features)]
 
