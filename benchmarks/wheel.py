@@ -144,6 +144,6 @@ def run(args: argparse.Namespace) -> int:
             place.mkdir()
             line = {**check_python(python, wheel, place), "wheel": wheel.name}
             session.add(line)
-            print(f"{python}: {line['outcome']}{line.get('message', '')}", flush=True)
+            print(f"{python}: {line['outcome']} {line.get('message', '')}".rstrip(), flush=True)
             shutil.rmtree(place)  # an environment takes gigabytes
     return 0 if all(line["outcome"] == "passed" for line in session.lines) else 1

@@ -14,8 +14,13 @@ TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 
 @pytest.fixture
-def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+def settings() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+@pytest.fixture
+def project(settings: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = settings["project"]
     return found
 
 
@@ -25,6 +30,13 @@ def test_the_citation_names_this_version_and_license(project: dict[str, Any]) ->
     assert str(citation["version"]) == rl_training.__version__
     assert citation["license"] == project["license"]
     assert {"title", "authors", "message"} <= citation.keys()
+
+
+def test_the_sdist_does_not_search_for_its_files(settings: dict[str, Any]) -> None:
+    """A search finds the link `configs` first and then leaves out what it leads to: a wheel without configs."""
+    sdist = settings["tool"]["hatch"]["build"]["targets"]["sdist"]
+    assert sdist.keys() == {"only-include"}
+    assert [name for name in sdist["only-include"] if not (ROOT / name).exists()] == []
 
 
 def test_there_are_templates_for_bugs_learning_and_features() -> None:
