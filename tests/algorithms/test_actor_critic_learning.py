@@ -49,7 +49,7 @@ def learn(tmp_path: Path, algo: str, steps: int, *, env: Any = None, num_envs: i
 def q_values(result: TrainResult, obs: list[list[float]], actions: list[list[float]]) -> np.ndarray:
     """Of every critic: (critics, rows)."""
     assert isinstance(result.algorithm, ActorCritic)
-    critics = result.algorithm.recipe.critics.module  # type: ignore[attr-defined]
+    critics = result.algorithm.recipe.critics.module
     with torch.no_grad():
         values: np.ndarray = critics(torch.tensor(obs), torch.tensor(actions)).numpy()
     return values

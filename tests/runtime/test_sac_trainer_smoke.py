@@ -66,8 +66,9 @@ def test_a_run_leaves_everything_in_its_folder(algo: str, tmp_path: Path) -> Non
     assert load_config(folder / "config.yaml").hparams == config.hparams
     (start,) = json.loads((folder / "metadata.json").read_text())["starts"]
     assert start["resume"].startswith("exact: episodes were repeated in ")
-    records = read_json_lines(folder / "metrics.jsonl")
-    assert [record["step"] for record in records] == [20, 40, 60]
+    *records, evaluation = read_json_lines(folder / "metrics.jsonl")
+    assert [record["step"] for record in [*records, evaluation]] == [20, 40, 60, 60]
+    assert set(evaluation["metrics"]) == {"first_q_value", "discounted_return"}
     assert METRICS[algo] <= set(records[-1]["metrics"])
     assert records[-1]["metrics"]["critic_loss"] == pytest.approx(result.metrics["critic_loss"])
     assert [episode["length"] for episode in read_json_lines(folder / "episodes.jsonl")] == [25] * 2

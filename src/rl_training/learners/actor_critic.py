@@ -47,6 +47,9 @@ class ActorCriticRecipe(Protocol):
     @property
     def actor(self) -> FlatModule: ...
 
+    @property
+    def critics(self) -> FlatModule: ...
+
     def state(self) -> State:
         """Return the first values of everything that an update changes, `actor.params` among them."""
         ...
@@ -122,6 +125,14 @@ class ActorCritic:
         if is_warm_up(self.hparams, step):
             return ActResult(generator.uniform(-1.0, 1.0, (len(obs), *self._action_shape)).astype(np.float32))
         return ActResult(self.recipe.explore(self._outputs_of(obs), generator))
+
+    def estimated_returns(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return the smallest value of all critics for each row."""
+        rows = obs if self._normalizer is None else self._normalizer.rows(obs)
+        inputs = (torch.as_tensor(values, device=self.device) for values in (rows, actions))
+        with torch.no_grad():
+            values: np.ndarray = self.recipe.critics.apply(self.state["critic.params"], *inputs).amin(0).cpu().numpy()
+        return values
 
     def observe(self, obs: np.ndarray) -> None:
         """Add the observations of a training step to the statistics, which acting and updates use from now on."""

@@ -25,7 +25,13 @@ from rl_training.experiment.checkpointing import (
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import POLICY
 from rl_training.runtime.collector import NoCollector
-from rl_training.runtime.evaluation import EvalEpisode, EvaluationInterrupted, evaluate_run, mean_return
+from rl_training.runtime.evaluation import (
+    EvalEpisode,
+    EvaluationInterrupted,
+    compare_values,
+    evaluate_run,
+    mean_return,
+)
 from rl_training.runtime.run import Run
 
 MAX_SHARE_OF_SAVES = 0.05  # of the time: a run whose checkpoints are large saves them less often
@@ -249,6 +255,8 @@ class Evaluation(Callback):
         stop_return = run.config.stop_return
         if stop_return is not None and mean >= stop_return and not run.stop_reason:
             run.stop_reason = f"evaluation reached {mean:.1f} (stop_return {stop_return:g})"
+        gamma = getattr(run.config.hparams, "gamma", 1.0)
+        run.logged |= compare_values(run.algorithm, self.latest, gamma)
         for callback in run.callbacks:
             callback.on_evaluation(run, self.latest)
         write_logged(run)

@@ -26,6 +26,7 @@ class EpisodeStep:
     obs: np.ndarray  # before the step, as the env returned it
     actions: np.ndarray  # as the env received them
     result: StepResult
+    play: "EpisodePlay"  # the episode so far, with this step
     cut: bool  # the last step that `max_steps` allows, and the env did not end the episode
 
 
@@ -62,6 +63,8 @@ class EpisodePlay:
     ) -> None:
         """`obs`, (1, *shape), and `info`: of the reset. `number`, `name`: how error messages name the episode."""
         self.seed, self.number, self.num_steps, self.ret = seed, number, 0, 0.0
+        self.rewards: list[float] = []
+        self.first: tuple[np.ndarray, np.ndarray] | None = None  # observation and action, as the algorithm knows them
         self.obs, self._info = obs, info
         self._act, self._who, self._name = act, f"env {index}", f"{name} {number} (seed {seed})"
         self._reader = MaskReader(envs.action_space) if "action_mask" in info else None
@@ -75,16 +78,18 @@ class EpisodePlay:
         except ValueError as problem:
             place = f"step {self.num_steps}" if self.num_steps else "the reset"
             raise EnvError(f"{self._who} gave {problem} at {place} of {self._name}") from None
-        # `astype` copies: `act` may return the same array at every step.
-        actions: np.ndarray = self._to_env(self._act(self.obs.astype(self._dtype, copy=False), mask)).astype(
-            self._action_dtype
-        )
+        obs = self.obs.astype(self._dtype, copy=False)
+        chosen = self._act(obs, mask)
+        if self.first is None:
+            self.first = obs.copy(), chosen.copy()
+        actions: np.ndarray = self._to_env(chosen).astype(self._action_dtype)  # a copy: `act` may reuse its array
         return actions
 
     def go_on(self, obs: np.ndarray, reward: float, info: Mapping[str, Any]) -> None:
         """Take what the env returned for the action."""
         self.obs, self._info = obs, info
         self.num_steps += 1
+        self.rewards.append(reward)
         self.ret += reward
 
 
@@ -101,6 +106,6 @@ def play_episode(
         obs, actions = play.obs, play.actions()
         result = envs.step(actions)
         play.go_on(result.obs, float(result.rewards[0]), result.infos[0])
-        yield EpisodeStep(obs, actions, result, cut=not result.ended and play.num_steps == max_steps)
+        yield EpisodeStep(obs, actions, result, play, cut=not result.ended and play.num_steps == max_steps)
         if result.ended:
             return

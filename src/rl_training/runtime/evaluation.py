@@ -3,9 +3,9 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -34,6 +34,9 @@ class EvalEpisode:
     seed: int
     ret: float
     length: int
+    rewards: Sequence[float] = field(default=(), compare=False, repr=False)
+    # The first observation and action, one row each, as the algorithm knows them; None: read from a file.
+    first: tuple[np.ndarray, np.ndarray] | None = field(default=None, compare=False, repr=False)
 
     def record(self) -> dict[str, Any]:
         return {"episode": self.episode, "seed": self.seed, "return": self.ret, "length": self.length}
@@ -69,16 +72,13 @@ def evaluate_episodes(
     with SyncEnvs(factory) as envs:
         for number, seed in enumerate(seeds):
             act = _viewed(follow_episode(algorithm, step=step), partial(on_view, envs))
-            ret, length = 0.0, 0
             for played in play_episode(envs, act, seed=seed, number=number, max_steps=max_steps, name=EPISODE_NAME):
                 if interrupted():
                     raise EvaluationInterrupted
-                ret += float(played.result.rewards[0])
-                length += 1
                 if played.cut:
-                    _warn_cut(number, seed, length)
+                    _warn_cut(number, seed, played.play.num_steps)
             on_view(envs)
-            episodes.append(EvalEpisode(number, seed, ret, length))
+            episodes.append(_ended(played.play))
             on_episode(episodes[-1])
     return episodes
 
@@ -141,7 +141,7 @@ def evaluate_together(
                 _warn_cut(play.number, play.seed, play.num_steps)
             if cut or index in result.ended:
                 idle.append(index)
-                done[play.number] = EvalEpisode(play.number, play.seed, play.ret, play.num_steps)
+                done[play.number] = _ended(play)
         for index in idle:
             del plays[index]
         while len(episodes) in done:  # in their order, whichever ends first
@@ -173,6 +173,10 @@ def _start(
     }
 
 
+def _ended(play: EpisodePlay) -> EvalEpisode:
+    return EvalEpisode(play.number, play.seed, play.ret, play.num_steps, play.rewards, play.first)
+
+
 def _warn_cut(number: int, seed: int, length: int) -> None:
     log.warning("evaluation episode %d (seed %d) was cut at %d steps", number, seed, length)
 
@@ -183,6 +187,31 @@ def _viewed(act: Act, view: Callable[[], None]) -> Act:
         return act(obs, action_mask)
 
     return view_and_act
+
+
+@runtime_checkable
+class EstimatesReturns(Protocol):
+    """An algorithm that estimates the discounted return of an action."""
+
+    def estimated_returns(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return the estimates, (rows,), for observations and actions as the algorithm knows them."""
+        ...
+
+
+def compare_values(algorithm: Algorithm, episodes: Sequence[EvalEpisode], gamma: float) -> dict[str, float]:
+    """Return what the algorithm estimates at the first step of its episodes, and what it then received: means.
+
+    Empty if the algorithm estimates nothing.
+    """
+    first = [episode.first for episode in episodes if episode.first is not None]
+    if not first or not isinstance(algorithm, EstimatesReturns):
+        return {}
+    obs, actions = (np.concatenate(rows) for rows in zip(*first, strict=True))
+    received = [sum(gamma**step * reward for step, reward in enumerate(episode.rewards)) for episode in episodes]
+    return {
+        "first_q_value": float(algorithm.estimated_returns(obs, actions).mean()),
+        "discounted_return": float(np.mean(received)),
+    }
 
 
 def mean_return(episodes: Sequence[EvalEpisode]) -> float:
