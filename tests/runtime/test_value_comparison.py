@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from builders import make_box_setup
 from rl_training import SAC, TrainConfig
 from rl_training.core.types import Algorithm
+from rl_training.experiment.registry import registry
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluation import EvalEpisode, compare_values
@@ -39,6 +41,16 @@ def test_the_first_value_stands_beside_the_discounted_return() -> None:
 def test_nothing_is_compared_without_estimates_or_first_steps() -> None:
     assert compare_values(cast(Algorithm, object()), [episode(1.0, 2.0, 1.0)], gamma=0.5) == {}
     assert compare_values(cast(Algorithm, AddsUp()), [EvalEpisode(0, 0, 1.0, 1)], gamma=0.5) == {}
+
+
+def build(algo: str) -> ActorCritic:
+    return cast(ActorCritic, registry()[algo].build_algorithm(make_box_setup(algo)))
+
+
+def test_critics_that_learn_from_scaled_rewards_estimate_no_returns() -> None:
+    obs, actions = np.zeros((1, 3), np.float32), np.zeros((1, 2), np.float32)
+    assert build("td3").estimated_returns(obs, actions) is not None
+    assert build("td3_bc").estimated_returns(obs, actions) is None
 
 
 class Watch(Callback):

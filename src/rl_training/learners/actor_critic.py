@@ -126,8 +126,10 @@ class ActorCritic:
             return ActResult(generator.uniform(-1.0, 1.0, (len(obs), *self._action_shape)).astype(np.float32))
         return ActResult(self.recipe.explore(self._outputs_of(obs), generator))
 
-    def estimated_returns(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the smallest value of all critics for each row."""
+    def estimated_returns(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
+        """Return the smallest value of all critics for each row; None if the critics learn from scaled rewards."""
+        if self._scales_rewards:
+            return None
         rows = obs if self._normalizer is None else self._normalizer.rows(obs)
         inputs = (torch.as_tensor(values, device=self.device) for values in (rows, actions))
         with torch.no_grad():

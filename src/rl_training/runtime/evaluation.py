@@ -193,8 +193,8 @@ def _viewed(act: Act, view: Callable[[], None]) -> Act:
 class EstimatesReturns(Protocol):
     """An algorithm that estimates the discounted return of an action."""
 
-    def estimated_returns(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the estimates, (rows,), for observations and actions as the algorithm knows them."""
+    def estimated_returns(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
+        """Return the estimates, (rows,), for observations and actions as the algorithm knows them; None: none."""
         ...
 
 
@@ -207,9 +207,12 @@ def compare_values(algorithm: Algorithm, episodes: Sequence[EvalEpisode], gamma:
     if not first or not isinstance(algorithm, EstimatesReturns):
         return {}
     obs, actions = (np.concatenate(rows) for rows in zip(*first, strict=True))
+    estimates = algorithm.estimated_returns(obs, actions)
+    if estimates is None:
+        return {}
     received = [sum(gamma**step * reward for step, reward in enumerate(episode.rewards)) for episode in episodes]
     return {
-        "first_q_value": float(algorithm.estimated_returns(obs, actions).mean()),
+        "first_q_value": float(estimates.mean()),
         "discounted_return": float(np.mean(received)),
     }
 
