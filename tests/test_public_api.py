@@ -361,7 +361,7 @@ def test_a_policy_that_is_not_stochastic_cannot_be_sampled(agent: DQN) -> None:
 
 def test_every_stochastic_algorithm_is_known() -> None:
     stochastic = {name for name, spec in registry().items() if spec.stochastic}
-    assert stochastic == {"ppo", "gail", "sac", "redq", "mbpo", "mopo", "dreamer", "iql", "iql_online", "bc"}
+    assert stochastic == {"ppo", "gail", "sac", "redq", "mbpo", "mopo", "dreamer", "iql", "iql_online", "bc", "cql"}
 
 
 class FromFive(gym.Env[Any, Any]):

@@ -92,6 +92,7 @@ ROWS = {
     **iql_and_bc(("halfcheetah",), ("medium", "medium-replay", "medium-expert"), 200_000, 3, "-200k"),
     **critics_on_dataset("td3_bc", NOT_CHOSEN),
     **critics_on_dataset("rebrac", NOT_CHOSEN),
+    **critics_on_dataset("cql", NOT_CHOSEN),
     "mopo-pendulum-medium-replay": offline(
         "mopo",
         "pendulum",

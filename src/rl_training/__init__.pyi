@@ -359,6 +359,20 @@ class ReBRAC(ManagedAlgorithm):
 
     algo_name: ClassVar[str] = "rebrac"
 
+class CQL(ManagedAlgorithm):
+    """SAC on a dataset, with low values for actions that it does not contain.
+
+    Kumar et al. 2020, Conservative Q-learning for offline reinforcement learning.
+
+    Example:
+
+        agent = CQL("configs/cql/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "cql"
+
 def train_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train DQN or another algorithm of its family from a config, in a new run folder."""
 
@@ -430,3 +444,6 @@ def train_td3_bc(config: TrainConfig, options: RunOptions | None = None) -> Trai
 
 def train_rebrac(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train ReBRAC from a config, in a new run folder."""
+
+def train_cql(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train CQL from a config, in a new run folder."""

@@ -9,6 +9,8 @@ import torch
 
 from builders import make_config
 from rl_training.algorithms.iql import IQL
+from rl_training.algorithms.sac import SAC
+from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.offline import OfflineLearner
 from rl_training.runtime.trainer import RunOptions, TrainResult, train
 
@@ -85,6 +87,19 @@ def test_td3_bc_and_rebrac_climb_the_critic_to_the_better_arm_or_imitate_by_thei
     assert better.metrics["q_value_mean"] == pytest.approx(0.2, abs=0.05)
     imitated = learn(tmp_path, algo, two_arms(), 400, **plain, **strict)
     assert imitated.algorithm.act(ONE).actions.item() == pytest.approx(0.2 * 0.8 - 0.8 * 0.8, abs=0.1)  # -0.48
+
+
+def test_cql_picks_the_better_arm_and_gives_low_values_to_actions_without_data(tmp_path: Path) -> None:
+    settings = {"normalize_observations": False, "conservative_weight": 0.1, "actor_learning_rate": 5e-3, "alpha": 0.01}
+    result = learn(tmp_path, "cql", two_arms(), 400, **settings)
+    assert result.algorithm.act(ONE).actions.item() == pytest.approx(0.8, abs=0.2)
+    assert isinstance(result.algorithm, ActorCritic)
+    assert isinstance(result.algorithm.recipe, SAC)
+    obs, actions = torch.ones(3, 1), torch.tensor([[0.8], [0.0], [-0.8]])
+    with torch.no_grad():
+        better, unseen, worse = result.algorithm.recipe.critics.module(obs, actions).mean(0).tolist()
+    assert better > max(worse, unseen), (better, unseen, worse)
+    assert unseen < (better + worse) / 2  # a straight line between the arms would give the mean
 
 
 def test_a_time_limit_does_not_lower_the_values_and_a_termination_does(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ Haarnoja et al. 2018, Soft actor-critic algorithms and applications. Deviations 
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from rl_training.core.setup import Setup
@@ -96,7 +97,9 @@ def learning_rates(hparams: SoftHParams) -> dict[str, float]:
 class SAC:
     """The recipe; `target_estimate` and `actor_estimate` reduce the critics' values to one number per row.
 
-    `extra_random_inputs`: the random inputs that the estimates need, as a function of the number of updates.
+    `critic_loss`: another loss of the critics (cql.py), with the arguments of SAC's. `entropy_in_target`: whether
+    targets reward the entropy of the next action. `extra_random_inputs`: the random inputs that the estimates and the
+    loss need, as a function of the number of updates.
     """
 
     def __init__(
@@ -104,6 +107,8 @@ class SAC:
         model: nn.Module,
         setup: Setup[SoftHParams],
         *,
+        critic_loss: Callable[..., Metrics] = sac_critic_loss,
+        entropy_in_target: bool = True,
         target_estimate: CriticEstimate = minimum_over_critics,
         actor_estimate: CriticEstimate = minimum_over_critics,
         extra_random_inputs: Callable[[int], Mapping[str, RandomInput]] = lambda rounds: {},
@@ -112,6 +117,7 @@ class SAC:
         self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
         self.policy = SquashedGaussian(action_field(setup.spaces.action).shape)
         self.explore, self.best = self.policy.sample, self.policy.mode
+        self._critic_loss, self._entropy_in_target = critic_loss, entropy_in_target
         self._target_estimate, self._actor_estimate = target_estimate, actor_estimate
         self._extra_random_inputs = extra_random_inputs
         target = self.hparams.target_entropy
@@ -137,9 +143,11 @@ class SAC:
 
     def learn_critics(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         alpha = state["temperature.params"].exp()
+        if not self._entropy_in_target:
+            alpha = torch.zeros_like(alpha)
 
         def loss(params: Tensor) -> Metrics:
-            return sac_critic_loss(
+            return self._critic_loss(
                 params,
                 state["target_critic"],
                 state["actor.params"],

@@ -33,7 +33,7 @@ from rl_training.hparams.dqn import (
 from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.hparams.gail import GAILHParams
 from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
-from rl_training.hparams.offline import BCHParams, IQLHParams, IQLOnlineHParams, ReBRACHParams, TD3BCHParams
+from rl_training.hparams.offline import BCHParams, CQLHParams, IQLHParams, IQLOnlineHParams, ReBRACHParams, TD3BCHParams
 from rl_training.hparams.ppo import PPOHParams
 from rl_training.hparams.schedules import (
     actor_critic_updates,
@@ -219,7 +219,15 @@ def _offline(
 
 
 def _critics_on_dataset(
-    name: str, class_name: str, summary: str, paper: str, hparams: type[HParams], *, build: str, memory: str
+    name: str,
+    class_name: str,
+    summary: str,
+    paper: str,
+    hparams: type[HParams],
+    *,
+    build: str,
+    memory: str = "build_dataset_memory",
+    stochastic: bool = False,
 ) -> AlgorithmSpec:
     """Build a row of the off-policy actor-critics that learn from a dataset."""
     return AlgorithmSpec(
@@ -231,6 +239,7 @@ def _critics_on_dataset(
         actions=frozenset({"box"}),
         observations=_ALL_OBSERVATIONS,
         hparams=hparams,
+        stochastic=stochastic,
         build=f"rl_training.algorithms.{build}",
         memory=f"rl_training.data.dataset_memory:{memory}",
         updates_until=offline_updates,
@@ -479,7 +488,6 @@ ROWS = (  # of the library itself
         "Fujimoto and Gu 2021, A minimalist approach to offline reinforcement learning",
         TD3BCHParams,
         build="rebrac:build_td3_bc",
-        memory="build_dataset_memory",
     ),
     _critics_on_dataset(
         "rebrac",
@@ -489,6 +497,15 @@ ROWS = (  # of the library itself
         ReBRACHParams,
         build="rebrac:build_rebrac",
         memory="build_memory_with_next_actions",
+    ),
+    _critics_on_dataset(
+        "cql",
+        "CQL",
+        "SAC on a dataset, with low values for actions that it does not contain",
+        "Kumar et al. 2020, Conservative Q-learning for offline reinforcement learning",
+        CQLHParams,
+        build="cql:build_cql",
+        stochastic=True,
     ),
 )
 

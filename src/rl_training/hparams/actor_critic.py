@@ -41,7 +41,7 @@ from rl_training.hparams.fields import (
     UpdatesPerStep,
 )
 from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
-from rl_training.hparams.offline import BehaviorRegularizedHParams
+from rl_training.hparams.offline import BehaviorRegularizedHParams, CQLHParams
 
 
 def check_subset(num_critics: int, subset_size: int) -> None:
@@ -164,7 +164,7 @@ class TD3HParams(HParams):
 
 
 # What the shared parts take. The model-based algorithms train a soft actor-critic, too.
-SoftHParams: TypeAlias = SACHParams | REDQHParams | MBPOHParams | MOPOHParams
+SoftHParams: TypeAlias = SACHParams | REDQHParams | MBPOHParams | MOPOHParams | CQLHParams
 DelayedHParams: TypeAlias = TD3HParams | BehaviorRegularizedHParams
 ActorCriticHParams: TypeAlias = SoftHParams | DelayedHParams
 OnlineHParams: TypeAlias = SACHParams | REDQHParams | TD3HParams | MBPOHParams

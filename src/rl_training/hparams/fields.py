@@ -289,6 +289,9 @@ TargetEntropy = Annotated[
         "action dimensions"
     ),
 ]
+EntropyInTarget = Annotated[
+    Switch, Field(description="entropy of the next action as part of the critics' target, as in SAC")
+]
 
 # --- Algorithm: policy gradient --------------------------------------------------------------------------------------
 

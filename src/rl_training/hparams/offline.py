@@ -1,4 +1,4 @@
-"""Settings of the algorithms that learn from a dataset without a model: IQL, BC, TD3+BC, ReBRAC."""
+"""Settings of the algorithms that learn from a dataset without a model: IQL, BC, TD3+BC, ReBRAC, CQL."""
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -11,6 +11,7 @@ from rl_training.hparams.fields import (
     FIXED_BUFFER,
     ActorLearningRate,
     AdamEps,
+    AlphaLearningRate,
     BatchSize,
     CosineSchedule,
     Count,
@@ -23,6 +24,7 @@ from rl_training.hparams.fields import (
     DatasetSource,
     DeepHiddenSizes,
     Discount,
+    EntropyInTarget,
     Expectile,
     Fixed,
     HeldOut,
@@ -43,16 +45,19 @@ from rl_training.hparams.fields import (
     NStep,
     OrthogonalInit,
     PathOrNull,
+    PolicyDelay,
     Positive,
     Prioritized,
     PriorityExponent,
     RewardScale,
     RewardShift,
     Search,
+    TargetEntropy,
     TargetNoise,
     TargetNoiseClip,
     TargetsDelay,
     Tau,
+    Temperature,
     ValueLayerNorm,
 )
 from rl_training.hparams.mbpo import MOPOHParams
@@ -256,9 +261,51 @@ class ReBRACHParams(HParams):
     )
 
 
+class CQLHParams(HParams):
+    """Conservative Q-learning (Kumar et al. 2020)."""
+
+    checks: ClassVar = (check_dataset, check_network)
+    run_checks: ClassVar = (check_evaluable,)
+
+    dataset_kind: DatasetSource = None
+    dataset_path: DatasetPath = None
+    dataset_id: DatasetId = None
+    dataset_size: DatasetSize = None
+    dataset_seed: DatasetSeed = 0
+    held_out: HeldOut = None
+    reward_scale: RewardScale = "none"
+    reward_shift: RewardShift = 0.0
+    normalize_observations: NormalizeObservations = True
+    batch_size: BatchSize = 256
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: DeepHiddenSizes = (256, 256, 256)
+    layer_norm: CriticLayerNorm = False
+
+    learning_rate: LearningRate = 3e-4
+    actor_learning_rate: ActorLearningRate = 3e-5
+    alpha_learning_rate: AlphaLearningRate = 3e-5
+    learning_rate_schedule: LinearSchedule = "constant"
+    adam_eps: AdamEps = 1e-8
+    max_grad_norm: MaxGradNormOrNull = None
+
+    gamma: Discount = 0.99
+    tau: Tau = 0.005
+    policy_delay: PolicyDelay = 1
+    alpha: Temperature = "auto"
+    target_entropy: TargetEntropy = "auto"
+    entropy_in_target: EntropyInTarget = False
+    conservative_weight: Annotated[NonNegative, Search(0.1, 20.0, log=True)] = Field(
+        10.0, description="weight of the values of sampled actions against those of the dataset; 0: none"
+    )
+    num_sampled_actions: Count = Field(
+        10, description="sampled actions per row of each kind: uniform, of the policy there and at the next observation"
+    )
+
+
 # What the shared parts take: IQL's losses, the offline learner, critics on a dataset, the memory of a dataset.
 ExpectileHParams: TypeAlias = IQLHParams | IQLOnlineHParams
 LearnerHParams: TypeAlias = ExpectileHParams | BCHParams
 BehaviorRegularizedHParams: TypeAlias = TD3BCHParams | ReBRACHParams
-DatasetCriticHParams: TypeAlias = BehaviorRegularizedHParams
+DatasetCriticHParams: TypeAlias = BehaviorRegularizedHParams | CQLHParams
 OfflineHParams: TypeAlias = IQLHParams | BCHParams | MOPOHParams | DatasetCriticHParams
