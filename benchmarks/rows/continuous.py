@@ -142,15 +142,6 @@ ROWS = {
         chosen_on="two to three seeds other than those scored",
         published={"dopamine": f"5470 ± 490 {DOPAMINE}"},
     ),
-    "td3-halfcheetah": mujoco(
-        "td3/halfcheetah.yaml",
-        "HalfCheetah-v5",
-        100_000,
-        "none set; compared with sac",
-        threshold=6_000.0,
-        track_every=5_000,
-        seeds=3,
-    ),
     "redq-hopper": mujoco(
         "redq/hopper.yaml",
         "Hopper-v5",
