@@ -302,6 +302,14 @@ def test_settings_of_the_environment_reach_it() -> None:
     assert env.max_episode_steps == 3
 
 
+def test_settings_of_a_file_cannot_name_code_to_run(tmp_path: Path) -> None:
+    target = tmp_path / "made"
+    env_kwargs = {"tensor_env": "os:mkdir", "path": str(target)}
+    with pytest.raises(ConfigError, match=r"env_kwargs\.tensor_env must not be set: 'os:mkdir'"):
+        make_env_factory("tensor/CartPole-v1", env_kwargs=env_kwargs)()
+    assert not target.exists()
+
+
 def test_a_tensor_environment_behind_wrappers_is_refused() -> None:
     wrapped = make_env_factory("tensor/CartPole-v1", {}, ["gymnasium.wrappers:FlattenObservation"])
     with pytest.raises(ConfigError, match="without wrappers, but this one has FlattenObservation"):

@@ -33,6 +33,7 @@ TENSOR_ENVS = {
     "tensor/MountainCarContinuous-v0": ("tensor_classic:MountainCarContinuous", 999),
     "tensor/Catch-v0": ("tensor_catch:TensorCatch", None),
 }
+_registered: dict[str, Callable[..., "TensorEnv"] | str] = {}  # by env id: the class, or its `module:Class`
 
 
 @runtime_checkable
@@ -225,13 +226,19 @@ def tensor_env_of(factory: Callable[[], Env]) -> TensorEnv:
     return env.tensor_env
 
 
-def make_tensor_gym_env(tensor_env: Callable[..., TensorEnv] | str, **env_kwargs: Any) -> TensorGymEnv:
-    """Build one row of a registered tensor environment, a class or its `module:Class`, with these arguments."""
-    if isinstance(tensor_env, str):
-        module, _, name = tensor_env.partition(":")
-        tensor_env = getattr(importlib.import_module(module), name)
-    assert callable(tensor_env)
-    return TensorGymEnv(tensor_env(**env_kwargs))
+def make_tensor_gym_env(tensor_env: str, **env_kwargs: Any) -> TensorGymEnv:
+    """Build one row of the tensor environment that is registered as `tensor_env`, with these arguments.
+
+    Nothing else can be built: `env_kwargs` of a run folder may come from a stranger and must not name code.
+    """
+    if tensor_env not in _registered:
+        raise ConfigError(f"env_kwargs.tensor_env must not be set: {tensor_env!r} is no registered tensor environment")
+    build = _registered[tensor_env]
+    if isinstance(build, str):
+        module, _, name = build.partition(":")
+        build = getattr(importlib.import_module(module), name)
+    assert callable(build)
+    return TensorGymEnv(build(**env_kwargs))
 
 
 def register_tensor_env(
@@ -245,10 +252,9 @@ def register_tensor_env(
     if env_id not in gym.registry:
         if max_episode_steps is None and not isinstance(tensor_env, str):
             max_episode_steps = getattr(tensor_env, "max_episode_steps", None)
-        kwargs = {"tensor_env": tensor_env}
-        gym.register(
-            env_id, f"{__name__}:{make_tensor_gym_env.__name__}", max_episode_steps=max_episode_steps, kwargs=kwargs
-        )
+        _registered[env_id] = tensor_env
+        make = f"{__name__}:{make_tensor_gym_env.__name__}"
+        gym.register(env_id, make, max_episode_steps=max_episode_steps, kwargs={"tensor_env": env_id})
 
 
 def register_tensor_envs() -> None:
