@@ -361,7 +361,20 @@ def test_a_policy_that_is_not_stochastic_cannot_be_sampled(agent: DQN) -> None:
 
 def test_every_stochastic_algorithm_is_known() -> None:
     stochastic = {name for name, spec in registry().items() if spec.stochastic}
-    assert stochastic == {"ppo", "gail", "sac", "redq", "mbpo", "mopo", "dreamer", "iql", "iql_online", "bc", "cql"}
+    assert stochastic == {
+        "ppo",
+        "gail",
+        "sac",
+        "redq",
+        "mbpo",
+        "mopo",
+        "dreamer",
+        "iql",
+        "iql_online",
+        "bc",
+        "cql",
+        "rlpd",
+    }
 
 
 class FromFive(gym.Env[Any, Any]):

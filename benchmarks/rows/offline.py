@@ -52,13 +52,27 @@ def iql_and_bc(envs: Sequence[str], kinds: Sequence[str], steps: int, seeds: int
     return rows
 
 
+def from_random_actions(algo: str, steps: int, chosen_on: str) -> Row:
+    """Build the row of a config for Pendulum with its own dataset, 20,000 random actions."""
+    return Row(
+        config=f"{algo}/pendulum.yaml",
+        env_id="Pendulum-v1",
+        steps=steps,
+        target="mean >= -200, where the pendulum stands from most starts",
+        threshold=-200.0,
+        track_every=steps // 4,
+        eval_episodes=100,
+        chosen_on=chosen_on,
+    )
+
+
 def critics_on_dataset(algo: str, chosen_on: str) -> dict[str, Row]:
     """Build the rows of an algorithm that climbs critics: Pendulum by its config, MuJoCo tasks by its defaults."""
     controls = {"ours-iql": IQL_CONTROL["pendulum"], "ours-bc": Control(config="bc/pendulum.yaml")}
     replay = offline(
         algo, "pendulum", "medium-replay", 20_000, ">= our iql", controls=controls, seeds=5, chosen_on=chosen_on
     )
-    rows = {f"{algo}-pendulum-medium-replay": replay}
+    rows = {f"{algo}-pendulum": from_random_actions(algo, 10_000, chosen_on), f"{algo}-pendulum-medium-replay": replay}
     for env in ("halfcheetah", "hopper"):
         for kind in ("medium", "medium-replay", "medium-expert"):
             by_defaults = offline(algo, env, kind, 200_000, "none set; compared with iql", seeds=3)
@@ -93,6 +107,17 @@ ROWS = {
     **critics_on_dataset("td3_bc", NOT_CHOSEN),
     **critics_on_dataset("rebrac", NOT_CHOSEN),
     **critics_on_dataset("cql", NOT_CHOSEN),
+    "rlpd-pendulum": Row(
+        config="rlpd/pendulum.yaml",
+        env_id="Pendulum-v1",
+        steps=2_000,
+        target="above the same without the dataset",
+        controls={"ours-no-dataset": Control(config="rlpd/pendulum.yaml", hparams={"offline_ratio": 0.0})},
+        threshold=-200.0,
+        track_every=500,
+        eval_episodes=100,
+        chosen_on=NOT_CHOSEN,
+    ),
     "mopo-pendulum-medium-replay": offline(
         "mopo",
         "pendulum",

@@ -247,6 +247,20 @@ class REDQ(ManagedAlgorithm):
 
     algo_name: ClassVar[str] = "redq"
 
+class RLPD(ManagedAlgorithm):
+    """SAC with an ensemble of critics, and half of each batch from a dataset.
+
+    Ball et al. 2023, Efficient online reinforcement learning with offline data.
+
+    Example:
+
+        agent = RLPD("configs/rlpd/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "rlpd"
+
 class MBPO(ManagedAlgorithm):
     """SAC on short rollouts through an ensemble of learned dynamics models.
 
@@ -420,6 +434,9 @@ def train_td3(config: TrainConfig, options: RunOptions | None = None) -> TrainRe
 
 def train_redq(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train REDQ from a config, in a new run folder."""
+
+def train_rlpd(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train RLPD from a config, in a new run folder."""
 
 def train_mbpo(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train MBPO from a config, in a new run folder."""

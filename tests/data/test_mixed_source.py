@@ -12,6 +12,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Batch
 from rl_training.data.mixed_source import MixedSource, build_mixed_source
+from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.errors import ConfigError
 from rl_training.hparams.mbpo import MBPOHParams
 from rl_training.hparams.schedules import synthetic_rows
@@ -117,6 +118,7 @@ def test_the_memory_of_the_model_follows_the_horizon() -> None:
     source = make_source(rollout_horizon=1, rollout_horizon_end=3, rollout_horizon_steps=[0, 100])
     source.add(rows_of(REAL, 0, 30))
     hparams = MBPOHParams(rollout_batch_size=10, synthetic_refreshes_kept=2)
+    assert isinstance(source.model, ReplayBuffer)
     assert source.model.capacity == synthetic_rows(hparams, 3) == 2 * 10 * 3
     stored: list[list[int]] = []
     first = 0
@@ -134,6 +136,7 @@ def test_the_capacity_bounds_the_memory_of_the_model() -> None:
     source = make_source(synthetic_buffer_capacity=15)
     source.add_model_rows(rows_of(MODEL, 0, 10), keep=20)
     source.add_model_rows(rows_of(MODEL, 10, 10), keep=20)
+    assert isinstance(source.model, ReplayBuffer)
     assert (source.model.capacity, len(source.model)) == (15, 15)
 
 

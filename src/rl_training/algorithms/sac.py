@@ -98,7 +98,8 @@ class SAC:
     """The recipe; `target_estimate` and `actor_estimate` reduce the critics' values to one number per row.
 
     `critic_loss`: another loss of the critics (cql.py), with the arguments of SAC's. `entropy_in_target`: whether
-    targets reward the entropy of the next action. `extra_random_inputs`: the random inputs that the estimates and the
+    targets reward the entropy of the next action. `entropy_per_number`: what `target_entropy: auto` aims at for each
+    number of an action. `extra_random_inputs`: the random inputs that the estimates and the
     loss need, as a function of the number of updates.
     """
 
@@ -109,6 +110,7 @@ class SAC:
         *,
         critic_loss: Callable[..., Metrics] = sac_critic_loss,
         entropy_in_target: bool = True,
+        entropy_per_number: float = -1.0,
         target_estimate: CriticEstimate = minimum_over_critics,
         actor_estimate: CriticEstimate = minimum_over_critics,
         extra_random_inputs: Callable[[int], Mapping[str, RandomInput]] = lambda rounds: {},
@@ -121,7 +123,7 @@ class SAC:
         self._target_estimate, self._actor_estimate = target_estimate, actor_estimate
         self._extra_random_inputs = extra_random_inputs
         target = self.hparams.target_entropy
-        self._target_entropy = -float(action_size(setup)) if target == "auto" else target
+        self._target_entropy = entropy_per_number * action_size(setup) if target == "auto" else target
         rates = learning_rates(self.hparams)
         self._optimizers = {name: clipped_adam(self.hparams, rate) for name, rate in rates.items()}
 

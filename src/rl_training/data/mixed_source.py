@@ -1,4 +1,4 @@
-"""Two memories, one of real transitions and one of model rollouts; every batch contains a share of both."""
+"""Two memories, whose rows are mixed in every batch: real transitions and model rollouts, or replay and a dataset."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
@@ -10,10 +10,11 @@ from torch import Tensor
 from rl_training.core.memory_limits import check_memory
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Replay, StateDict
-from rl_training.data.dataset_memory import build_dataset_memory
+from rl_training.data.dataset_memory import DatasetMemory, build_dataset_memory
 from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer
 from rl_training.data.row_storage import WORD, Block, RowStorage, Storage
 from rl_training.errors import DatasetError
+from rl_training.hparams.actor_critic import RLPDHParams
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
 from rl_training.hparams.schedules import max_horizon, synthetic_rows
 
@@ -35,11 +36,15 @@ class RealMemory(Replay, Protocol):
 class MixedSource:
     """Adds to the real memory; samples batches of `batch_size` rows, first the real ones, then those of the model.
 
+    In place of a model's rollouts there may be a dataset.
+
     Several batches can be sampled at once. Their rows follow one another, and each batch is mixed in the same way.
     Until the model has generated transitions, all rows are real.
     """
 
-    def __init__(self, real: RealMemory, model: ReplayBuffer, *, batch_size: int, model_ratio: float) -> None:
+    def __init__(
+        self, real: RealMemory, model: ReplayBuffer | DatasetMemory, *, batch_size: int, model_ratio: float
+    ) -> None:
         self.real, self.model = real, model
         self._real_rows, self._model_rows = (cast(RowStorage, buffer.storage) for buffer in (real, model))
         self._batch_size = batch_size
@@ -99,6 +104,16 @@ def build_mixed_source(setup: Setup[MBPOHParams]) -> MixedSource:
     real = build_replay_buffer(setup)
     assert isinstance(real, ReplayBuffer)  # the settings reject prioritized replay
     return with_model_memory(real, setup)
+
+
+def build_online_and_dataset(setup: Setup[RLPDHParams]) -> MixedSource:
+    """Build a replay buffer and a memory of the dataset, each with its own random stream."""
+    real = build_replay_buffer(setup)
+    assert isinstance(real, ReplayBuffer)  # the settings reject prioritized replay
+    assert setup.dataset is not None  # the caller has loaded it
+    dataset = DatasetMemory(setup.dataset, generator=setup.streams.numpy("dataset"), device=setup.device)
+    hparams = setup.hparams
+    return MixedSource(real, dataset, batch_size=hparams.batch_size, model_ratio=hparams.offline_ratio)
 
 
 def build_mixed_dataset(setup: Setup[MOPOHParams]) -> MixedSource:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rl_training.core.kinds import ActionKind, ObservationKind
 from rl_training.errors import ConfigError, text_of
-from rl_training.hparams.actor_critic import REDQHParams, SACHParams, TD3HParams
+from rl_training.hparams.actor_critic import REDQHParams, RLPDHParams, SACHParams, TD3HParams
 from rl_training.hparams.base import HParams
 from rl_training.hparams.dqn import (
     C51HParams,
@@ -392,6 +392,24 @@ ROWS = (  # of the library itself
         "SAC with an ensemble of critics and many updates per env step",
         "Chen et al. 2021, Randomized ensembled double Q-learning: learning fast without a model",
         REDQHParams,
+    ),
+    AlgorithmSpec(
+        name="rlpd",
+        class_name="RLPD",
+        summary="SAC with an ensemble of critics, and half of each batch from a dataset",
+        paper="Ball et al. 2023, Efficient online reinforcement learning with offline data",
+        loop="off_policy",
+        actions=frozenset({"box"}),
+        observations=frozenset({"vector"}),
+        hparams=RLPDHParams,
+        stochastic=True,
+        build="rl_training.algorithms.rlpd:build_rlpd",
+        memory="rl_training.data.mixed_source:build_online_and_dataset",
+        updates_until=actor_critic_updates,
+        policy_module="rl_training.learners.actor_critic:actor_policy",
+        updates_at_once=True,
+        min_updates_to_compile=_ACTOR_CRITIC_UPDATES_TO_COMPILE,
+        reference_config="rlpd/pendulum.yaml",
     ),
     AlgorithmSpec(
         name="mbpo",

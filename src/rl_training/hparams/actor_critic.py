@@ -1,20 +1,27 @@
-"""Settings of the off-policy actor-critics: SAC, TD3, REDQ."""
+"""Settings of the off-policy actor-critics: SAC, TD3, REDQ, RLPD."""
 
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
 from rl_training.hparams.base import HParams
 from rl_training.hparams.checks import check_network, check_replay
+from rl_training.hparams.datasets import check_dataset
 from rl_training.hparams.fields import (
     ActorLearningRate,
     AdamEps,
     AlphaLearningRate,
     BatchSize,
     BufferCapacity,
-    Count,
     CriticLayerNorm,
+    DatasetId,
+    DatasetPath,
+    DatasetSeed,
+    DatasetSize,
+    DatasetSource,
     Discount,
+    EntropyInTarget,
+    Fraction,
     HiddenSizes,
     ImportanceEnd,
     ImportanceStart,
@@ -26,11 +33,14 @@ from rl_training.hparams.fields import (
     NetworkKind,
     NonNegative,
     NStep,
+    NumCritics,
     PolicyDelay,
     Prioritized,
     PriorityExponent,
+    Real,
     RunningNormalization,
     Search,
+    SubsetSize,
     TargetEntropy,
     TargetNoise,
     TargetNoiseClip,
@@ -41,7 +51,7 @@ from rl_training.hparams.fields import (
     UpdatesPerStep,
 )
 from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
-from rl_training.hparams.offline import BehaviorRegularizedHParams, CQLHParams
+from rl_training.hparams.offline import BehaviorRegularizedHParams, CQLHParams, check_plain_replay
 
 
 def check_subset(num_critics: int, subset_size: int) -> None:
@@ -119,10 +129,8 @@ class REDQHParams(HParams):
     policy_delay: PolicyDelay = 20
     alpha: Temperature = "auto"
     target_entropy: TargetEntropy = "auto"
-    num_critics: Count = Field(10, description="critics in the ensemble")
-    subset_size: Count = Field(
-        2, description="critics sampled for each update; the target uses the smallest of their values"
-    )
+    num_critics: NumCritics = 10
+    subset_size: SubsetSize = 2
 
 
 class TD3HParams(HParams):
@@ -163,8 +171,72 @@ class TD3HParams(HParams):
     target_noise_clip: TargetNoiseClip = 0.5
 
 
+def check_whole_shares(batch_size: int, offline_ratio: float) -> None:
+    rows = batch_size * offline_ratio
+    if not rows.is_integer():
+        raise ValueError(
+            f"offline_ratio must give a whole number of rows: {offline_ratio:g} of batch_size {batch_size} is {rows:g}"
+        )
+
+
+class RLPDHParams(HParams):
+    """Online reinforcement learning with offline data (Ball et al. 2023)."""
+
+    checks: ClassVar = (
+        check_dataset,
+        check_replay,
+        check_network,
+        check_subset,
+        check_plain_replay,
+        check_whole_shares,
+    )
+
+    dataset_kind: DatasetSource = None
+    dataset_path: DatasetPath = None
+    dataset_id: DatasetId = None
+    dataset_size: DatasetSize = None
+    dataset_seed: DatasetSeed = 0
+    offline_ratio: Fraction = Field(0.5, description="share of each batch that comes from the dataset")
+    buffer_capacity: BufferCapacity = 1_000_000
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 256
+    learning_starts: LearningStarts = 5_000
+    train_frequency: TrainFrequency = 1
+    gradient_updates_per_step: UpdatesPerStep = 20.0
+    n_step: NStep = 1
+    prioritized: Prioritized = False
+    prioritized_alpha: PriorityExponent = 0.6
+    prioritized_beta_start: ImportanceStart = 0.4
+    prioritized_beta_end: ImportanceEnd = 1.0
+    normalize_observations: RunningNormalization = False
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: HiddenSizes = (256, 256)
+    layer_norm: CriticLayerNorm = True
+
+    learning_rate: LearningRate = 3e-4
+    actor_learning_rate: ActorLearningRate = None
+    alpha_learning_rate: AlphaLearningRate = None
+    learning_rate_schedule: LinearSchedule = "constant"
+    adam_eps: AdamEps = 1e-8
+    max_grad_norm: MaxGradNormOrNull = None
+
+    gamma: Discount = 0.99
+    tau: Tau = 0.005
+    policy_delay: PolicyDelay = 20
+    alpha: Temperature = "auto"
+    target_entropy: Real | Literal["auto"] = Field(
+        "auto",
+        description="entropy that alpha: auto aims at, in nats, of actions in [-1, 1]; auto: minus half the number of "
+        "action dimensions",
+    )
+    entropy_in_target: EntropyInTarget = True
+    num_critics: NumCritics = 10
+    subset_size: SubsetSize = 2
+
+
 # What the shared parts take. The model-based algorithms train a soft actor-critic, too.
-SoftHParams: TypeAlias = SACHParams | REDQHParams | MBPOHParams | MOPOHParams | CQLHParams
+SoftHParams: TypeAlias = SACHParams | REDQHParams | RLPDHParams | MBPOHParams | MOPOHParams | CQLHParams
 DelayedHParams: TypeAlias = TD3HParams | BehaviorRegularizedHParams
 ActorCriticHParams: TypeAlias = SoftHParams | DelayedHParams
-OnlineHParams: TypeAlias = SACHParams | REDQHParams | TD3HParams | MBPOHParams
+OnlineHParams: TypeAlias = SACHParams | REDQHParams | RLPDHParams | TD3HParams | MBPOHParams

@@ -289,6 +289,10 @@ TargetEntropy = Annotated[
         "action dimensions"
     ),
 ]
+NumCritics = Annotated[Count, Field(description="critics in the ensemble")]
+SubsetSize = Annotated[
+    Count, Field(description="critics sampled for each update; the target uses the smallest of their values")
+]
 EntropyInTarget = Annotated[
     Switch, Field(description="entropy of the next action as part of the critics' target, as in SAC")
 ]
