@@ -16,6 +16,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -51,6 +52,7 @@ def build_package(graph: GraphModule, inputs: list[Tensor], path: Path) -> None:
     with (
         warnings.catch_warnings(),
         patch.dict(os.environ, {"TORCHINDUCTOR_CACHE_DIR": folder, "TMPDIR": folder}),
+        patch.object(tempfile, "tempdir", folder),  # it remembers the first folder, which is deleted after this
         _wrapper_beside_kernels(),
         patch.object(cpu_vec_isa.VecISA, "check_build", _accepts_flags),
     ):
