@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from rl_training.acceleration.compiled_steps import trace
 from rl_training.acceleration.steps import _write_in_place
-from rl_training.algorithms.ppo import PPO, _fit, build_ppo, ppo_loss
+from rl_training.algorithms.ppo import PPO, build_ppo, ppo_loss
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.errors import SpaceError
 from rl_training.hparams.ppo import PPOHParams
+from rl_training.learners.on_device import fit
 from rl_training.models.distributions import build_distribution
 from rollouts import make_ppo_setup, make_rollout
 from state_comparison import assert_identical, clone
@@ -410,7 +411,7 @@ class PlainPPO:
     ],
 )
 def test_explained_variance_by_hand(returns: list[float], values: list[float], expected: float) -> None:
-    metrics = _fit({"returns": torch.tensor(returns), "values": torch.tensor(values)})
+    metrics = fit({"returns": torch.tensor(returns), "values": torch.tensor(values)})
     assert metrics["explained_variance"].item() == pytest.approx(expected, abs=1e-6)
 
 

@@ -29,6 +29,7 @@ from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tens
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, trial_obs
 from rl_training.learners.normalization import ObsNormalizer, RewardScaler, take_moments
+from rl_training.learners.on_device import RolloutLearner, fit
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.returns import gae
@@ -97,18 +98,21 @@ class PPO:
 
     def __init__(self, network: nn.Module, setup: Setup[OnPolicyHParams]) -> None:
         self.hparams = hparams = setup.hparams
+        self._setup = setup
         self.num_updates = 0
         self._shape = (hparams.num_steps, setup.num_envs)
         steps_per_env = -(-setup.total_timesteps // setup.num_envs)  # several envs may step past the run's end
         self._total_updates = max(1, steps_per_env // hparams.num_steps)
         self._distribution = build_distribution(setup.spaces.action)
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "shuffle", "eval_action")}
+        statistics_on = setup.device if setup.device_loop else torch.device("cpu")
         self._obs_normalizer = None
         if hparams.normalize in ("obs", "both"):
-            self._obs_normalizer = ObsNormalizer(observation_field(setup.spaces.observation).shape)
+            shape = observation_field(setup.spaces.observation).shape
+            self._obs_normalizer = ObsNormalizer(shape, device=statistics_on, live=setup.device_loop)
         self._reward_scaler = None
         if hparams.normalize in ("returns", "both"):
-            self._reward_scaler = RewardScaler(setup.num_envs, hparams.gamma)
+            self._reward_scaler = RewardScaler(setup.num_envs, hparams.gamma, statistics_on)
         self._network = FlatModule(network.to(setup.device))
         optimizer = clipped_adam(hparams, hparams.learning_rate)
         self._state = optimizer.state(self._network.params)
@@ -163,13 +167,31 @@ class PPO:
             self._obs_normalizer.update(batch["obs"])
         self.num_updates += 1
         means = {name: torch.stack([metrics[name] for metrics in history]).mean() for name in history[0]}
-        return UpdateResult(means | _fit(rollout), num_gradient_steps=len(history) - stopped)
+        return UpdateResult(means | fit(rollout), num_gradient_steps=len(history) - stopped)
 
     @torch.no_grad()
     def log_likelihood(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Return the log-probability (or density) of actions under the present policy without masks, (batch,)."""
         seen = self._obs_normalizer.tensor(obs) if self._obs_normalizer else obs
         return self._distribution.evaluate(self._network.module(seen), actions, None)[0]
+
+    def on_device(self) -> RolloutLearner:
+        """Return this algorithm for tensor environments: acting and updates without the host."""
+        return RolloutLearner(
+            self._setup,
+            self._state,
+            self._step_in_place,
+            self._advantages,
+            network=self._network,
+            distribution=self._distribution,
+            obs_normalizer=self._obs_normalizer,
+            reward_scaler=self._reward_scaler,
+        )
+
+    def begin_learning(self) -> None:
+        """Set what the host decides about the next update on the device."""
+        self._set_schedules()
+        self.num_updates += 1
 
     def status(self, step: int) -> dict[str, float]:
         return {name: float(self._state[name]) for name in ("learning_rate", "clip_coef")}
@@ -197,7 +219,7 @@ class PPO:
         return {
             **tensors_to_save(self._state, without=("params",)),
             "num_updates": self.num_updates,
-            "open_returns": self._reward_scaler.returns if self._reward_scaler else None,
+            "open_returns": self._reward_scaler.returns.clone() if self._reward_scaler else None,
             "generators": generators_to_save(self._generators),
         }
 
@@ -205,7 +227,7 @@ class PPO:
         load_tensors(self._state, state, without=("params",))
         self.num_updates = int(state["num_updates"])
         if self._reward_scaler:
-            self._reward_scaler.returns = torch.as_tensor(state["open_returns"]).clone()
+            self._reward_scaler.returns.copy_(torch.as_tensor(state["open_returns"]))
         load_generators(self._generators, state["generators"])
 
     def _set_schedules(self) -> None:
@@ -236,13 +258,17 @@ class PPO:
         return rollout
 
     @torch.no_grad()
-    def _advantages(self, rollout: Batch, old_log_probs: Tensor | None) -> Batch:
+    def _advantages(self, rollout: Batch, old_log_probs: Tensor | None, params: Tensor | None = None) -> Batch:
         """Return values, log-probabilities, advantages and returns of every row under the present network."""
-        network = self._network.module
-        outputs = network(rollout["obs"])
+        params = self._state["params"] if params is None else params
+        outputs = self._network.apply(params, rollout["obs"])
         values = outputs[:, -1].view(self._shape)
-        next_values = torch.cat((values[1:], values[-1:]))  # the last row's are among the final ones
-        next_values.view(-1)[rollout["final_rows"]] = network(rollout["final_obs"])[:, -1]
+        if "next_obs" in rollout:
+            next_values = self._network.apply(params, rollout["next_obs"])[:, -1].view(self._shape)
+        else:
+            next_values = torch.cat((values[1:], values[-1:]))  # the last row's are among the final ones
+            final_values = self._network.apply(params, rollout["final_obs"])[:, -1]
+            next_values.view(-1)[rollout["final_rows"]] = final_values
         if old_log_probs is None:
             old_log_probs, _ = self._distribution.evaluate(outputs, rollout["actions"], rollout.get("action_mask"))
         rewards, terminated, truncated = (
@@ -279,12 +305,6 @@ class PPO:
             if self.hparams.target_kl and history[-1]["approx_kl"] > KL_LIMIT * self.hparams.target_kl:
                 return True
         return False
-
-
-def _fit(rollout: Batch) -> Metrics:
-    """Return the share of the returns' variance that the values explain: 1 is all of it, 0 what a constant does."""
-    unexplained = (rollout["returns"] - rollout["values"]).var(correction=0)
-    return {"explained_variance": 1.0 - unexplained / (rollout["returns"].var(correction=0) + 1e-8)}
 
 
 def ppo_policy(ppo: PPO) -> NetworkPolicy:

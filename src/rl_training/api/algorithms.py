@@ -163,7 +163,9 @@ class ManagedAlgorithm:
         clip_rewards: bool = _DEFAULT.clip_rewards,
         obs_max: Literal["auto"] | int | dict[str, int] = _DEFAULT.obs_max,
         one_hot_obs: bool = _DEFAULT.one_hot_obs,
-        execution_backend: Literal["local_sync", "local_async", "envpool", "ray"] = _DEFAULT.execution_backend,
+        execution_backend: Literal[
+            "local_sync", "local_async", "envpool", "ray", "tensor"
+        ] = _DEFAULT.execution_backend,
         worker_timeout: float = _DEFAULT.worker_timeout,
         worker_start: Literal["auto", "fork", "spawn"] = _DEFAULT.worker_start,
         max_episode_steps: int | None = _DEFAULT.max_episode_steps,

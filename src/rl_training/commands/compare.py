@@ -10,7 +10,6 @@ import typer
 
 from rl_training.commands.messages import reports_errors
 from rl_training.commands.options import AsJson, Debug, whole_number
-from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
     from rl_training.results.comparison import Row
@@ -82,7 +81,7 @@ def plot(
         EVAL_RETURN
     ),
     x: Annotated[X, typer.Option(help="The horizontal axis.")] = X.step,
-    kind: Annotated[Kind, typer.Option(help="curve: a record over training; the others: final scores.")] = Kind.curve,
+    kind: Annotated[Kind, typer.Option(help="Curves over training, or final scores.")] = Kind.curve,
     by: By = "",
     normalize: Normalize = None,
     per_seed: Annotated[bool, typer.Option("--per-seed", help="Draw each seed, too.")] = False,
@@ -94,7 +93,6 @@ def plot(
 ) -> None:
     """Draw learning curves or final scores of runs, also while they train."""
     from rl_training.results.comparison import (
-        FIGURE_REMEDY,
         compare,
         curve_figure,
         improvement_figure,
@@ -104,8 +102,6 @@ def plot(
     )
     from rl_training.results.runs import find_runs
 
-    if normalize and kind == Kind.curve:
-        raise ConfigError("--normalize is for final scores: give --kind interval, profile or improvement, too")
     groups = find_runs(*paths).groups([name for name in by.split(",") if name])
     anchors = read_anchors(normalize) if normalize else None
     figure: Figure
@@ -114,9 +110,9 @@ def plot(
     elif kind == Kind.profile:
         figure = profile_figure(groups, anchors)
     elif kind == Kind.interval:
-        figure = interval_figure(compare(groups, anchors, remedy=FIGURE_REMEDY))
+        figure = interval_figure(compare(groups, anchors))
     else:
-        figure = improvement_figure(compare(groups, anchors, remedy=FIGURE_REMEDY))
+        figure = improvement_figure(compare(groups, anchors))
     typer.echo(figure.save(out))
 
 

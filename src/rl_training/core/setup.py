@@ -30,6 +30,7 @@ class Setup(Generic[H]):
     num_envs: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     acceleration: str = "eager"
+    device_loop: bool = False  # whether rollouts are collected on the device, from tensor environments
     network: nn.Module | None = None  # the user's network, in place of the default one
     env_id: str = ""  # of Gymnasium; empty for an environment that a function of the user creates
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)

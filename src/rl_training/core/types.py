@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 import numpy as np
 from torch import Tensor
 
+from rl_training.core.counters import Keys
 from rl_training.errors import TrainingError
 
 Batch = dict[str, Tensor]
@@ -91,6 +92,44 @@ class Recurrent(Algorithm, Protocol):
 
         `carry`: what it returned at the previous step. None, or rows of zeros, at the start of an episode.
         """
+        ...
+
+
+class DeviceLearner(Protocol):
+    """An algorithm as the device loop uses it: acting and learning with tensors of the device only."""
+
+    @property
+    def acting_state(self) -> State:
+        """The tensors that `draw` reads; `learn` changes them in place."""
+        ...
+
+    @property
+    def changed(self) -> list[Tensor]:
+        """All tensors that `learn` changes and a resumed run needs."""
+        ...
+
+    def draw(self, state: State, obs: Tensor, keys: Keys) -> Tensor:
+        """Sample an action for each row of `obs`: a pure function."""
+        ...
+
+    def phases(self, rollout: Batch, update: Tensor) -> dict[str, Callable[[], object]]:
+        """Return the parts of `learn` by name, to measure them one by one."""
+        ...
+
+    def learn(self, rollout: Batch, update: Tensor) -> UpdateResult:
+        """Take all gradient steps on a rollout, (rows, ...) each; `update` is its number, 0-d int64."""
+        ...
+
+
+class DeviceAlgorithm(Algorithm, Protocol):
+    """An algorithm that can learn on its device from tensor environments."""
+
+    num_updates: int
+
+    def on_device(self) -> DeviceLearner: ...
+
+    def begin_learning(self) -> None:
+        """Set what the host decides about the next update: schedules and its number."""
         ...
 
 

@@ -32,14 +32,14 @@ from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.ray_workers import RayWorkers, check_ray
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
-from rl_training.envs.tensor_env import register_tensor_envs
+from rl_training.envs.tensor_env import register_tensor_envs, tensor_env_of
 from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.envs.wrapping import WrappedEnv, with_wrappers
 from rl_training.errors import ConfigError, EnvError, SpaceError, UserError
 
 EnvFactory = Callable[..., Env]  # called without arguments; the user's own, with `env_kwargs`
-Backend = Literal["local_sync", "local_async", "envpool", "ray"]
+Backend = Literal["local_sync", "local_async", "envpool", "ray", "tensor"]
 
 TINY_ENVS = {
     "rl_training/Chain-v0": ("Chain", 100),
@@ -302,6 +302,8 @@ def check_backend(factory: EnvFactory, backend: Backend) -> None:
         make_envs(factory, backend=backend).close()  # no pool is created before the first reset
     if backend == "ray":
         check_ray(factory)
+    if backend == "tensor":
+        tensor_env_of(factory)
 
 
 def _try_env(env_id: str, env: Env) -> None:

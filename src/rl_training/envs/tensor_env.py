@@ -86,23 +86,27 @@ class TensorEnvs:
         """`seed`: 63 bits, such as those of a random stream of the run."""
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
-        self.env, self.num_envs, self._seed, self._device = env, num_envs, seed % _SEEDS, torch.device(device)
+        self.env, self.num_envs, self.device, self._seed = env, num_envs, torch.device(device), seed % _SEEDS
 
     def start(self) -> State:
         """Return the state at the start of episode 0 of every environment."""
-        count = torch.zeros(self.num_envs, dtype=torch.int64, device=self._device)
+        count = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         state = {
             "seed": torch.full_like(count, self._seed),
-            "index": torch.arange(self.num_envs, device=self._device),
+            "index": torch.arange(self.num_envs, device=self.device),
             "episode": count,
             "elapsed": count.clone(),
-            "episode_return": torch.zeros(self.num_envs, device=self._device),
+            "episode_return": torch.zeros(self.num_envs, device=self.device),
         }
         return state | _named(self.env.first(_keys(state)))
 
     def observe(self, state: State) -> Tensor:
         """Return what to act on, (envs, *shape)."""
         return self.env.observe(_own(state))
+
+    def keys(self, state: State) -> Keys:
+        """Return who asks for random numbers before the next step, such as those of actions."""
+        return _keys(state)
 
     def step(self, state: State, actions: Tensor) -> tuple[State, Transition]:
         """Step every environment; those whose episode ends start the next one."""
@@ -150,6 +154,16 @@ def _own(state: State) -> State:
 
 def _select(rows: Tensor, value: Tensor, other: Tensor) -> Tensor:
     return torch.where(rows.view(-1, *(1,) * (value.ndim - 1)), value, other)
+
+
+def to_env_tensors(space: gym.Space[Any], device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return the function from the library's actions to those of the environment (`to_env_actions`), for tensors."""
+    if not isinstance(space, gym.spaces.Box):
+        start = torch.as_tensor(getattr(space, "start", 0), device=device)
+        return (lambda actions: actions + start) if np.any(getattr(space, "start", 0)) else (lambda actions: actions)
+    low, high = (torch.as_tensor(bound.astype(np.float32), device=device) for bound in (space.low, space.high))
+    half = (high - low) / 2.0
+    return lambda actions: torch.minimum(low + (actions.clamp(-1.0, 1.0) + 1.0) * half, high)
 
 
 class TensorGymEnv(gym.Env[np.ndarray, Any]):

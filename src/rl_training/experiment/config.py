@@ -62,10 +62,10 @@ class TrainConfig(Settings):
     )
     num_envs: Annotated[Count, FIXED_ENV] = Field(1, description="environments stepped together")
     device: str = Field("auto", description='"auto", "cpu", "cuda" or "cuda:N"')
-    execution_backend: Annotated[Literal["local_sync", "local_async", "envpool", "ray"], FIXED_ENV] = Field(
+    execution_backend: Annotated[Literal["local_sync", "local_async", "envpool", "ray", "tensor"], FIXED_ENV] = Field(
         "local_sync",
-        description="envs in this process, one worker process per env, EnvPool's C++ threads, or one worker process "
-        "per env on the machines of a Ray cluster",
+        description="envs in this process, one worker process per env, EnvPool's C++ threads, one worker process "
+        "per env on the machines of a Ray cluster, or tensor environments and the whole training on the device",
     )
     worker_start: Literal["auto", "fork", "spawn"] = Field(
         "auto",
@@ -164,9 +164,24 @@ class TrainConfig(Settings):
             hparams.check_run(self.num_envs, has_env=bool(self.env_id))
         except ValueError as error:
             raise ConfigError(f"{self.algo}.algo_kwargs: {error}") from None
+        if self.execution_backend == "tensor":
+            self._check_device_loop()
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f'device must be "auto", "cpu", "cuda" or "cuda:N", got {self.device!r}')
         return self
+
+    def _check_device_loop(self) -> None:
+        """Raise for what a run on the device with tensor environments cannot do."""
+        if not self.spec.device_loop:
+            able = ", ".join(name for name, spec in registry().items() if spec.device_loop)
+            raise ConfigError(
+                f"execution_backend: tensor is not available for {self.algo}, only for {able}; with local_sync, tensor "
+                "environments work for every algorithm"
+            )
+        if getattr(self.hparams, "target_kl", None) is not None:
+            raise ConfigError("execution_backend: tensor cannot stop an update early; unset algo_kwargs.target_kl")
+        if self.clip_rewards:
+            raise ConfigError("execution_backend: tensor has no clip_rewards; use another backend")
 
     @cached_property
     def spec(self) -> AlgorithmSpec:

@@ -80,6 +80,7 @@ class AlgorithmSpec:
     # Compiling takes 10 to 20 s once; an update of small networks then takes 0.2 ms instead of 1.2 (2-core EPYC, DQN
     # with 120x84 units, batch 128), so that the second run of this length is faster for it, if not the first.
     min_updates_to_compile: int = 10_000
+    device_loop: bool = False  # whether it can learn on the device from tensor environments (`on_device`)
     intervals: tuple[str, ...] = ()  # settings: gradient steps between what an offline algorithm does beside updates
     begin: str | None = None  # "module:function", (PreparedRun, RunOptions): prepares a new run before its first step
     callbacks: str | None = None  # "module:function", Run -> callbacks that its runs need in addition to the loop
@@ -354,6 +355,7 @@ ROWS = (  # of the library itself
         memory="rl_training.data.rollout_buffer:build_rollout_buffer",
         updates_until=ppo_updates,
         policy_module="rl_training.algorithms.ppo:ppo_policy",
+        device_loop=True,
         reference_config="ppo/cartpole.yaml",
     ),
     AlgorithmSpec(

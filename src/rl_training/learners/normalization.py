@@ -4,7 +4,7 @@ On-policy, statistics change only between rollouts: within one, acting and learn
 observation. Off-policy they change between env steps; replay memories hold observations as they were.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -23,34 +23,55 @@ _MIN_STD = 1e-3  # of a dataset's entries: one that hardly varies there may vary
 _ROWS_AT_ONCE = 65_536  # converted to float64 at a time
 
 
-class RunningMoments:
-    """Mean and variance over everything seen, (rows, *shape) at a time. Chan, Golub and LeVeque 1979."""
+def merged_moments(moments: Sequence[Tensor], values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean, variance and count, float64, after `values`, (rows, *shape). Chan, Golub and LeVeque 1979."""
+    old_mean, old_variance, count = moments
+    values = values.to(old_mean.device, torch.float64)
+    rows, mean, variance = len(values), values.mean(0), values.var(0, correction=0)
+    total = count + rows
+    shift = mean - old_mean
+    squares = old_variance * count + variance * rows + shift.square() * (count * rows / total)
+    return old_mean + shift * (rows / total), squares / total, total
 
-    def __init__(self, shape: tuple[int, ...] = ()) -> None:
-        self.mean = torch.zeros(shape, dtype=torch.float64)
-        self.variance = torch.ones(shape, dtype=torch.float64)
-        self.count = 0
+
+def deviation(variance: Tensor) -> Tensor:
+    return (variance + _EPS).sqrt()
+
+
+class RunningMoments:
+    """Mean and variance over everything seen, (rows, *shape) at a time.
+
+    They are float64 tensors that change in place: a CUDA graph that reads them sees the present values.
+    """
+
+    def __init__(self, shape: tuple[int, ...] = (), device: torch.device | str = "cpu") -> None:
+        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.variance = torch.ones(shape, dtype=torch.float64, device=device)
+        self.total = torch.zeros((), dtype=torch.float64, device=device)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.mean, self.variance, self.total
+
+    @property
+    def count(self) -> int:
+        return int(self.total)
 
     def update(self, values: Tensor) -> None:
-        values = values.to("cpu", torch.float64)
-        rows, mean, variance = len(values), values.mean(0), values.var(0, correction=0)
-        total = self.count + rows
-        shift = mean - self.mean
-        squares = self.variance * self.count + variance * rows + shift.square() * (self.count * rows / total)
-        self.mean = self.mean + shift * (rows / total)
-        self.variance, self.count = squares / total, total
+        for tensor, new in zip(self.tensors, merged_moments(self.tensors, values), strict=True):
+            tensor.copy_(new)
 
     @property
     def std(self) -> Tensor:
-        return (self.variance + _EPS).sqrt()
+        return deviation(self.variance)
 
     def state_dict(self) -> StateDict:
-        return {"mean": self.mean, "variance": self.variance, "count": self.count}
+        return {"mean": self.mean.clone(), "variance": self.variance.clone(), "count": self.count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.mean = torch.as_tensor(state["mean"]).clone()
-        self.variance = torch.as_tensor(state["variance"]).clone()
-        self.count = int(state["count"])
+        self.mean.copy_(torch.as_tensor(state["mean"]))
+        self.variance.copy_(torch.as_tensor(state["variance"]))
+        self.total.fill_(int(state["count"]))
 
 
 def normalized(obs: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
@@ -60,13 +81,18 @@ def normalized(obs: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
 class ObsNormalizer:
     """Normalises each entry of an observation: (obs - mean) / standard deviation, of at least `min_std`."""
 
-    def __init__(self, shape: tuple[int, ...], *, min_std: float = 0.0) -> None:
-        self.moments = RunningMoments(shape)
-        self._min_std = min_std
+    def __init__(
+        self, shape: tuple[int, ...], *, min_std: float = 0.0, device: torch.device | str = "cpu", live: bool = False
+    ) -> None:
+        """`live`: a step on the device changes the statistics, so they are read again for every use on the host."""
+        self.moments = RunningMoments(shape, device)
+        self._min_std, self._live = min_std, live
         self._refresh()
 
     def rows(self, obs: np.ndarray) -> np.ndarray:
         """Normalise observations for acting."""
+        if self._live:
+            self._refresh()
         floats = obs.astype(np.float32, copy=False)  # numpy would make float64 of integers
         normalized: np.ndarray = np.clip((floats - self._mean) * self._scale, -_LIMIT, _LIMIT)
         return normalized
@@ -78,6 +104,8 @@ class ObsNormalizer:
 
     def constants(self) -> tuple[Tensor, Tensor]:
         """Return the mean and the scale that `normalized` takes."""
+        if self._live:
+            self._refresh()
         return torch.from_numpy(self._mean), torch.from_numpy(self._scale)
 
     def update(self, obs: Tensor) -> None:
@@ -89,8 +117,8 @@ class ObsNormalizer:
         self._refresh()
 
     def _refresh(self) -> None:
-        self._mean = self.moments.mean.float().numpy()
-        self._scale = (1.0 / self.moments.std.clamp(min=self._min_std)).float().numpy()
+        self._mean = self.moments.mean.float().cpu().numpy()
+        self._scale = (1.0 / self.moments.std.clamp(min=self._min_std)).float().cpu().numpy()
 
 
 def normalize_batch(batch: Batch, state: State) -> Batch:
@@ -129,25 +157,42 @@ def dataset_normalizer(space: gym.Space[Any], obs: np.ndarray | None) -> ObsNorm
 class RewardScaler:
     """Divides rewards by the standard deviation of the discounted return since the episode's start."""
 
-    def __init__(self, num_envs: int, gamma: float) -> None:
-        self.moments = RunningMoments()
-        self.returns = torch.zeros(num_envs, dtype=torch.float64)  # of the open episodes
+    def __init__(self, num_envs: int, gamma: float, device: torch.device | str = "cpu") -> None:
+        self.moments = RunningMoments(device=device)
+        self.returns = torch.zeros(num_envs, dtype=torch.float64, device=device)  # of the open episodes
         self._gamma = gamma
 
-    def scale(self, rewards: Tensor, ended: Tensor, terminal_rewards: Tensor | None = None) -> Tensor:
-        """Update the statistics with one rollout, (steps, envs), and return its rewards scaled.
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (*self.moments.tensors, self.returns)
 
-        `terminal_rewards` are added to the rewards, but not clipped: each is the sum of many that an end stands for.
-        """
-        device, rewards, ended = rewards.device, rewards.cpu().double(), ended.cpu()
-        terminal = torch.zeros_like(rewards) if terminal_rewards is None else terminal_rewards.cpu().double()
-        earned = rewards + terminal
-        before = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))  # a new return starts after an end
-        decay = self._gamma * (~before).double()
-        first = earned[:1] + self._gamma * self.returns
-        # The sum runs from the start: the one of the future on the reversed rollout.
-        returns = discounted_sum(torch.cat((first, earned[1:])).flip(0), decay.flip(0)).flip(0)
-        self.returns = returns[-1] * (~ended[-1])
-        self.moments.update(returns.flatten())
-        scaled = (rewards / self.moments.std).clamp(-_LIMIT, _LIMIT) + terminal / self.moments.std
-        return scaled.float().to(device)
+    def scale(self, rewards: Tensor, ended: Tensor, terminal_rewards: Tensor | None = None) -> Tensor:
+        """Update the statistics with one rollout, (steps, envs), and return its rewards scaled."""
+        where = self.returns.device
+        terminal = None if terminal_rewards is None else terminal_rewards.to(where)
+        scaled, new = scaled_rewards(self.tensors, rewards.to(where), ended.to(where), self._gamma, terminal)
+        for tensor, value in zip(self.tensors, new, strict=True):
+            tensor.copy_(value)
+        return scaled.to(rewards.device)
+
+
+def scaled_rewards(
+    statistics: Sequence[Tensor], rewards: Tensor, ended: Tensor, gamma: float, terminal_rewards: Tensor | None = None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the rewards of a rollout, (steps, envs), scaled, and the new statistics (`RewardScaler.tensors`).
+
+    `terminal_rewards` are added to the rewards, but not clipped: each is the sum of many that an end stands for.
+    """
+    *moments, open_returns = statistics
+    rewards = rewards.double()
+    terminal = torch.zeros_like(rewards) if terminal_rewards is None else terminal_rewards.double()
+    earned = rewards + terminal
+    before = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))  # a new return starts after an end
+    decay = gamma * (~before).double()
+    first = earned[:1] + gamma * open_returns
+    # The sum runs from the start: the one of the future on the reversed rollout.
+    returns = discounted_sum(torch.cat((first, earned[1:])).flip(0), decay.flip(0)).flip(0)
+    mean, variance, count = merged_moments(moments, returns.flatten())
+    std = deviation(variance)
+    scaled = (rewards / std).clamp(-_LIMIT, _LIMIT) + terminal / std
+    return scaled.float(), (mean, variance, count, returns[-1] * (~ended[-1]))

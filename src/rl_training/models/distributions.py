@@ -1,9 +1,9 @@
 """Distributions over actions, one class per kind of action space.
 
-Acting uses numpy rows (`sample`, `mode`), the loss (`evaluate`) and exported policies (`greedy`) use tensors. The
-output of a network for one observation is a row of `num_outputs` numbers; further columns are ignored. In a row of
-`action_mask`, True marks an allowed choice. The other choices get no probability, no gradient and no part of the
-entropy.
+Acting uses numpy rows (`sample`, `mode`), the loss (`evaluate`), acting on a device (`draw`) and exported policies
+(`greedy`) use tensors. The output of a network for one observation is a row of `num_outputs` numbers; further columns
+are ignored. In a row of `action_mask`, True marks an allowed choice. The other choices get no probability, no gradient
+and no part of the entropy.
 """
 
 import math
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.core.counters import Keys
 from rl_training.errors import SpaceError
 
 LOG_STD_RANGE = (-20.0, 2.0)  # of squashed actions
@@ -28,6 +29,10 @@ class Distribution(Protocol):
 
     def sample(self, outputs: np.ndarray, generator: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
         """Sample one action per row."""
+        ...
+
+    def draw(self, outputs: Tensor, keys: Keys, lane: int) -> Tensor:
+        """Sample one action per row of tensors by counters: a pure function."""
         ...
 
     def mode(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
@@ -56,6 +61,10 @@ class Categorical:
         logits = self._logits(outputs, mask)
         return self._largest(logits - np.log(generator.standard_exponential(logits.shape)))
 
+    def draw(self, outputs: Tensor, keys: Keys, lane: int) -> Tensor:
+        exponential = -keys.uniform(lane, self.num_outputs).log()
+        return self.greedy(outputs[:, : self.num_outputs] - exponential.log(), None)
+
     def mode(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         return self._largest(self._logits(outputs, mask))
 
@@ -74,7 +83,9 @@ class Categorical:
         for index, part in enumerate(torch.split(logits, self._sizes, dim=1)):
             chosen = actions if self._single else actions[:, index]
             log_probs = torch.log_softmax(part, dim=1)
-            log_prob = log_prob + log_probs.gather(1, chosen[:, None]).squeeze(1)
+            # Not `gather`: its gradient adds with atomics, which is slow in the deterministic mode of a GPU.
+            is_chosen = chosen[:, None] == torch.arange(part.shape[1], device=part.device)
+            log_prob = log_prob + torch.where(is_chosen, log_probs, 0.0).sum(1)
             entropy = entropy - (log_probs.exp() * log_probs).sum(1)
         return log_prob, entropy
 
@@ -100,6 +111,11 @@ class Bernoulli:
         # sigmoid(x) > u is x > log(u / (1 - u)), which is a sample of the logistic distribution.
         logits = self._logits(outputs)
         return self._shaped(logits > generator.logistic(size=logits.shape))
+
+    def draw(self, outputs: Tensor, keys: Keys, lane: int) -> Tensor:
+        uniform = keys.uniform(lane, self.num_outputs)
+        on = (outputs[:, : self.num_outputs].sigmoid() > uniform).to(torch.int64)
+        return on.reshape(outputs.shape[0], *self._shape)
 
     def mode(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         return self._shaped(self._logits(outputs) > 0.0)
@@ -140,6 +156,12 @@ class Gaussian:
             log_std = np.clip(log_std, *self._log_std_range)
         noise = generator.standard_normal(mean.shape, np.float32)
         return self._shaped(mean + np.exp(log_std) * noise)
+
+    def draw(self, outputs: Tensor, keys: Keys, lane: int) -> Tensor:
+        mean, log_std = outputs[:, : self._size], outputs[:, self._size : self.num_outputs]
+        if self._log_std_range is not None:
+            log_std = log_std.clamp(*self._log_std_range)
+        return (mean + log_std.exp() * keys.normal(lane, self._size)).reshape(outputs.shape[0], *self._shape)
 
     def mode(self, outputs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         return self._shaped(outputs[:, : self._size])

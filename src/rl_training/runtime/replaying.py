@@ -9,7 +9,8 @@ from rl_training.core.seeding import Streams
 from rl_training.envs.resumable import ReplayCheck, check_replay, repeats_episode
 from rl_training.experiment.run_dir import correct_resume_claim
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collector import NoCollector
+from rl_training.runtime.collector import Collector, NoCollector
+from rl_training.runtime.device_collector import DeviceCollector
 from rl_training.runtime.episodes import MAX_EPISODE_STEPS
 from rl_training.runtime.run import Run
 
@@ -28,7 +29,7 @@ def check_envs(run: Run) -> None:
     A signal ends the check.
     """
     collector = run.collector
-    if isinstance(collector, NoCollector) or run.env_factory is None:
+    if isinstance(collector, NoCollector | DeviceCollector) or run.env_factory is None:
         return
     if run.config.execution_backend == "envpool":
         collector.replayable, collector.evidence = False, "EnvPool cannot repeat an episode"
@@ -58,7 +59,7 @@ class RepeatEpisodes(Callback):
 
     def on_step(self, run: Run) -> None:
         collector = run.collector
-        if isinstance(collector, NoCollector) or collector.played is None or run.env_factory is None:
+        if not isinstance(collector, Collector) or collector.played is None or run.env_factory is None:
             return
         played, collector.played = collector.played, None
         if repeats_episode(run.env_factory, played.recipe, obs=played.obs, ret=played.ret):

@@ -26,6 +26,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING, first_problem
 from rl_training.experiment.run_dir import RunDir
 from rl_training.runtime.collector import Collector, Episode, NoCollector
+from rl_training.runtime.device_collector import DeviceCollector
 from rl_training.runtime.predicting import Observations, make_player
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Run:
     env_factory: EnvFactory | None  # None: offline without an environment to evaluate in
     algorithm: Algorithm
     memory: Memory
-    collector: Collector | NoCollector
+    collector: Collector | DeviceCollector | NoCollector
     spaces: Spaces
     step: int = 0  # env steps taken; gradient steps if offline
     previous_step: int = 0  # before the latest round of steps

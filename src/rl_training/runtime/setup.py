@@ -22,6 +22,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces, observation_kind
 from rl_training.core.state_checks import load_algorithm, loading
 from rl_training.core.types import Algorithm, Memory
+from rl_training.data.device_rollout import build_device_rollout
 from rl_training.datasets.metadata import metadata_from_text
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.datasets.transitions import Transitions
@@ -37,6 +38,7 @@ from rl_training.envs.factory import (
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.seen_values import largest_values, part_values
 from rl_training.envs.statistics import refuse_statistics
+from rl_training.envs.tensor_env import TensorEnvs, tensor_env_of
 from rl_training.envs.vector import SyncEnvs
 from rl_training.envs.wrapping import with_wrappers
 from rl_training.errors import CheckpointError, ConfigError, EnvError
@@ -49,6 +51,7 @@ from rl_training.hparams.datasets import dataset_choice
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, NoCollector
 from rl_training.runtime.dataset_loading import GivenDataset, find_arrays, load_transition_dataset
+from rl_training.runtime.device_collector import DeviceCollector
 from rl_training.runtime.run_size import check_run_size
 from rl_training.tracking.trackers import check_choices
 
@@ -167,7 +170,8 @@ def prepare_run(
     deterministic = resolve_deterministic(config.deterministic, device=setup.device, is_vector=is_vector)
     config = config.updated(deterministic=deterministic)
     check_run_size(config, setup.spaces)
-    algorithm, memory = config.spec.build_algorithm(setup), config.spec.build_memory(setup)
+    algorithm = config.spec.build_algorithm(setup)
+    memory = build_device_rollout(setup) if setup.device_loop else config.spec.build_memory(setup)
     return PreparedRun(
         config=config,
         env_factory=factory,
@@ -224,6 +228,7 @@ def make_setup(
         log.warning(
             "%s has action masks, but %s does not use them: it may choose any action", config.env_id, config.algo
         )
+    on_device = config.execution_backend == "tensor"
     return Setup(
         spaces=network_spaces(spaces, config),
         hparams=config.hparams,
@@ -232,7 +237,9 @@ def make_setup(
         streams=Streams(config.seed),
         num_envs=config.num_envs,
         device=resolve_device(config.device),
-        acceleration=config.acceleration,
+        # The device loop captures whole iterations, and therefore no part of them.
+        acceleration="compile" if on_device and config.acceleration == "cuda_graph" else config.acceleration,
+        device_loop=on_device,
         network=network,
         env_id=factory.env_id if isinstance(factory, RegisteredEnv) else "",
         env_kwargs=config.env_kwargs,
@@ -257,11 +264,16 @@ def spaces_of(factory: EnvFactory, config: TrainConfig | None = None) -> Spaces:
         return Spaces(envs.observation_space, envs.action_space, has_masks)
 
 
-def make_collector(prepared: PreparedRun, *, replayable: bool, crash_dir: Path) -> Collector | NoCollector:
+def make_collector(
+    prepared: PreparedRun, *, replayable: bool, crash_dir: Path
+) -> Collector | DeviceCollector | NoCollector:
     """Build the collector with the environments of the run, if it takes any env steps."""
-    config = prepared.config
+    config, setup = prepared.config, prepared.setup
     if prepared.env_factory is None or config.spec.loop == "offline":
         return NoCollector()
+    if setup.device_loop:
+        env = tensor_env_of(prepared.env_factory)
+        return DeviceCollector(TensorEnvs(env, config.num_envs, setup.streams.integer("env"), device=setup.device))
     envs = make_envs(
         prepared.env_factory,
         config.num_envs,

@@ -39,6 +39,8 @@ from rl_training.runtime.callbacks import (
 from rl_training.runtime.changed_settings import changed_parts, with_settings
 from rl_training.runtime.collector import Collector, NoCollector
 from rl_training.runtime.dataset_loading import keep_arrays, with_dataset
+from rl_training.runtime.device_collector import DeviceCollector
+from rl_training.runtime.device_loop import run_on_device
 from rl_training.runtime.loops import run_off_policy, run_offline, run_on_policy
 from rl_training.runtime.malloc_tuning import keep_freed_memory
 from rl_training.runtime.progress import Progress
@@ -172,7 +174,7 @@ def _checkpoint_bytes(prepared: PreparedRun) -> int:
 
 def _run(
     prepared: PreparedRun,
-    collector: Collector | NoCollector,
+    collector: Collector | DeviceCollector | NoCollector,
     path: Path,
     options: RunOptions,
     resume_point: ResumePoint | None = None,
@@ -257,7 +259,8 @@ def _loop(run: Run, options: RunOptions) -> None:
             started.append(callback)
         run.callback_states()  # one that cannot be saved is rejected before the first step
         evaluation.catch_up(run)
-        LOOPS[run.config.spec.loop](run, run.config.hparams, callbacks)
+        loop = run_on_device if run.config.execution_backend == "tensor" else LOOPS[run.config.spec.loop]
+        loop(run, run.config.hparams, callbacks)
         checkpointing.save(run)  # a signal may have come after the last callback
     except BaseException as error:
         if not isinstance(error, KeyboardInterrupt):
