@@ -18,6 +18,7 @@ COMMANDS = {
     "speed": "environment steps per second, ours and the peers'",
     "replay": "time to add to and sample from replay memory",
     "gpu": "updates per second on a CUDA device",
+    "device_loop": "environment steps per second of PPO with environments on the device, beside JAX",
     "atari": "Atari games from pixels on a CUDA device",
     "slow_simulator": "environment steps per second of a simulator that sleeps, by execution backend",
     "dynamics": "time to fit MBPO's models, and how a run spends its time",

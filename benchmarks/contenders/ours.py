@@ -20,7 +20,7 @@ from rl_training import TrainConfig, load_config
 from rl_training.core.spaces import observation_field, to_env_actions
 from rl_training.core.types import Carry, act_on
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collector import NoCollector
+from rl_training.runtime.collector import Collector
 from rl_training.runtime.run import Run
 
 # The parts of a step, each with its methods; `name()` stands for the functions that the method returns. Time inside a
@@ -69,7 +69,7 @@ class CountSteps(Callback):
 
     def on_start(self, run: Run) -> None:
         self.run = run
-        spaces = make_env_of(run) if isinstance(run.collector, NoCollector) else run.collector.envs
+        spaces = run.collector.envs if isinstance(run.collector, Collector) else make_env_of(run)
         self.to_env_actions = to_env_actions(spaces.action_space)
         self.obs_dtype = observation_field(spaces.observation_space).dtype
 
