@@ -65,7 +65,7 @@ docs: .venv/.docs   ## build the site into build/site and check its links; warni
 	$(BIN)/python docs/check_site.py build/site
 
 wheel: .venv/.dev   ## build the wheel and try it in an empty environment; `make wheel PYTHONS="python3.11 python3.12"`
-	$(BIN)/python -m benchmarks wheel $(foreach python,$(PYTHONS),--python $(python)) --out build/wheel
+	$(BIN)/python -m benchmarks wheel $(foreach python,$(PYTHONS),--python $(python))
 
 bench: .venv/.dev   ## score and speed runs; `make bench ARGS="speed dqn"`
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -20,6 +20,7 @@ COMMANDS = {
     "gpu": "updates per second on a CUDA device",
     "device_loop": "environment steps per second of PPO with environments on the device, beside JAX",
     "atari": "Atari games from pixels on a CUDA device",
+    "env_speed": "environment steps per second of processor time, by environment and execution backend",
     "slow_simulator": "environment steps per second of a simulator that sleeps, by execution backend",
     "dynamics": "time to fit MBPO's models, and how a run spends its time",
     "exactness": "stopped and resumed runs equal uninterrupted ones",

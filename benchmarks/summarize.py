@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks import measurements
 from benchmarks.command_line import add_out, result_folder
 from benchmarks.compile_times import summarize_compile_times
+from benchmarks.env_speed import summarize_env_speed
 from benchmarks.results import RESULTS, Line, named, read_lines, to_line, write_text
 from benchmarks.rows import ROWS, SUITES
 from benchmarks.rows.atari import ATARI_ROWS
@@ -31,6 +32,7 @@ SINGLE_FILES = {
     "tune_kills": measurements.summarize_tune_kills,
     "tune_search": measurements.summarize_tune_search,
     "launchers": measurements.summarize_launchers,
+    "env_speed": summarize_env_speed,
     "slow_simulator": measurements.summarize_slow_simulator,
     "fuzz": measurements.summarize_fuzz,
     "packages": measurements.summarize_packages,

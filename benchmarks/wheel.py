@@ -4,7 +4,7 @@
 
 Each interpreter gets a new virtual environment with the pinned versions of constraints.txt, installs the wheel from the
 built file, and runs the smoke test: the command line, a config that the wheel ships, a run of two algorithms, its
-evaluation and every public name. One line per interpreter goes to `results/wheel.jsonl`.
+evaluation and every public name. One line per interpreter goes to `build/wheel/wheel.jsonl`.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command_line import UsageError, add_out, result_folder
+from benchmarks.command_line import UsageError
 from benchmarks.machine import describe_run
 from benchmarks.peers import ROOT
 from benchmarks.results import Session
@@ -28,7 +28,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 PUBLIC_NAMES = "import rl_training; [getattr(rl_training, name) for name in rl_training.__all__]"
 LEARN = (
     "from rl_training import SAC; "
-    "agent = SAC.for_env('Pendulum-v1', 300, learning_starts=100, hidden_sizes=[32], output_dir='sac'); "
+    "agent = SAC.for_env('Pendulum-v1', 300, algo_kwargs={'learning_starts': 100, 'hidden_sizes': [32]}); "
     "print(agent.learn().eval_return)"
 )
 VERSIONS = (
@@ -112,22 +112,12 @@ def check_python(python: str, wheel: Path, folder: Path) -> dict[str, Any]:
     }
 
 
-def summarize_wheel(lines: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the outcome of the latest line of each Python."""
-    return {
-        line.get("versions", {}).get("python", line["interpreter"]): {
-            "outcome": line["outcome"],
-            "version": line.get("versions", {}).get("rl-training", ""),
-        }
-        for line in lines
-    }
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--python", action="append", metavar="PROGRAM", help="an interpreter; several times for several (default: this)"
     )
-    add_out(parser)
+    help_text = "folder of the result file (default: %(default)s)"
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "wheel", help=help_text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -135,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
     for python in pythons:
         if subprocess.run([python, "--version"], capture_output=True, check=False).returncode:
             raise UsageError(f"--python must be a program that starts Python, got {python!r}")
-    session = Session(result_folder(args) / "wheel.jsonl", describe_run())
+    session = Session(args.out / "wheel.jsonl", describe_run())
     with tempfile.TemporaryDirectory() as folder:
         wheel = build_wheel(Path(folder))
         print(f"built {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB", flush=True)

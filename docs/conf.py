@@ -5,6 +5,7 @@ pages stay readable without Sphinx; what only the site has is added here:
 
 * the sidebar, from the headings and links of docs/index.md (contents.py);
 * the docstrings of the public names that docs/api.md lists;
+* tabs, where a page marks alternatives (tabs.py);
 * a page for each file of the repository that a page links to (repository_pages.py);
 * formulas as MathML, which browsers draw without a script from the network.
 """
@@ -22,6 +23,7 @@ sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "src")]
 
 import contents  # noqa: E402
 import repository_pages  # noqa: E402
+import tabs  # noqa: E402
 
 import rl_training  # noqa: E402
 
@@ -62,11 +64,12 @@ def hidden_toctree(caption: str, pages: list[Path]) -> str:
 
 
 def add_contents(app: Any, docname: str, source: list[str]) -> None:
-    """Add the sidebar to the front page, and the docstrings to the page of the API."""
+    """Add the sidebar to the front page, the docstrings to the page of the API, and tabs where they are marked."""
     if docname == root_doc:
         source[0] += hidden_toctree("", [contents.INDEX])
         for caption, pages in contents.sections(contents.INDEX.read_text("utf-8")).items():
             source[0] += hidden_toctree(caption, pages)
+    source[0] = tabs.as_tab_sets(source[0])
     if docname == "docs/api":
         source[0] = re.sub(r"^\* `(\w+)`$", docstring, source[0], flags=re.MULTILINE)
 

@@ -15,12 +15,10 @@ import numpy as np
 from result_tables import RESULTS, Entry, library, of_algo, read_lines, seeds_text, steps_text, summary
 
 from rl_training.experiment.registry import registry
-from rl_training.results.figures import Figure, Line, Mark, draw
+from rl_training.results.figures import Figure, Line, Mark
 from rl_training.results.statistics import iqm_band, summarize
 
-IMAGES = Path(__file__).resolve().parent / "images"
-CURVES = IMAGES / "curves"
-OVERVIEW = ("dqn-cartpole", "ppo-lunarlander")
+CURVES = Path(__file__).resolve().parent / "images" / "curves"
 UNITS = {"": 1, "k": 1_000, "M": 1_000_000}
 
 
@@ -158,7 +156,4 @@ def curves_block(folder: Path, algos: list[str]) -> Iterator[str]:
 
 def pictures() -> dict[Path, str]:
     """Return the text of every generated picture."""
-    overview = [figure for row in OVERVIEW if (figure := curve_figure(row))]
-    return {IMAGES / "learning_curves.svg": draw(overview)} | {
-        CURVES / f"{name}.svg": figure.svg() for algo in registry() for name, figure in figures(algo).items()
-    }
+    return {CURVES / f"{name}.svg": figure.svg() for algo in registry() for name, figure in figures(algo).items()}

@@ -271,7 +271,7 @@ def ratio(each: Entry, figure: str) -> tuple[str, str]:
 def ratio_text(spread: Entry) -> str:
     if spread["min"] == spread["max"] == 1.0:
         return "1"
-    return f"{rate(spread['median'])} ({rate(spread['min'])} to {rate(spread['max'])})"
+    return spread_text(spread)
 
 
 def speed_table(folder: Path, tasks: list[str]) -> Iterator[str]:
@@ -508,6 +508,20 @@ def launchers_table(folder: Path, arguments: list[str]) -> Iterator[str]:
             for line in read_lines(RESULTS / "launchers.jsonl")
         ),
     )
+
+
+def env_speed_table(folder: Path, env_ids: list[str]) -> Iterator[str]:
+    """Show the env steps per second of processor time, by environment and backend: median, smallest and largest."""
+    found = {env_id: summary()["env_speed"][env_id] for env_id in env_ids}
+    backends = dict.fromkeys(backend for each in found.values() for backend in each)
+    yield from rows(
+        ["environment", *(f"`{backend}`" for backend in backends)],
+        *([f"`{env_id}`", *(spread_text(each[backend]) for backend in backends)] for env_id, each in found.items()),
+    )
+
+
+def spread_text(spread: Entry) -> str:
+    return f"{rate(spread['median'])} ({rate(spread['min'])} to {rate(spread['max'])})"
 
 
 def slow_simulator_table(folder: Path, arguments: list[str]) -> Iterator[str]:

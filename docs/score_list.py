@@ -15,11 +15,11 @@ HEADER = [
     "algorithm",
     "task",
     "contender",
-    "steps",
-    "seeds",
     "mean ± std",
     "IQM (95 % interval)",
     "worst seed",
+    "steps",
+    "seeds",
     "target",
     "settings chosen on",
     "notes",
@@ -32,25 +32,27 @@ def score_list(folder: Path, arguments: list[str]) -> Iterator[str]:
     for name, entry in (pair for algo in registry() for pair in of_algo(summary()["scores"], algo)):
         link, task = algorithm_link(name, folder), task_link(name, entry, folder)
         for each in entry["contenders"]:
-            _, steps, _, *figures, _ = contender_cells(each, None)
-            ours = each["contender"] == "ours"
-            facts = [target_text(name, entry), entry["chosen_on"] or "not recorded"] if ours else ["", ""]
-            seeds = seed_ranges(each["seeds"])
-            body.append(
-                [link, task, f"`{each['contender']}`", steps, seeds, *figures, *facts, notes(name, entry, each)]
-            )
+            body.append([link, task, *scored_cells(name, entry, each)])
         published = entry["published"] if name == entry["row"] else {}
         for source, text in published.items():
             body.append([link, task, f"{library(source)}, published", *published_cells(text, entry["budget"])])
     yield from rows(HEADER, *body)
 
 
+def scored_cells(name: str, entry: Entry, each: Entry) -> list[str]:
+    """Return the cells of a contender that was run here."""
+    title, steps, _, *figures, _ = contender_cells(each, None)
+    ours = each["contender"] == "ours"
+    facts = [target_text(name, entry), entry["chosen_on"] or "not recorded"] if ours else ["", ""]
+    return [title, *figures, steps, seed_ranges(each["seeds"]), *facts, notes(name, entry, each)]
+
+
 def published_cells(text: str, budget: int) -> list[str]:
-    """Return the steps, the score where the text begins with one, and the text."""
+    """Return the cells of a score of others: the figure where the text begins with one, its steps, the text."""
     found = published_score(text, budget)
     steps = f"{found.steps:,}" if found else ""
     score = f"{found.score:g}" + (f" ± {found.deviation:g}" if found.deviation else "") if found else ""
-    return [steps, "", score, "", "", "", "", text]
+    return [score, "", "", steps, "", "", "", text]
 
 
 def atari_list(folder: Path, arguments: list[str]) -> Iterator[str]:

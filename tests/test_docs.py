@@ -185,6 +185,16 @@ def test_a_dead_link_and_a_file_of_another_site_are_found(generator: ModuleType,
     ]
 
 
+def test_alternatives_become_tabs_of_the_site(generator: ModuleType) -> None:
+    tabs = importlib.import_module("tabs")
+    page = "a\n<!-- tabs -->\n\n**One**\n\n1\n\n**Two**\n\n2\n\n<!-- end tabs -->\nb\n"
+    assert tabs.as_tab_sets(page) == (
+        "a\n::::{tab-set}\n:::{tab-item} One\n\n1\n\n:::\n:::{tab-item} Two\n\n2\n\n:::\n::::\nb\n"
+    )
+    with pytest.raises(ValueError, match="tabs begin with a line in bold, got 'no label'"):
+        tabs.as_tab_sets("<!-- tabs -->\nno label\n<!-- end tabs -->\n")
+
+
 def links(page: Path) -> Iterator[tuple[str, str, Path, str]]:
     """Yield text, target, file and anchor of each link that leads into the repository."""
     for text, target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):

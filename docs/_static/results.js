@@ -8,10 +8,10 @@ document.addEventListener("DOMContentLoaded", () => {
   table.classList.add("score-list");
 
   const number = (text) => parseFloat(text.replace(/,/g, ""));
-  const compare = (a, b) => {
+  const compare = (a, b, sign) => {
+    if (!a || !b) return a ? -1 : b ? 1 : 0; // empty cells last, in both directions
     const [x, y] = [number(a), number(b)];
-    if (!a || !b) return a ? -1 : b ? 1 : 0; // empty cells last
-    return isNaN(x) || isNaN(y) ? a.localeCompare(b) : x - y;
+    return sign * (isNaN(x) || isNaN(y) ? a.localeCompare(b) : x - y);
   };
 
   heads.forEach((head, column) => {
@@ -23,14 +23,13 @@ document.addEventListener("DOMContentLoaded", () => {
       heads.forEach((each) => each.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", descending ? "descending" : "ascending");
       const text = (row) => row.cells[column].textContent.trim();
-      const sorted = [...body.rows].sort((a, b) => (descending ? compare(text(b), text(a)) : compare(text(a), text(b))));
-      body.append(...sorted);
+      body.append(...[...body.rows].sort((a, b) => compare(text(a), text(b), descending ? -1 : 1)));
     });
   });
 
   const filter = document.createElement("input");
   filter.type = "search";
-  filter.placeholder = "filter: sac hopper";
+  filter.placeholder = "filter: sac halfcheetah";
   filter.setAttribute("aria-label", "Show only rows that contain these words");
   filter.className = "score-filter";
   filter.addEventListener("input", () => {

@@ -70,7 +70,3 @@ def test_an_error_of_the_smoke_test_is_its_outcome(monkeypatch: pytest.MonkeyPat
 def test_a_program_that_is_no_python_is_refused(tmp_path: Path, built: Path) -> None:
     with pytest.raises(UsageError, match="--python must be a program that starts Python, got 'false'"):
         wheel.run(Namespace(python=["false"], out=tmp_path))
-
-
-def test_the_summary_names_each_python_once() -> None:
-    assert wheel.summarize_wheel([PASSED, PASSED]) == {"3.11.7": {"outcome": "passed", "version": "0.3.0"}}
