@@ -31,6 +31,7 @@ COMMANDS = {
     "launchers": "runs on local, SLURM and Ray workers that are killed end as undisturbed ones",
     "packages": "environments of other packages: works, refused with a remedy, exact resume",
     "fuzz": "damaged and hostile files, bad settings and faulty environments are refused",
+    "probe": "planted faults in environments are named, healthy environments cause no alarm",
     "trackers": "MLflow, W&B and Trackio hold exactly what a run recorded, also after kills; what they cost",
     "versions": "speed of two versions of the library, in turn",
     "compile_times": "how long a first run waits for the compiler",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from learning_curves import CURVES, curves_block, pictures
 from metric_tables import metrics_table
+from probe_tables import probe_table
 from result_tables import (
     bfloat16_scores,
     bfloat16_speed,
@@ -75,6 +76,7 @@ TABLES: dict[str, Table] = {
     "compile times": compile_times_table,
     "packages": packages_table,
     "export": export_table,
+    "probe": probe_table,
 }
 
 

@@ -14,7 +14,7 @@ LAYERS = (
     ("commands",),
     ("api",),
     ("studies",),
-    ("launching", "exporting"),
+    ("launching", "exporting", "probing"),
     ("runtime",),
     ("algorithms",),
     ("learners", "data"),

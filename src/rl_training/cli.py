@@ -1,7 +1,7 @@
 """The command line `rl-training`; `rl-training --help` lists the commands.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 a bug in rl-training (or a finding of
-`doctor` or `verify`), 2 a mistake that the user can fix, 75 interrupted and saved, 130 interrupted at once.
+`doctor`, `probe` or `verify`), 2 a mistake that the user can fix, 75 interrupted and saved, 130 interrupted at once.
 The commands that need torch import it themselves, so that help and config errors appear at once.
 """
 
@@ -22,6 +22,7 @@ from rl_training.commands.doctor import doctor
 from rl_training.commands.evaluate import evaluate, predict
 from rl_training.commands.export import export_app
 from rl_training.commands.messages import PROGRAM
+from rl_training.commands.probe import probe
 from rl_training.commands.record import record
 from rl_training.commands.report import report
 from rl_training.commands.sweep import sweep
@@ -47,6 +48,7 @@ app.command()(report)
 app.command()(verify)
 app.command()(tune)
 app.command()(track)
+app.command()(probe)
 app.command()(doctor)
 app.add_typer(config_app, name="config")
 app.add_typer(dataset_app, name="dataset")

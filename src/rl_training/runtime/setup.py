@@ -78,8 +78,11 @@ class RunOptions:
             raise TypeError(f"track must be a list of trackers, such as [{self.track!r}], got {self.track!r}")
         check_choices(self.track)
 
-    def factory_for(self, config: TrainConfig) -> EnvFactory | None:
-        """Return the function that builds the environments of the run; None if it has none (offline only)."""
+    def factory_for(self, config: TrainConfig, *, check: bool = True) -> EnvFactory | None:
+        """Return the function that builds the environments of the run; None if it has none (offline only).
+
+        `check`: build one by its id first, and raise if it cannot be reset and stepped.
+        """
         if self.env_factory is None or config.wrappers:
             check_consent(config, allowed=self.allow_code)
             for reference in (config.env_factory or config.env_id, *map(str, config.wrappers)):
@@ -89,6 +92,8 @@ class RunOptions:
             function = with_env_kwargs(self.env_factory or import_reference(config), config.env_kwargs)
             return with_wrappers(function if limit is None else LimitedEnv(function, limit), config.wrappers)
         env_kwargs = config.env_kwargs if limit is None else {**config.env_kwargs, "max_episode_steps": limit}
+        if config.env_id and not check:
+            return with_wrappers(RegisteredEnv(config.env_id, env_kwargs), config.wrappers)
         return make_env_factory(config.env_id, env_kwargs, config.wrappers) if config.env_id else None
 
     def remembered_in(self, config: TrainConfig) -> TrainConfig:
