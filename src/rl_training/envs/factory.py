@@ -32,7 +32,7 @@ from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.ray_workers import RayWorkers, check_ray
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
-from rl_training.envs.tensor_env import register_tensor_envs, tensor_env_of
+from rl_training.envs.tensor_env import TENSOR_ENVS, register_tensor_envs, tensor_env_of
 from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.envs.wrapping import WrappedEnv, with_wrappers
@@ -93,7 +93,7 @@ class RegisteredEnv:
             _register_atari()
             return make_atari(self.env_id, kwargs)
         # With the id, gymnasium would warn that v0 is outdated; MinAtar's v1 is not newer, it only has fewer actions.
-        env_id = gym.registry[self.env_id] if self.env_id in MINATAR_IDS else self.env_id
+        env_id = gym.registry[self.env_id] if self.env_id in {**MINATAR_IDS, **TENSOR_ENVS} else self.env_id
         pixels = PixelSettings.parse(kwargs.pop("pixels", False))
         if pixels is not None:
             return make_pixels(env_id, kwargs, pixels)

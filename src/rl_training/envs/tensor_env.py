@@ -24,14 +24,19 @@ from rl_training.errors import ConfigError
 _ENV = "env."  # start of the names of the environment's own entries in the state of `TensorEnvs`
 _SEEDS = 2**63
 
-# Env id -> where the class is, and the time limit.
-TENSOR_ENVS = {
-    "tensor/CartPole-v1": ("tensor_classic:CartPole", 500),
-    "tensor/Pendulum-v1": ("tensor_classic:Pendulum", 200),
-    "tensor/Acrobot-v1": ("tensor_classic:Acrobot", 500),
-    "tensor/MountainCar-v0": ("tensor_classic:MountainCar", 200),
-    "tensor/MountainCarContinuous-v0": ("tensor_classic:MountainCarContinuous", 999),
-    "tensor/Catch-v0": ("tensor_catch:TensorCatch", None),
+# Env id -> where the class is, the time limit, and arguments of the class.
+TENSOR_ENVS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
+    "tensor/CartPole-v1": ("tensor_classic:CartPole", 500, {}),
+    "tensor/Pendulum-v1": ("tensor_classic:Pendulum", 200, {}),
+    "tensor/Acrobot-v1": ("tensor_classic:Acrobot", 500, {}),
+    "tensor/MountainCar-v0": ("tensor_classic:MountainCar", 200, {}),
+    "tensor/MountainCarContinuous-v0": ("tensor_classic:MountainCarContinuous", 999, {}),
+    "tensor/Catch-v0": ("tensor_catch:TensorCatch", None, {}),
+    **{
+        f"tensor/MinAtar-{game}-v{int(minimal)}": (f"tensor_minatar:{game}", limit, {"minimal_actions": minimal})
+        for game, limit in (("Asterix", 10_000), ("Breakout", 10_000), ("Freeway", 2_501), ("SpaceInvaders", 10_000))
+        for minimal in (False, True)
+    },
 }
 _registered: dict[str, Callable[..., "TensorEnv"] | str] = {}  # by env id: the class, or its `module:Class`
 
@@ -256,22 +261,28 @@ def make_tensor_gym_env(tensor_env: str, **env_kwargs: Any) -> TensorGymEnv:
 
 
 def register_tensor_env(
-    env_id: str, tensor_env: Callable[..., TensorEnv] | str, *, max_episode_steps: int | None = None
+    env_id: str,
+    tensor_env: Callable[..., TensorEnv] | str,
+    *,
+    max_episode_steps: int | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
 ) -> None:
     """Register a tensor environment with Gymnasium, such as `register_tensor_env("mine/Walk-v0", Walk)`.
 
     `tensor_env`: the class, or its `module:Class`, which is imported when it is needed. `max_episode_steps`: the
-    default is that of the class. A second call with the same id changes nothing.
+    default is that of the class. `env_kwargs`: arguments of the class, which those of a run may change. A second call
+    with the same id changes nothing.
     """
     if env_id not in gym.registry:
         if max_episode_steps is None and not isinstance(tensor_env, str):
             max_episode_steps = getattr(tensor_env, "max_episode_steps", None)
         _registered[env_id] = tensor_env
         make = f"{__name__}:{make_tensor_gym_env.__name__}"
-        gym.register(env_id, make, max_episode_steps=max_episode_steps, kwargs={"tensor_env": env_id})
+        kwargs = {"tensor_env": env_id, **(env_kwargs or {})}
+        gym.register(env_id, make, max_episode_steps=max_episode_steps, kwargs=kwargs)
 
 
 def register_tensor_envs() -> None:
     """Register the tensor environments of the library."""
-    for env_id, (class_name, limit) in TENSOR_ENVS.items():
-        register_tensor_env(env_id, f"rl_training.envs.{class_name}", max_episode_steps=limit)
+    for env_id, (class_name, limit, kwargs) in TENSOR_ENVS.items():
+        register_tensor_env(env_id, f"rl_training.envs.{class_name}", max_episode_steps=limit, env_kwargs=kwargs)

@@ -1,0 +1,111 @@
+"""MinAtar's games as tensor environments: equal to the package in every cell, reward and end, on the same draws."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rl_training.core.counters import Keys
+from rl_training.envs.factory import make_env_factory
+from rl_training.envs.minatar import GAMES, MINATAR_IDS
+from rl_training.envs.tensor_checks import check_tensor_env
+from rl_training.envs.tensor_env import TENSOR_ENVS, tensor_env_of
+from rl_training.envs.tensor_minatar import Asterix, Breakout, Freeway, SpaceInvaders
+from rl_training.errors import ConfigError
+
+minatar = pytest.importorskip("minatar", reason="pip install 'rl-training[minatar]'")
+
+CLASSES: dict[str, Any] = {game.__name__: game for game in (Asterix, Breakout, Freeway, SpaceInvaders)}
+
+
+class ScriptedDraws:
+    """Stands in for numpy's generator in the package: its draws are those of our keys at this step."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, list[float]] = {}
+
+    def set_step(self, keys: Keys, lane: int) -> None:
+        """Set the draws: the sticky one, and those of the rules."""
+        self._left = {"sticky": keys.uniform(1, 1)[0].tolist(), "rules": keys.uniform(lane, 16)[0].tolist()}
+
+    def _next(self) -> float:
+        caller = sys._getframe(2).f_code.co_name
+        return self._left["sticky" if caller == "act" else "rules"].pop(0)
+
+    def rand(self, size: int | None = None) -> Any:
+        return self._next() if size is None else np.array([self._next() for _ in range(size)])
+
+    def randint(self, low: int, high: int | None = None, size: int | None = None) -> Any:
+        least, most = (0, low) if high is None else (low, high)
+        if size is not None:
+            return np.array([least + int(self._next() * (most - least)) for _ in range(size)])
+        return least + int(self._next() * (most - least))
+
+
+def key(episode: int, step: int) -> Keys:
+    return Keys(torch.tensor([11]), torch.tensor([0]), torch.tensor([episode]), torch.tensor([step]))
+
+
+@pytest.mark.parametrize("ramping", [True, False])
+@pytest.mark.parametrize("game", CLASSES)
+def test_every_cell_reward_and_end_equal_the_package(game: str, ramping: bool) -> None:
+    env = CLASSES[game](difficulty_ramping=ramping)
+    oracle: Any = minatar.Environment(GAMES[game], 0.1, ramping)
+    draws = ScriptedDraws()
+    oracle.random = oracle.env.random = draws
+    generator = np.random.default_rng(0)
+    ends, total, steps = 0, 0.0, 0
+    episode, num_steps = 0, 400 if ramping else 100
+    while steps < num_steps:
+        draws.set_step(key(episode, 0), 0)
+        oracle.last_action = 0
+        oracle.reset()
+        state = env.first(key(episode, 0))
+        ended, elapsed = False, 0
+        if game == "Asterix":  # random play ends before the difficulty rises for the first time, after 100 steps
+            oracle.env.ramp_timer, state["ramp_timer"] = 2, torch.tensor([2])
+        while not ended and steps < num_steps:
+            assert np.array_equal(env.observe(state)[0].numpy(), oracle.state()), (episode, elapsed)
+            elapsed, steps = elapsed + 1, steps + 1
+            # Mostly useful play, so that episodes are long: Freeway goes up, SpaceInvaders shoots.
+            action = int(generator.choice([5, 1, 3, 2], p=[0.4, 0.2, 0.2, 0.2]))
+            draws.set_step(key(episode, elapsed), 2)
+            reward, ended = oracle.act(action)
+            state, rewards, terminated = env.step(state, torch.tensor([action]), key(episode, elapsed))
+            assert float(rewards) == reward
+            assert bool(terminated) == (ended and game != "Freeway")
+            total, ends = total + reward, ends + ended
+        episode += 1
+    assert total > 0 or not ramping
+    assert ends > 0 or game == "Freeway" or not ramping
+
+
+@pytest.mark.parametrize("game", CLASSES)
+def test_ids_spaces_and_time_limits_are_those_of_the_package(game: str) -> None:
+    for version in (0, 1):
+        name = f"MinAtar-{game}-v{version}"
+        env, oracle = tensor_env_of(make_env_factory(f"tensor/{name}")), make_env_factory(name.replace("-", "/", 1))()
+        assert (env.observation_space, env.action_space) == (oracle.observation_space, oracle.action_space)
+        assert env.max_episode_steps == (2_501 if game == "Freeway" else 10_000)
+    ours = {env_id for env_id in TENSOR_ENVS if "MinAtar" in env_id}
+    assert len(ours) == len(MINATAR_IDS) - 2  # without Seaquest
+
+
+@pytest.mark.parametrize("game", CLASSES)
+def test_the_games_pass_the_test_kit(game: str) -> None:
+    check_tensor_env(CLASSES[game](), num_steps=8)
+
+
+def test_minimal_actions_mean_the_useful_ones() -> None:
+    whole, minimal = Breakout(), Breakout(minimal_actions=True)
+    for number, code in enumerate(Breakout.useful_actions):
+        one, _, _ = whole.step(whole.first(key(0, 0)), torch.tensor([code]), key(0, 1))
+        other, _, _ = minimal.step(minimal.first(key(0, 0)), torch.tensor([number]), key(0, 1))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_wrong_probability_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"sticky_action_prob must be in \[0, 1\), got 1.0"):
+        Breakout(sticky_action_prob=1.0)
