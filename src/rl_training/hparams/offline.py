@@ -216,7 +216,7 @@ class TD3BCHParams(HParams):
     policy_delay: TargetsDelay = 2
     target_noise: TargetNoise = 0.2
     target_noise_clip: TargetNoiseClip = 0.5
-    alpha: Annotated[Positive, Search(0.5, 10.0, log=True)] = Field(
+    alpha: Annotated[Positive, Search(0.5, 100.0, log=True)] = Field(
         2.5, description="weight of the critic's value, relative to its mean, against the error of imitation"
     )
 
@@ -295,7 +295,7 @@ class CQLHParams(HParams):
     alpha: Temperature = "auto"
     target_entropy: TargetEntropy = "auto"
     entropy_in_target: EntropyInTarget = False
-    conservative_weight: Annotated[NonNegative, Search(0.1, 20.0, log=True)] = Field(
+    conservative_weight: Annotated[NonNegative, Search(0.01, 20.0, log=True)] = Field(
         10.0, description="weight of the values of sampled actions against those of the dataset; 0: none"
     )
     num_sampled_actions: Count = Field(
