@@ -547,13 +547,14 @@ def slow_simulator_table(folder: Path, arguments: list[str]) -> Iterator[str]:
 def export_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     """Show the time of one action in onnxruntime and by `predict`, the size of the file and the largest error."""
     yield from rows(
-        ["policy", "environment", "onnxruntime, us", "`predict`, us", "file, KB", "largest error"],
+        ["policy", "environment", "onnxruntime, us", "`predict`, us", "ratio", "file, KB", "largest error"],
         *(
             [
                 f"`{line['case']}`",
                 line["env_id"],
                 f"{line['onnx_us']:,.0f}",
                 f"{line['predict_us']:,.0f}",
+                f"{line['predict_us'] / line['onnx_us']:.1f}",
                 f"{line['file_kb']:,.0f}",
                 f"{line['max_error']:.0e}",
             ]

@@ -77,6 +77,26 @@ def test_returns_of_different_environments_need_a_common_scale(tmp_path: Path) -
     assert "Pendulum-v1:" in separate
 
 
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        ("curve", ": give the runs of one environment\n"),
+        ("interval", ": give --normalize FILE, or the runs of one environment\n"),
+        ("profile", ": give --normalize FILE, or the runs of one environment\n"),
+    ],
+)
+def test_a_figure_of_different_environments_names_what_helps_it(tmp_path: Path, kind: str, remedy: str) -> None:
+    for env_id in ("CartPole-v1", "Pendulum-v1"):
+        write_run(tmp_path / env_id, env_id=env_id)
+    result = run("plot", tmp_path, "--by", "env_id", "--kind", kind, "--out", tmp_path / "figure.svg")
+    assert (result.exit_code, result.stderr.endswith(remedy)) == (2, True)
+
+
+def test_normalized_curves_are_refused(tmp_path: Path) -> None:
+    result = run("plot", write_run(tmp_path / "a"), "--normalize", "anchors.yaml", "--out", tmp_path / "figure.svg")
+    assert (result.exit_code, "--normalize is for final scores" in result.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("text", ["CartPole-v1: 500", "CartPole-v1: [1, 1]", "[1, 2]", "CartPole-v1: [a, b]"])
 def test_anchors_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "anchors.yaml").write_text(text)
@@ -135,3 +155,9 @@ def test_a_plot_that_cannot_be_drawn_is_refused_in_one_line(tmp_path: Path, opti
     assert result.exit_code == 2
     assert message in result.stderr
     assert not (tmp_path / "a.svg").exists()
+
+
+def test_the_folder_of_a_figure_is_made(tmp_path: Path) -> None:
+    result = run("plot", write_run(tmp_path / "a"), "--out", tmp_path / "new" / "figure.svg")
+    assert result.exit_code == 0
+    assert (tmp_path / "new" / "figure.svg").is_file()

@@ -167,6 +167,14 @@ def test_the_file_must_have_a_fitting_name(runs: Path) -> None:
     assert "--out must be a .html file" in result.stderr
 
 
+def test_the_folder_of_a_report_is_made(runs: Path) -> None:
+    page, numbers = runs / "new" / "report.html", runs / "numbers" / "report.csv"
+    assert run("report", runs, "--out", page).exit_code == 0
+    assert run("report", "--extract", page, "--out", numbers).exit_code == 0
+    assert page.is_file()
+    assert numbers.is_file()
+
+
 def test_seeds_that_are_not_finished_are_named(runs: Path) -> None:
     failed = write_run(runs / "c0", algo="dqn", seed=7, returns=(1.0,), finished=False)
     (failed / "crash").mkdir()

@@ -10,6 +10,7 @@ import typer
 
 from rl_training.commands.messages import reports_errors
 from rl_training.commands.options import AsJson, Debug, whole_number
+from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
     from rl_training.results.comparison import Row
@@ -81,7 +82,7 @@ def plot(
         EVAL_RETURN
     ),
     x: Annotated[X, typer.Option(help="The horizontal axis.")] = X.step,
-    kind: Annotated[Kind, typer.Option(help="Curves over training, or final scores.")] = Kind.curve,
+    kind: Annotated[Kind, typer.Option(help="curve: a record over training; the others: final scores.")] = Kind.curve,
     by: By = "",
     normalize: Normalize = None,
     per_seed: Annotated[bool, typer.Option("--per-seed", help="Draw each seed, too.")] = False,
@@ -93,6 +94,7 @@ def plot(
 ) -> None:
     """Draw learning curves or final scores of runs, also while they train."""
     from rl_training.results.comparison import (
+        FIGURE_REMEDY,
         compare,
         curve_figure,
         improvement_figure,
@@ -102,6 +104,8 @@ def plot(
     )
     from rl_training.results.runs import find_runs
 
+    if normalize and kind == Kind.curve:
+        raise ConfigError("--normalize is for final scores: give --kind interval, profile or improvement, too")
     groups = find_runs(*paths).groups([name for name in by.split(",") if name])
     anchors = read_anchors(normalize) if normalize else None
     figure: Figure
@@ -110,9 +114,9 @@ def plot(
     elif kind == Kind.profile:
         figure = profile_figure(groups, anchors)
     elif kind == Kind.interval:
-        figure = interval_figure(compare(groups, anchors))
+        figure = interval_figure(compare(groups, anchors, remedy=FIGURE_REMEDY))
     else:
-        figure = improvement_figure(compare(groups, anchors))
+        figure = improvement_figure(compare(groups, anchors, remedy=FIGURE_REMEDY))
     typer.echo(figure.save(out))
 
 

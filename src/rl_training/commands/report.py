@@ -45,7 +45,7 @@ def report(
     debug: Debug = False,
 ) -> None:
     """Write one offline HTML file: scores, curves, settings, system and checksums; also while runs train."""
-    from rl_training.core.durable_files import write_atomic
+    from rl_training.core.durable_files import make_folder, write_atomic
     from rl_training.results.report import write_report
     from rl_training.results.report_data import report_as_csv
     from rl_training.results.runs import find_runs
@@ -56,7 +56,9 @@ def report(
     if out.suffix.lower() != wanted:
         raise ConfigError(f"--out must be a {wanted} file, got {str(out)!r}")
     if extract:
-        write_atomic(out, report_as_csv(extract))
+        text = report_as_csv(extract)
+        make_folder(out.parent)
+        write_atomic(out, text)
     else:
         command = command_line(*sys.argv[1:])
         film = _film(videos, allow_code=allow_code) if videos else None

@@ -51,7 +51,7 @@ def tune(
         int, typer.Option(parser=whole_number(least=1), metavar="N", help="Trials in all; the given config is one.")
     ] = 40,
     seeds: Annotated[
-        int | None, typer.Option(parser=whole_number(least=1), metavar="N", help="Runs per trial.  [default: 3]")
+        int | None, typer.Option(parser=whole_number(least=1), metavar="N", help="Runs per trial (default: 3).")
     ] = None,
     jobs: Annotated[int, typer.Option(parser=whole_number(least=1), metavar="N", help="Number of parallel runs.")] = 1,
     params: Annotated[
@@ -64,11 +64,11 @@ def tune(
     ] = None,
     objective: Annotated[
         Objective | None,
-        typer.Option(help="Value of a run: its final score, or the mean over its evaluations.  [default: final]"),
+        typer.Option(help="Value of a run: its final score (the default), or the mean over its evaluations (area)."),
     ] = None,
     prune: Annotated[
         bool | None,
-        typer.Option("--prune/--no-prune", help="Stop a trial that is worse than the median.  [default: prune]"),
+        typer.Option("--prune/--no-prune", help="Stop a trial that is worse than the median (default: prune)."),
     ] = None,
     hours: Annotated[float, typer.Option(min=0.0, metavar="H", help="Begin no trial after H hours.")] = math.inf,
     retries: Retries = 1,

@@ -59,6 +59,8 @@ def _show_status(folder: Path, *, only_failed: bool = False) -> bool:
         if run.state == "failed" or not only_failed
     ]
     counts = Counter(run.state for run in runs)
-    rows.append((f"{len(runs)} runs", ", ".join(f"{count} {state}" for state, count in counts.items())))
+    rows.append(
+        (f"{len(runs)} run{'s' * (len(runs) != 1)}", ", ".join(f"{count} {state}" for state, count in counts.items()))
+    )
     show(rows)
     return counts["failed"] > 0

@@ -26,6 +26,8 @@ Anchors = Mapping[str, tuple[float, float]]  # by environment: the returns that 
 ROUGH = 10  # with fewer seeds a bootstrap interval is too narrow
 X_LABELS = {"step": "env steps", "gradient_step": "gradient steps", "wall_s": "seconds"}
 _THRESHOLDS = 101
+TABLE_REMEDY = "give --normalize FILE, or --by env_id for a table of each environment"
+FIGURE_REMEDY = "give --normalize FILE, or the runs of one environment"
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,10 @@ def _is_pair(pair: Any) -> bool:
     return numbers and pair[0] != pair[1]
 
 
-def compare(groups: Mapping[str, Runs], anchors: Anchors | None = None) -> list[Row]:
-    """Return one row per group; several environments need `anchors`."""
+def compare(groups: Mapping[str, Runs], anchors: Anchors | None = None, *, remedy: str = TABLE_REMEDY) -> list[Row]:
+    """Return one row per group; several environments need `anchors`, otherwise the error names the `remedy`."""
     tasks = {label: scores_by_task(runs, anchors) for label, runs in groups.items()}
-    check_comparable(groups, anchors)
+    check_comparable(groups, anchors, remedy)
     first = next(iter(tasks.values()))
     rows = []
     for label, runs in groups.items():
@@ -107,14 +109,11 @@ def compare(groups: Mapping[str, Runs], anchors: Anchors | None = None) -> list[
     return rows
 
 
-def check_comparable(groups: Mapping[str, Runs], anchors: Anchors | None) -> None:
+def check_comparable(groups: Mapping[str, Runs], anchors: Anchors | None, remedy: str) -> None:
     """Raise `ConfigError` for groups of different environments whose returns have no common scale."""
     env_ids = sorted({env_id for runs in groups.values() for env_id in runs.env_ids})
     if len(env_ids) > 1 and anchors is None:
-        raise ConfigError(
-            f"cannot compare returns of {' and '.join(env_ids[:2])}: give --normalize FILE, or --by env_id for a "
-            "comparison of each environment"
-        )
+        raise ConfigError(f"cannot compare returns of {' and '.join(env_ids[:2])}: {remedy}")
 
 
 def scores_by_task(runs: Runs, anchors: Anchors | None = None) -> dict[str, list[float]]:
@@ -161,7 +160,7 @@ def curve_figure(
 ) -> Figure:
     """Draw a recorded number over training, one line per group."""
     if name == EVAL_RETURN:
-        check_comparable(groups, None)
+        check_comparable(groups, None, "give the runs of one environment")
     lines: list[Line] = []
     bands = False
     for colour, (label, runs) in enumerate(groups.items()):
@@ -189,7 +188,12 @@ def curve_figure(
 def interval_figure(rows: Sequence[Row], title: str = "Final score") -> Figure:
     """Draw the interquartile mean of each group with its interval."""
     marks = [
-        Mark(f"{row.label} ({row.summary.count} seeds)", row.summary.iqm, *row.summary.interval, colour=number)
+        Mark(
+            f"{row.label} ({row.summary.count} seed{'s' * (row.summary.count > 1)})",
+            row.summary.iqm,
+            *row.summary.interval,
+            colour=number,
+        )
         for number, row in enumerate(rows)
         if row.summary is not None
     ]
@@ -211,7 +215,7 @@ def improvement_figure(rows: Sequence[Row]) -> Figure:
 
 def profile_figure(groups: Mapping[str, Runs], anchors: Anchors | None) -> Figure:
     """Draw the share of runs above each score."""
-    check_comparable(groups, anchors)
+    check_comparable(groups, anchors, FIGURE_REMEDY)
     tasks = {label: list(scores_by_task(runs, anchors).values()) for label, runs in groups.items()}
     pooled = [score for scores in tasks.values() for task in scores for score in task]
     _check_any(pooled)

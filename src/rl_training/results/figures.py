@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_training.core.durable_files import write_atomic
+from rl_training.core.durable_files import make_folder, write_atomic
 from rl_training.core.extras import require
 from rl_training.errors import ConfigError
 
@@ -89,8 +89,9 @@ class Figure:
         return draw([self], inline=inline)
 
     def save(self, path: str | Path) -> Path:
-        """Write the figure: `.svg`, or with matplotlib `.png` or `.pdf`."""
+        """Write the figure: `.svg`, or with matplotlib `.png` or `.pdf`. A missing folder is made."""
         path = Path(path)
+        make_folder(path.parent)
         if path.suffix.lower() == ".svg":
             write_atomic(path, self.svg())
         elif path.suffix.lower() in (".png", ".pdf"):

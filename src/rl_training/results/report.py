@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from rl_training.core.durable_files import read_text, write_atomic
+from rl_training.core.durable_files import make_folder, read_text, write_atomic
 from rl_training.errors import ConfigError
 from rl_training.results.comparison import (
     ROUGH,
@@ -106,6 +106,7 @@ def write_report(
         text = _page(report, training)
         size = len(text.encode())
         if size <= max_mb * 1e6:
+            make_folder(out.parent)
             films = "\n".join(videos(clips, out, max_mb * 1e6 - size)) if clips else ""
             write_atomic(out, text.replace(_VIDEOS, films, 1))
             return out
