@@ -245,6 +245,20 @@ def test_train_seeds_gives_one_summary_and_does_not_run_a_finished_seed_again(tm
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
+def test_vary_trains_a_population_which_the_same_command_or_resume_leaves_as_it_is(tmp_path: Path) -> None:
+    vary = "algo_kwargs.gamma=0.9,0.8"
+    command = ["train", "-c", write_config(tmp_path), "--seeds", "0,2", "--vary", vary, "--quiet"]
+    first = call(*command)
+    folder = only_folder(tmp_path / "runs")
+    written = {path: path.stat().st_mtime_ns for path in folder.glob("members/*/result.json")}
+    names = [line.split("  ")[0] for line in first.stdout.splitlines()]
+    assert names == ["member 000", "member 001", "member 002", "member 003", "all members", "folder"]
+    assert call(*command).stdout == call("resume", folder, "--quiet").stdout == first.stdout
+    assert len(written) == 4
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert "is a population, which continues as it is" in fails("resume", folder, "--total-timesteps", 1000)
+
+
 def test_evaluate_gives_the_same_episodes_as_the_end_of_training(finished_run: Path) -> None:
     result = call("evaluate", finished_run, "--json")
     record = json.loads(result.stdout)
@@ -467,6 +481,12 @@ def test_an_output_folder_that_cannot_be_written_is_named(tmp_path: Path) -> Non
     [
         (["--seed", "1", "--seeds", "0-2"], "give --seed or --seeds, not both"),
         (["--jobs", "2"], "give --seeds too"),
+        (["--stacked"], "--stacked trains several members: give --seeds too"),
+        (["--vary", "seed=1,2"], "--vary trains several members: give --seeds too"),
+        (["--seeds", "0-1", "--stacked", "--jobs", "2"], "leave --jobs and --launcher out"),
+        (["--seeds", "0-1", "--vary", "algo_kwargs.gamma"], "--vary is given as KEY=V1,V2"),
+        (["--seeds", "0-1", "--vary", "algo_kwargs.gamma=0.9,0.9"], "must have different values"),
+        (["--seeds", "0-1", "--stacked"], "dqn cannot be stacked, only bc, iql"),
         (["--seeds", "4-0"], "seeds must be like"),
         (["other.yaml"], "give FILE or --config FILE, not both"),
     ],

@@ -39,6 +39,8 @@ PUBLIC = [
     "load_transition_dataset",
     "train",
     "resume",
+    "PopulationConfig",
+    "train_population",
     "train_dqn",
     "train_qr_dqn",
     "train_ppo",

@@ -12,6 +12,10 @@ from rl_training.data.rollout_buffer import RolloutBuffer as RolloutBuffer
 from rl_training.datasets.transition_dataset import TransitionDataset as TransitionDataset
 from rl_training.experiment.config import TrainConfig as TrainConfig
 from rl_training.experiment.config import load_config as load_config
+from rl_training.experiment.population import PopulationConfig as PopulationConfig
+from rl_training.launching.populations import PopulationResult as PopulationResult
+from rl_training.launching.populations import resume_population as resume_population
+from rl_training.launching.populations import train_population as train_population
 from rl_training.runtime.callbacks import Callback as Callback
 from rl_training.runtime.dataset_loading import load_transition_dataset as load_transition_dataset
 from rl_training.runtime.evaluation import EvalEpisode as EvalEpisode

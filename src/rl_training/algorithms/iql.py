@@ -22,6 +22,7 @@ from rl_training.hparams.offline import ExpectileHParams
 from rl_training.learners.actor_critic import critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
+from rl_training.learners.member_settings import hparams_in
 from rl_training.learners.networks import build_network, check_output, submodules
 from rl_training.learners.offline import OfflineLearner, trial_inputs
 from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
@@ -137,7 +138,7 @@ class IQL:
         return state
 
     def learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        hparams, networks, optimizer = self.hparams, self.networks, self._optimizer
+        hparams, networks, optimizer = hparams_in(state, self.hparams), self.networks, self._optimizer
         q_values = minimum_of_targets(state["target_critic"], batch, networks)
         new, metrics = descend_part(
             "value", lambda params: iql_value_loss(params, q_values, batch, hparams, networks), state, optimizer

@@ -20,6 +20,8 @@ MODULES = {
     "rl_training.data.rollout_buffer": ("RolloutBuffer",),
     "rl_training.datasets.transition_dataset": ("TransitionDataset",),
     "rl_training.experiment.config": ("TrainConfig", "load_config"),
+    "rl_training.experiment.population": ("PopulationConfig",),
+    "rl_training.launching.populations": ("PopulationResult", "resume_population", "train_population"),
     "rl_training.runtime.callbacks": ("Callback",),
     "rl_training.runtime.dataset_loading": ("load_transition_dataset",),
     "rl_training.runtime.evaluation": ("EvalEpisode",),

@@ -30,11 +30,13 @@ from rl_training.commands.options import (
     Track,
     whole_number,
 )
+from rl_training.commands.populations import resume_members, train_members
 from rl_training.core.import_path import search_current_folder
 from rl_training.core.parent_death import end_with_named_parent
 from rl_training.core.printable_text import printable_lines
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, build_config, load_config, parse_overrides
+from rl_training.experiment.population import MEMBERS, is_population
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home
 from rl_training.results.course import describe_course
@@ -68,6 +70,17 @@ def train(
     jobs: Annotated[
         int, typer.Option(parser=whole_number(least=1), metavar="N", help="With --seeds: number of parallel runs.")
     ] = 1,
+    stacked: Annotated[
+        bool,
+        typer.Option("--stacked", help="With --seeds: one update for the networks of all seeds (docs/populations.md)."),
+    ] = False,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=V1,V2",
+            help="With --seeds: train each of these values with each seed, as one population; repeatable.",
+        ),
+    ] = None,
     retries: Retries = 2,
     fail_fast: FailFast = False,
     launcher: Launcher = "local",
@@ -117,6 +130,12 @@ def train(
         raise ConfigError(f"{option} several seeds in parallel: give --seeds too")
     if seeds is not None and seed is not None:
         raise ConfigError("give --seed or --seeds, not both")
+    if stacked or vary:
+        option = "--stacked" if stacked else "--vary"
+        if seeds is None:
+            raise ConfigError(f"{option} trains several members: give --seeds too")
+        if jobs > 1 or launcher != "local":
+            raise ConfigError(f"{option} trains all members in this process: leave --jobs and --launcher out")
     search_current_folder(loaded.env_id)
     from rl_training.runtime.trainer import RunOptions
     from rl_training.runtime.trainer import train as run_training
@@ -127,7 +146,9 @@ def train(
         allow_entry_points=allow_entry_points,
         allow_code=allow_code,
     )
-    if seeds is not None:
+    if seeds is not None and (stacked or vary):
+        train_members(loaded, seeds, vary or [], stacked=stacked, options=options)
+    elif seeds is not None:
         launch = launch_options(
             launcher=launcher,
             jobs=jobs,
@@ -182,7 +203,8 @@ def resume(
 ) -> None:
     """Continue a run from its newest checkpoint, exactly as if it had never stopped; a finished run stays as it is.
 
-    With --set it continues with other settings in a new run folder; the old one stays.
+    With --set it continues with other settings in a new run folder; the old one stays. The folder of a population
+    continues all members that have not ended.
     """
     end_with_named_parent()
     from rl_training.runtime.resuming import RunFinishedError
@@ -196,6 +218,14 @@ def resume(
         allow_code=allow_code,
     )
     changes = parse_overrides(settings or [])
+    if is_population(path):
+        if total_timesteps is not None or output_dir is not None or changes:
+            raise ConfigError(
+                f"{path} is a population, which continues as it is: other settings are for single runs, such as "
+                f"{path / MEMBERS / '000'}"
+            )
+        resume_members(path, options)
+        return
     try:
         result = resume_training(
             path, options, total_timesteps=total_timesteps, output_dir=output_dir, settings=changes

@@ -1,9 +1,10 @@
 """A dataset as the memory of a run: it is sampled from, never added to."""
 
+import copy
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -41,8 +42,17 @@ class DatasetMemory:
         self.dataset, self.held_out = dataset, held_out
         self._generator = generator
         self._buffer = replay_from_dataset(dataset, generator=generator, next_actions=next_actions, device=device)
-        self.storage, self.device = self._buffer.storage, self._buffer.device
+        self.storage, self.device = cast(RowStorage, self._buffer.storage), self._buffer.device
         self.draw_places = self._buffer.draw_places
+
+    def sharing_rows(self, generator: np.random.Generator) -> "DatasetMemory":
+        """Return a memory of the same rows, which are not copied, that draws with its own generator."""
+        twin = copy.copy(self)
+        twin.__dict__["digest"] = self.digest
+        twin._generator = generator
+        twin._buffer = ReplayBuffer(self.storage, generator=generator, device=self.device)
+        twin.draw_places = twin._buffer.draw_places
+        return twin
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -81,6 +81,9 @@ class AlgorithmSpec:
     # with 120x84 units, batch 128), so that the second run of this length is faster for it, if not the first.
     min_updates_to_compile: int = 10_000
     device_loop: bool = False  # whether it can learn on the device from tensor environments (`on_device`)
+    # Settings that may differ between the members of a stack, where the step reads them from its state; those of an
+    # algorithm that cannot be stacked are empty (learners/member_settings.py).
+    per_member: frozenset[str] = frozenset()
     intervals: tuple[str, ...] = ()  # settings: gradient steps between what an offline algorithm does beside updates
     begin: str | None = None  # "module:function", (PreparedRun, RunOptions): prepares a new run before its first step
     callbacks: str | None = None  # "module:function", Run -> callbacks that its runs need in addition to the loop
@@ -196,7 +199,12 @@ def _actor_critic(
 
 
 def _offline(
-    name: str, summary: str, paper: str, hparams: type[HParams], actions: frozenset[ActionKind]
+    name: str,
+    summary: str,
+    paper: str,
+    hparams: type[HParams],
+    actions: frozenset[ActionKind],
+    per_member: frozenset[str],
 ) -> AlgorithmSpec:
     """Build a row of the algorithms that learn from a dataset."""
     return AlgorithmSpec(
@@ -214,6 +222,7 @@ def _offline(
         updates_until=offline_updates,
         policy_module="rl_training.learners.offline:offline_policy",
         min_updates_to_compile=_ACTOR_CRITIC_UPDATES_TO_COMPILE,
+        per_member=per_member,
         callbacks="rl_training.runtime.offline_evaluation:held_out_evaluation",
         reference_config=f"{name}/pendulum.yaml",
     )
@@ -474,6 +483,7 @@ ROWS = (  # of the library itself
         "Kostrikov et al. 2022, Offline reinforcement learning with implicit Q-learning",
         IQLHParams,
         frozenset({"box"}),
+        per_member=frozenset({"learning_rate", "gamma", "tau", "expectile", "beta", "reward_scale", "reward_shift"}),
     ),
     AlgorithmSpec(
         name="iql_online",
@@ -500,6 +510,7 @@ ROWS = (  # of the library itself
         "Pomerleau 1991, Efficient training of artificial neural networks for autonomous navigation",
         BCHParams,
         frozenset({"box", "discrete"}),
+        per_member=frozenset({"learning_rate"}),
     ),
     _critics_on_dataset(
         "td3_bc",

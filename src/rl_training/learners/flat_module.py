@@ -32,6 +32,13 @@ class FlatModule:
             parameter.requires_grad_(False)  # the gradient is taken of the vector, so acting records no graph
             parameter.data = view
 
+    def use(self, params: Tensor) -> None:
+        """Make the parameters views on another vector, such as a row of a stacked one, in place of `self.params`."""
+        self.params = params
+        parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        for name, view in self.named(params).items():
+            parameters[name].data = view
+
     def apply(self, params: Tensor, *inputs: Any, buffers: Mapping[str, Tensor] | None = None) -> Any:
         """Return `module(*inputs)` with the parameters in the flat vector `params`, and these buffers if given."""
         return torch.func.functional_call(self.module, {**self.named(params), **(buffers or {})}, inputs)

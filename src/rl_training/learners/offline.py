@@ -69,7 +69,8 @@ class OfflineLearner:
         # A tensor, because a number would be compiled into the step and differ from run to run.
         known["total_updates"] = torch.tensor(float(self._total_updates))
         self.state = recipe.state() | {name: value.clone().to(setup.device) for name, value in known.items()}
-        self._outputs = act_function(recipe.actor.module, setup.device, setup.acceleration)
+        self._act_mode = setup.acceleration
+        self._outputs = act_function(recipe.actor.module, setup.device, self._act_mode)
 
         def step(state: State, batch: Batch) -> tuple[State, Metrics]:
             now = dict(state)
@@ -78,6 +79,7 @@ class OfflineLearner:
                 now["actor.learning_rate"] = state["actor.learning_rate"] * (0.5 + 0.5 * torch.cos(torch.pi * share))
             return recipe.learn(now, self._scaled(state, batch))
 
+        self.pure_step = step
         self._step_in_place = accelerate_rounds(step, setup.acceleration, identity=setup.identity_with(recipe))
 
     def act(
@@ -96,6 +98,12 @@ class OfflineLearner:
         self.num_updates += rounds
         means = metrics if rounds == 1 else {name: values.mean() for name, values in metrics.items()}
         return UpdateResult(means, num_gradient_steps=rounds)
+
+    def use_state(self, state: State) -> None:
+        """Act by, and save, these tensors in place of its own: the member's rows of a stacked state."""
+        self.state = {name: state[name] for name in self.state}
+        self.recipe.actor.use(self.state["actor.params"])
+        self._outputs = act_function(self.recipe.actor.module, self.device, self._act_mode)
 
     @torch.no_grad()
     def evaluate_offline(self, batch: Batch) -> Metrics:

@@ -5,6 +5,7 @@ from functools import cache, partial
 from typing import Protocol, cast
 
 from rl_training.core.types import Observer, Replay, Rollouts, UpdateResult
+from rl_training.experiment.config import TrainConfig
 from rl_training.hparams.base import HParams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector
@@ -75,18 +76,23 @@ def run_offline(run: Run, hparams: BatchSettings, callbacks: Sequence[Callback])
     groups depend on the step alone, so that a resumed run has the same ones; metrics are means over a group.
     """
     config, memory = run.config, cast(Replay, run.memory)
-    own = (getattr(hparams, name) for name in config.spec.intervals)
-    intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval, *own)
-    grid = [OFFLINE_UPDATES_AT_ONCE, *(interval for interval in intervals if interval)]
     sampler = cache(lambda updates: memory.sampler(updates * hparams.batch_size))
     while run.step < config.total_timesteps and not run.stop_reason:
-        end = min(config.total_timesteps, *((run.step // interval + 1) * interval for interval in grid))
+        end = end_of_group(config, run.step)
         run.mid_step = True
         _count_updates(run, run.algorithm.update(sampler(end - run.step)()))
         run.previous_step, run.step = run.step, end
         run.mid_step = False
         for callback in callbacks:
             callback.on_step(run)
+
+
+def end_of_group(config: TrainConfig, step: int) -> int:
+    """Return the step up to which an offline run makes its next updates at once."""
+    own = (getattr(config.hparams, name) for name in config.spec.intervals)
+    intervals: tuple[int, ...] = (config.log_interval, config.eval_interval, config.checkpoint_interval, *own)
+    grid = [OFFLINE_UPDATES_AT_ONCE, *(interval for interval in intervals if interval)]
+    return min(config.total_timesteps, *((step // interval + 1) * interval for interval in grid))
 
 
 def _count_updates(run: Run, result: UpdateResult) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces, observation_kind
 from rl_training.core.state_checks import load_algorithm, loading
 from rl_training.core.types import Algorithm, Memory
+from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.device_rollout import build_device_rollout
 from rl_training.datasets.metadata import metadata_from_text
 from rl_training.datasets.transition_dataset import TransitionDataset
@@ -143,12 +144,20 @@ def env_factory_of(config: TrainConfig, options: RunOptions) -> EnvFactory:
 
 
 def prepare_run(
-    config: TrainConfig, options: RunOptions, factory: EnvFactory | None, *, folder: Path | None = None
+    config: TrainConfig,
+    options: RunOptions,
+    factory: EnvFactory | None,
+    *,
+    folder: Path | None = None,
+    sharing: PreparedRun | None = None,
 ) -> PreparedRun:
     """Build algorithm and memory; raise for spaces, a dataset, a network or a buffer that cannot be used.
 
-    `folder`: of a run that is continued; it may hold the dataset.
+    `folder`: of a run that is continued; it may hold the dataset. `sharing`: a run with the same dataset, which is not
+    loaded again.
     """
+    if sharing is not None:
+        return _prepare_like(sharing, config, options)
     if factory is not None:
         check_backend(factory, config.execution_backend)
         spaces = spaces_of(factory, config)
@@ -186,6 +195,16 @@ def prepare_run(
         memory=memory,
         arrays=arrays,
     )
+
+
+def _prepare_like(other: PreparedRun, config: TrainConfig, options: RunOptions) -> PreparedRun:
+    """Build algorithm and memory for the spaces and the rows of another run."""
+    config = config.updated(obs_max=other.config.obs_max, deterministic=other.config.deterministic)
+    setup = make_setup(config, other.env_factory, options.network, spaces=other.spaces)
+    setup = replace(setup, dataset=other.setup.dataset, held_out=other.setup.held_out)
+    algorithm = config.spec.build_algorithm(setup)
+    memory = cast(DatasetMemory, other.memory).sharing_rows(setup.streams.numpy("buffer"))
+    return replace(other, config=config, setup=setup, algorithm=algorithm, memory=memory)
 
 
 def _decide_obs_max(

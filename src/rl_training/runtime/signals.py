@@ -53,15 +53,19 @@ def first_signal_handled(handle: Callable[[int], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def signals_stop(run: Run) -> Iterator[None]:
-    """End the run after the current step when a signal comes; a second Ctrl-C ends it at once."""
+def signals_stop(*runs: Run) -> Iterator[None]:
+    """End the run, or those that train together, after the current step when a signal comes.
+
+    A second Ctrl-C ends it at once.
+    """
 
     def stop(number: int) -> None:
         with contextlib.suppress(OSError):  # not `print`, which the signal may have interrupted
             os.write(2, b"\nsaving the run; press Ctrl-C again to stop at once\n")
-        if not run.stop_reason:
-            run.signal, run.interrupted = signal.Signals(number), True
-            run.stop_reason = f"signal {run.signal.name}"
+        for run in runs:
+            if not run.stop_reason:
+                run.signal, run.interrupted = signal.Signals(number), True
+                run.stop_reason = f"signal {run.signal.name}"
 
     with first_signal_handled(stop):
         yield

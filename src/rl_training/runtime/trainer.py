@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,9 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
     with hangs_end(config.worker_timeout):
         factory = options.factory_for(config)
         prepared = prepare_run(config, options, factory, folder=run_dir)  # before the folder is created
-        _report_held_out(prepared)
+        report_held_out(prepared)
         config.spec.begin_run(prepared, options)
-    check_free_space(_checkpoint_bytes(prepared), run_dir or output_dir, "a checkpoint of this run")
+    check_free_space(checkpoint_bytes(prepared), run_dir or output_dir, "a checkpoint of this run")
     if run_dir is not None and not is_same_run(run_dir, prepared.config):
         forget_sent_steps(run_dir)
     path = create_run_dir(prepared.config, run_dir, output_dir=output_dir)
@@ -154,7 +154,7 @@ def _fork(prepared: PreparedRun, resume_point: ResumePoint, output_dir: Path) ->
     return run_dir, replace(resume_point, checkpoint=open_checkpoint(find_checkpoint(run_dir)))
 
 
-def _report_held_out(prepared: PreparedRun) -> None:
+def report_held_out(prepared: PreparedRun) -> None:
     """Warn that a part of the dataset is held out although the user did not ask for it."""
     learned, held_out = prepared.setup.dataset, prepared.setup.held_out
     if held_out is not None and learned is not None and prepared.setup.hparams.held_out is None:
@@ -166,7 +166,7 @@ def _report_held_out(prepared: PreparedRun) -> None:
         )
 
 
-def _checkpoint_bytes(prepared: PreparedRun) -> int:
+def checkpoint_bytes(prepared: PreparedRun) -> int:
     """Return the size of a checkpoint at the start of the run; it grows with the replay buffer."""
     algorithm, memory = prepared.algorithm, prepared.memory
     return sum(map(num_bytes, (algorithm.policy_state_dict(), algorithm.state_dict(), memory.state_dict())))
@@ -180,6 +180,24 @@ def _run(
     resume_point: ResumePoint | None = None,
 ) -> TrainResult:
     """Start the run, or load its state, and train to the end."""
+    with opened_run(prepared, collector, path, options, resume_point) as run, signals_stop(run):
+        if run.step == 0:
+            check_envs(run)
+        write_metadata(path, facts_of(run, prepared, resume_point))
+        with tracked(path, options.track, tensorboard=run.config.tensorboard):
+            _loop(run, options)
+            return end_run(run)
+
+
+@contextlib.contextmanager
+def opened_run(
+    prepared: PreparedRun,
+    collector: Collector | DeviceCollector | NoCollector,
+    path: Path,
+    options: RunOptions,
+    resume_point: ResumePoint | None = None,
+) -> Iterator[Run]:
+    """Open the logs of a run folder; yield the run before its first step, or as its checkpoint has it."""
     checkpoint = resume_point.checkpoint if resume_point else None
     training = checkpoint.load(TRAINING) if checkpoint else {}
     positions = {}
@@ -211,16 +229,10 @@ def _run(
         if collector.inexact_restores:
             log.warning("%s", collector.exactness)
             correct_resume_claim(path, f"at an episode boundary: the resume at step {run.step} found a difference")
-        with signals_stop(run):
-            if run.step == 0:
-                check_envs(run)
-            write_metadata(path, _facts(run, prepared, resume_point))
-            with tracked(path, options.track, tensorboard=run.config.tensorboard):
-                _loop(run, options)
-                return end_run(run)
+        yield run
 
 
-def _facts(run: Run, prepared: PreparedRun, resume_point: ResumePoint | None) -> dict[str, Any]:
+def facts_of(run: Run, prepared: PreparedRun, resume_point: ResumePoint | None) -> dict[str, Any]:
     """Return what metadata.json records about this start of the run."""
     facts: dict[str, Any] = {
         "seed_streams": run.streams.seeds(),

@@ -1,0 +1,181 @@
+"""A population: runs that differ in their seeds and in some settings, with one folder.
+
+runs/population__<algo>__<env>__<digest>/
+  population.yaml   what was asked: base settings, seeds, varied settings, and which member has which
+  population.json   what became of each member, and the step of its last checkpoint that all members have
+  summary.jsonl     per evaluation: statistics over the members
+  members/000/      an ordinary run folder per member
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, StrictInt, ValidationError
+
+from rl_training.core.durable_files import read_text, write_atomic
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.config import TrainConfig, parse_settings, set_value
+from rl_training.experiment.run_dir import CONFIG, create_run_dir, env_name, read_result
+
+PLAN, STATES, SUMMARY, MEMBERS = "population.yaml", "population.json", "summary.jsonl", "members"
+MAX_MEMBERS = 10_000
+
+Outcome = Literal["waiting", "running", "done", "diverged"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopulationConfig:
+    """The settings of a population: those of all members, and how members differ."""
+
+    base: TrainConfig
+    seeds: tuple[int, ...]
+    vary: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # such as "algo_kwargs.gamma": (0.98, 0.99)
+    combine: Literal["zip", "product"] = "product"  # zip: the n-th seed has the n-th value of each setting
+    run: Literal["stacked", "looped"] = "looped"  # all members in one step, or one member after the other
+
+    def __post_init__(self) -> None:
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(f"seeds must be different numbers, at least one, got {list(self.seeds)}")
+        for name, values in self.vary.items():
+            if not values or len(set(map(repr, values))) < len(values):
+                raise ConfigError(f"vary: {name} must have different values, at least one, got {list(values)}")
+            if name == "seed":
+                raise ConfigError("vary: seed is not varied; give seeds")
+        if self.combine == "zip" and any(len(values) != len(self.seeds) for values in self.vary.values()):
+            raise ConfigError(
+                f"combine: zip needs as many values of each setting as seeds, {len(self.seeds)}, got "
+                + ", ".join(f"{len(values)} of {name}" for name, values in self.vary.items())
+            )
+        if (count := len(self.differences())) > MAX_MEMBERS:
+            raise ConfigError(f"a population has at most {MAX_MEMBERS:,} members, got {count:,}")
+        self.members()  # its errors name the setting
+
+    def differences(self) -> list[dict[str, Any]]:
+        """Return what distinguishes each member: the values of the varied settings and the seed."""
+        columns = [*self.vary.values(), self.seeds]
+        rows = zip(*columns, strict=True) if self.combine == "zip" else itertools.product(*columns)
+        return [dict(zip((*self.vary, "seed"), row, strict=True)) for row in rows]
+
+    def members(self) -> list[TrainConfig]:
+        """Return the settings of each member: complete, as those of a single run."""
+        members = []
+        for changes in self.differences():
+            settings = self.base.model_dump()
+            for name, value in changes.items():
+                set_value(settings, name, value)
+            try:
+                member = TrainConfig(**settings)
+            except ConfigError as error:
+                raise ConfigError(f"vary: {error}") from None
+            member._origin = self.base.origin
+            members.append(member)
+        return members
+
+    def digest(self) -> str:
+        """Return a hash of the population: the same call continues in the same folder."""
+        asked = [self.base.digest(), self.seeds, sorted(self.vary.items()), self.combine, self.run]
+        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:8]
+
+    def folder(self) -> Path:
+        name = f"population__{self.base.algo}__{env_name(self.base)}__{self.digest()}"
+        return self.base.output_dir.absolute() / name
+
+
+class MemberState(BaseModel):
+    """What became of a member; `step`: of its last checkpoint that all members of its stack have."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: Outcome = "waiting"
+    step: StrictInt = 0
+    reason: str = ""
+
+
+class PopulationDir:
+    """The files of a population."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.summary = path / SUMMARY
+
+    def create(self, config: PopulationConfig) -> None:
+        """Write what was asked, and the folder of each member, where they do not exist yet."""
+        plan = {
+            "seeds": list(config.seeds),
+            "vary": {name: list(values) for name, values in config.vary.items()},
+            "combine": config.combine,
+            "run": config.run,
+            "members": [{"folder": f"{number:03d}", **row} for number, row in enumerate(config.differences())],
+            "base": config.base.model_dump(mode="json"),
+        }
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path / PLAN, yaml.safe_dump(plan, sort_keys=False))
+        except OSError as error:
+            raise ConfigError(f"output_dir: the population's folder {self.path} cannot be written: {error}") from None
+        for number, member in enumerate(config.members()):
+            folder = self.path / MEMBERS / f"{number:03d}"
+            if not (folder / CONFIG).is_file():
+                create_run_dir(member.resolved(), folder)
+
+    def is_stacked(self) -> bool:
+        """Return whether the members train together, as was asked."""
+        plan = parse_settings(read_text(self.path / PLAN), str(self.path / PLAN))
+        planned, found = plan.get("members"), len(self.members())
+        if plan.get("run") not in ("stacked", "looped") or not isinstance(planned, list):
+            raise CheckpointError(f"{self.path / PLAN} is damaged: it must have run, stacked or looped, and members")
+        if found != len(planned):
+            raise CheckpointError(
+                f"{self.path} has the folders of {found} of its {len(planned)} members; "
+                "the command that created it completes them"
+            )
+        return bool(plan["run"] == "stacked")
+
+    def members(self) -> list[Path]:
+        """Return the folders of the members, in their order."""
+        return sorted(path for path in (self.path / MEMBERS).glob("*") if (path / CONFIG).is_file())
+
+    def states(self) -> dict[str, MemberState]:
+        """Return the state of each member by the name of its folder; a member with a result is done."""
+        saved: Any = {}
+        if (self.path / STATES).is_file():
+            try:
+                saved = {
+                    name: MemberState.model_validate(state)
+                    for name, state in json.loads(read_text(self.path / STATES))["members"].items()
+                }
+            except (ValueError, LookupError, TypeError, AttributeError, ValidationError) as error:
+                raise CheckpointError(f"{self.path / STATES} is damaged: {error}") from None
+        states = {path.name: saved.get(path.name, MemberState()) for path in self.members()}
+        for path in self.members():
+            if (result := read_result(path)) is not None:
+                done = {"state": "done", "step": int(result["step"]), "reason": str(result["stop_reason"])}
+                states[path.name] = MemberState.model_validate(done)
+        return states
+
+    def write_states(self, changes: Mapping[str, MemberState]) -> None:
+        """Replace the states of some members, in one atomic step."""
+        states = self.states() | dict(changes)
+        record = {"members": {name: state.model_dump() for name, state in sorted(states.items())}}
+        write_atomic(self.path / STATES, json.dumps(record, indent=1))
+
+
+def is_population(path: Path) -> bool:
+    return (path / PLAN).is_file() and (path / MEMBERS).is_dir()
+
+
+def group_by_structure(configs: Sequence[TrainConfig]) -> list[list[int]]:
+    """Return the numbers of the members that can be one stack: equal in all settings but those per member."""
+    groups: dict[str, list[int]] = {}
+    for number, config in enumerate(configs):
+        values = config.resolved().model_dump(mode="json", exclude={"seed"})
+        for name in config.spec.per_member:
+            values["algo_kwargs"].pop(name, None)
+        groups.setdefault(json.dumps(values, sort_keys=True), []).append(number)
+    return list(groups.values())

@@ -1,0 +1,145 @@
+"""Train a population: many seeds and values of settings, in one folder, stacked or one after the other.
+
+The same call after an interruption continues: members that have ended are left alone, the others resumed.
+"""
+
+import copy
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rl_training.core.durable_files import write_atomic
+from rl_training.errors import ConfigError, TrainingError
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.json_lines import read_json_lines
+from rl_training.experiment.population import (
+    MemberState,
+    PopulationConfig,
+    PopulationDir,
+    group_by_structure,
+    is_population,
+)
+from rl_training.experiment.registry import registry
+from rl_training.experiment.run_dir import mean_score, read_result, read_run_config
+from rl_training.results.statistics import Summary, summarize
+from rl_training.runtime.setup import RunOptions
+from rl_training.runtime.stacked_runs import train_stack
+from rl_training.runtime.trainer import resume
+
+log = logging.getLogger("rl_training")
+
+
+@dataclass(frozen=True, slots=True)
+class PopulationResult:
+    """How a population ended; members are named by their folders."""
+
+    folder: Path
+    states: dict[str, MemberState]
+    scores: dict[str, float]  # mean return of the final evaluation of each finished member; offline there may be none
+    interrupted: bool
+    wall_s: float  # of this call
+
+    @property
+    def summary(self) -> Summary | None:
+        return summarize(list(self.scores.values())) if self.scores else None
+
+
+def train_population(config: PopulationConfig, options: RunOptions | None = None) -> PopulationResult:
+    """Train all members of a population, or those that have not ended yet, in the folder that its settings name."""
+    population = PopulationDir(config.folder())
+    if config.run == "stacked":  # refused before anything is written
+        _check_stackable(config.base)
+    population.create(config)
+    return resume_population(population.path, options)
+
+
+def resume_population(path: Path, options: RunOptions | None = None) -> PopulationResult:
+    """Continue a population: each member from where it was saved, those of a stack all from one step."""
+    if not is_population(path):
+        raise ConfigError(f"{path} is not the folder of a population: it holds no population.yaml")
+    options, population, started = options or RunOptions(), PopulationDir(path), time.perf_counter()
+    configs = {folder: read_run_config(folder) for folder in population.members()}
+    if population.is_stacked():
+        for config in configs.values():
+            _check_stackable(config)
+        interrupted = _run_stacks(population, configs, options)
+    else:
+        interrupted = _run_in_turn(population, list(configs), options)
+    population.write_states({})
+    _write_summary(population)
+    results = {folder.name: result for folder in configs if (result := read_result(folder)) is not None}
+    scores = {name: mean_score(result) for name, result in results.items() if result["eval"]}
+    outcome = PopulationResult(path, population.states(), scores, interrupted, time.perf_counter() - started)
+    if outcome.summary is not None:
+        write_atomic(
+            path / "summary.json", json.dumps({"scores": scores, "summary": asdict(outcome.summary)}, indent=1)
+        )
+    return outcome
+
+
+def _check_stackable(config: TrainConfig) -> None:
+    if not config.spec.per_member:
+        able = ", ".join(sorted(name for name, spec in registry().items() if spec.per_member))
+        raise ConfigError(
+            f"{config.algo} cannot be stacked, only {able}; without --stacked its members run one after the other"
+        )
+
+
+def _run_stacks(population: PopulationDir, configs: dict[Path, TrainConfig], options: RunOptions) -> bool:
+    """Train each group of members that can be one stack; return whether a signal interrupted them."""
+    folders, states = list(configs), population.states()
+    groups = [[folders[number] for number in group] for group in group_by_structure(list(configs.values()))]
+    if len(groups) > 1:
+        log.info("%d stacks, one after the other: members differ in settings that all of a stack share", len(groups))
+    for group in groups:
+        left = [folder for folder in group if states[folder.name].state in ("waiting", "running")]
+        if left and train_stack(population, left, options):
+            return True
+    return False
+
+
+def _run_in_turn(population: PopulationDir, folders: Sequence[Path], options: RunOptions) -> bool:
+    """Train one member after the other, each as a single run; return whether a signal interrupted them."""
+    states = population.states()
+    for folder in folders:
+        if states[folder.name].state not in ("waiting", "running"):
+            continue
+        population.write_states({folder.name: MemberState(state="running")})
+        own = replace(options, callbacks=copy.deepcopy(options.callbacks))
+        try:
+            if resume(folder, own).interrupted:
+                return True
+        except TrainingError as error:
+            log.warning("member %s ends: %s", folder.name, error)
+            population.write_states({folder.name: MemberState(state="diverged", reason=str(error))})
+    return False
+
+
+def _write_summary(population: PopulationDir) -> None:
+    """Write the statistics over the members of each evaluation to summary.jsonl."""
+    returns: dict[int, dict[str, list[float]]] = {}
+    for folder in population.members():
+        file = folder / "eval.jsonl"
+        for record in read_json_lines(file) if file.is_file() else ():
+            if "return" in record:
+                returns.setdefault(record["step"], {}).setdefault(folder.name, []).append(record["return"])
+    lines = [_statistics(step, of_members) for step, of_members in sorted(returns.items())]
+    write_atomic(population.summary, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _statistics(step: int, of_members: dict[str, list[float]]) -> dict[str, Any]:
+    means = [sum(episodes) / len(episodes) for episodes in of_members.values()]
+    summary = summarize(means, resamples=1)
+    return {
+        "step": step,
+        "members": len(means),
+        "mean": summary.mean,
+        "std": summary.std,
+        "min": min(means),
+        "max": max(means),
+        "iqm": summary.iqm,
+    }

@@ -1,0 +1,83 @@
+"""The learners of several members as one: one stacked state, of which each learner's own is a row, and one step."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rl_training.acceleration.stacking import ALIVE, stacked
+from rl_training.acceleration.steps import Step, accelerate_rounds
+from rl_training.core.memory_limits import check_memory
+from rl_training.core.types import Batch, Metrics, State
+from rl_training.hparams.base import HParams
+from rl_training.learners.member_settings import differing_settings
+
+COPIES = 4  # of the state: the state, what a step computes from it, and room for activations
+
+
+class StackedLearner(Protocol):
+    """A learner that can be a member of a stack."""
+
+    state: State
+    num_updates: int
+
+    @property
+    def hparams(self) -> HParams: ...
+
+    @property
+    def pure_step(self) -> Step: ...
+
+    @property
+    def use_state(self) -> Callable[[State], None]:
+        """Replace the tensors of the state by others, which hold the same numbers."""
+        ...
+
+
+class Stack:
+    """Updates all members in one call. Their learners act, evaluate and are saved as if each were alone."""
+
+    def __init__(self, learners: Sequence[StackedLearner], per_member: Collection[str], acceleration: str) -> None:
+        """`per_member`: the settings in which members may differ."""
+        self._learners = learners
+        names = list(learners[0].state)
+        device = learners[0].state[names[0]].device
+        self.state = {name: torch.stack([learner.state[name] for learner in learners]) for name in names}
+        for number, learner in enumerate(learners):
+            learner.use_state({name: self.state[name][number] for name in names})
+        self.state |= differing_settings([learner.hparams for learner in learners], per_member, device)
+        self.state[ALIVE] = torch.ones(len(learners), dtype=torch.bool, device=device)
+        self._step_in_place = accelerate_rounds(stacked(learners[0].pure_step), acceleration, "update of all members")
+
+    def update(self, batch: Batch, rounds: int) -> Metrics:
+        """Make `rounds` updates; the batch has rows (rounds * members, batch, ...). The metrics are means, (members,).
+
+        Nothing waits for the device.
+        """
+        metrics = self._step_in_place(self.state, batch, rounds)
+        for learner in self._learners:
+            learner.num_updates += rounds
+        return metrics if rounds == 1 else {name: values.mean(0) for name, values in metrics.items()}
+
+    def alive(self) -> list[bool]:
+        """Return which members have had finite numbers only; waits for the device."""
+        flags: list[bool] = self.state[ALIVE].tolist()
+        return flags
+
+
+def stack_bytes(learner: StackedLearner) -> int:
+    """Return about how much memory of the device one member needs."""
+    return COPIES * sum(value.numel() * value.element_size() for value in learner.state.values())
+
+
+def check_stack(members: int, per_member: int, shared: int, device: torch.device) -> None:
+    """Raise `ConfigError` if the members, and what they share, do not fit into the memory of the device."""
+    available = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+    what = f"a stack of {members} members ({per_member / 2**20:.1f} MiB each, {shared / 2**20:.1f} MiB for all)"
+    check_memory(members * per_member + shared, what, "the number of members", available=available)
+
+
+def to_host(metrics: Metrics) -> dict[str, Tensor]:
+    """Copy the metrics of all members to the host in one transfer."""
+    packed = torch.stack([value.float() for value in metrics.values()]).cpu()
+    return dict(zip(metrics, packed, strict=True))

@@ -1,0 +1,314 @@
+"""Train the members of a stack together: one update for all of them, and an ordinary run folder for each.
+
+A member is a `Run` like any other. Its algorithm's state is a row of the stacked state (learners/stack.py), so that
+logs, evaluations and checkpoints are those of a single run. Checkpoints are written for all members first; then
+population.json names the step, and only then are older ones removed: a kill at any moment leaves one step that all
+members have.
+"""
+
+import contextlib
+import copy
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any, cast
+
+from torch import Tensor
+
+from rl_training.core.durable_files import check_free_space
+from rl_training.core.types import Metrics
+from rl_training.data.dataset_memory import DatasetMemory
+from rl_training.data.member_batches import MemberBatches
+from rl_training.errors import ConfigError, TrainingError
+from rl_training.experiment.checkpointing import (
+    checkpoint_name,
+    checkpoint_names,
+    prune_checkpoints,
+    remove_checkpoint,
+    save_checkpoint,
+    step_of,
+)
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.population import MemberState, PopulationDir
+from rl_training.experiment.run_dir import locked, read_run_config, write_metadata
+from rl_training.learners.stack import Stack, StackedLearner, check_stack, stack_bytes, to_host
+from rl_training.runtime.callbacks import Callback, Checkpointing, Evaluation, MetricsLog
+from rl_training.runtime.collector import NoCollector
+from rl_training.runtime.dataset_loading import keep_arrays
+from rl_training.runtime.loops import end_of_group
+from rl_training.runtime.progress import Progress
+from rl_training.runtime.result import end_run
+from rl_training.runtime.resuming import ResumePoint, find_resume_point, remove_checkpoints, rewind_run_dir
+from rl_training.runtime.run import Run
+from rl_training.runtime.setup import PreparedRun, RunOptions, prepare_run, resolve
+from rl_training.runtime.signals import signals_stop
+from rl_training.runtime.trainer import checkpoint_bytes, facts_of, opened_run, report_held_out
+from rl_training.tracking.sending import tracked
+
+SAVING_THREADS = 8  # each waits for the disk
+
+log = logging.getLogger("rl_training")
+
+
+class MemberCheckpoints(Checkpointing):
+    """The checkpoints of a member; the stack says when they are written and when older ones are removed."""
+
+    def on_step(self, run: Run) -> None:
+        """Do nothing: all members are saved together."""
+
+    def is_saved(self, run: Run) -> bool:
+        return self._saved_step == run.step
+
+    def write(self, run: Run, parts: dict[str, dict[str, Any]]) -> None:
+        save_checkpoint(run.folder.checkpoints, config=run.config, counters=run.counters(), parts=parts)
+        self._point_at_best(run)
+
+    def remove_older(self, run: Run, *, by_time: bool) -> None:
+        """Remove what the new checkpoint replaces, as a single run does when it has saved one."""
+        folder, replaced = run.folder.checkpoints, self._saved_by_time
+        if replaced is not None and replaced != run.best_step:
+            remove_checkpoint(folder / checkpoint_name(replaced))
+        prune_checkpoints(folder, run.config.keep_checkpoints + by_time)
+        self._saved_step, self._saved_by_time = run.step, run.step if by_time else None
+
+
+@dataclass(kw_only=True)
+class Member:
+    """One run of the stack, with its callbacks."""
+
+    run: Run
+    checkpoints: MemberCheckpoints
+    evaluation: Evaluation
+    logs: list[Callback]
+    ended: bool = False  # before the others: its row of the stack is kept, but no longer looked at
+
+    @property
+    def name(self) -> str:
+        return self.run.folder.path.name
+
+
+def train_stack(population: PopulationDir, folders: Sequence[Path], options: RunOptions) -> bool:
+    """Train the members in these folders, from the start or from their last common checkpoint.
+
+    They must differ only in their seeds and in settings per member. Returns whether a signal interrupted them.
+    """
+    states = population.states()
+    step = max(states[folder.name].step for folder in folders)
+    configs = [resolve(read_run_config(folder)) for folder in folders]
+    if options.allow_code:
+        configs = [config.as_own() for config in configs]
+    _check_options(options)
+    prepared, points = _prepare(folders, configs, step, options)
+    with contextlib.ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(locked(folder))
+        members = [
+            stack.enter_context(_opened(*one, number, len(folders), options))
+            for number, one in enumerate(zip(prepared, points, folders, strict=True))
+        ]
+        training = StackedTraining(population, members, prepared, options)
+        with signals_stop(*(member.run for member in members)):
+            return training.run()
+
+
+def _check_options(options: RunOptions) -> None:
+    if options.network is not None:
+        raise ConfigError("a population takes no network: each member has its own, drawn from its seed")
+    if options.dataset is not None:
+        raise ConfigError("the folder of a population is named by its config: give the dataset there, dataset_path")
+
+
+def _prepare(
+    folders: Sequence[Path], configs: Sequence[TrainConfig], step: int, options: RunOptions
+) -> tuple[list[PreparedRun], list[ResumePoint | None]]:
+    """Build all members, which share the dataset; `step`: of the checkpoints that they continue from, or 0."""
+    factory = options.factory_for(configs[0])
+    prepared: list[PreparedRun] = []
+    points: list[ResumePoint | None] = []
+    for folder, config in zip(folders, configs, strict=True):
+        point = None
+        if step:
+            _remove_newer(folder, step)
+            saved = folder / "checkpoints" / checkpoint_name(step)
+            point = find_resume_point(saved, options, changes={}, settings={})
+        used = config if point is None else point.config
+        prepared.append(prepare_run(used, options, factory, folder=folder, sharing=prepared[0] if prepared else None))
+        points.append(point)
+        if len(prepared) == 1:
+            _check_sizes(prepared[0], len(folders), folder)
+    return prepared, points
+
+
+def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
+    """Raise `ConfigError` if the members do not fit into the memory of the device, or on the disk."""
+    memory = cast(DatasetMemory, first.memory)
+    each = stack_bytes(cast(StackedLearner, first.algorithm))
+    check_stack(members, each, memory.storage.memory.nbytes, first.setup.device)
+    check_free_space(members * checkpoint_bytes(first), folder, f"a checkpoint of {members} members")
+    report_held_out(first)
+
+
+def _remove_newer(folder: Path, step: int) -> None:
+    """Remove the checkpoints that only some members wrote before the process was killed."""
+    names = [name for name in checkpoint_names(folder / "checkpoints") if step_of(name) > step]
+    remove_checkpoints(folder, names)
+
+
+@contextlib.contextmanager
+def _opened(
+    prepared: PreparedRun, point: ResumePoint | None, folder: Path, number: int, members: int, options: RunOptions
+) -> Iterator[Member]:
+    """Open the run of a member, with callbacks of its own."""
+    own = replace(options, callbacks=copy.deepcopy(options.callbacks))
+    keep_arrays(prepared.arrays, prepared.spaces, folder, replace_existing=False)
+    if point is None:
+        remove_checkpoints(folder, checkpoint_names(folder / "checkpoints"))
+    else:
+        rewind_run_dir(folder, point)
+    with opened_run(prepared, NoCollector(), folder, own, point) as run:
+        facts = facts_of(run, prepared, point) | {"population": f"member {number} of {members}, stacked"}
+        write_metadata(folder, facts)
+        checkpoints = MemberCheckpoints()
+        evaluation = Evaluation(checkpoints)
+        logs = [*run.config.spec.build_callbacks(run), *own.callbacks, MetricsLog()]
+        with tracked(folder, options.track, tensorboard=run.config.tensorboard):
+            yield Member(run=run, checkpoints=checkpoints, evaluation=evaluation, logs=logs)
+
+
+class StackedTraining:
+    """The loop over all members, which is that of offline runs."""
+
+    def __init__(
+        self,
+        population: PopulationDir,
+        members: Sequence[Member],
+        prepared: Sequence[PreparedRun],
+        options: RunOptions,
+    ) -> None:
+        self._population, self._members = population, members
+        self._config = config = members[0].run.config
+        self._views: list[Callback] = [Progress(members[0].evaluation)] if options.show_progress else []
+        self._has_callbacks = bool(options.callbacks)
+        learners = [cast(StackedLearner, one.algorithm) for one in prepared]
+        self._stack = Stack(learners, config.spec.per_member, config.acceleration)
+        memories = [cast(DatasetMemory, one.memory) for one in prepared]
+        self._batches = MemberBatches(memories, config.hparams.batch_size)  # type: ignore[attr-defined]
+        self._save_due = monotonic() + 60 * config.checkpoint_minutes
+        self._saved_step = members[0].run.step
+
+    def run(self) -> bool:
+        """Train to the end; return whether a signal interrupted it."""
+        members, total = self._members, self._config.total_timesteps
+        with contextlib.ExitStack() as ends:
+            for member in members:
+                for callback in (*member.logs, member.checkpoints, member.evaluation):
+                    callback.on_start(member.run)
+                    ends.callback(callback.on_end, member.run)
+                member.run.callback_states()
+            for view in self._views:
+                view.on_start(members[0].run)
+                ends.callback(view.on_end, members[0].run)
+            log.info("%d members are trained together: %s", len(members), self._population.path)
+            for member in members:
+                member.evaluation.catch_up(member.run)
+            step = members[0].run.step
+            while step < total and self._live() and not self._is_interrupted():
+                step = self._advance(step)
+            self._save(by_time=False)
+        for member in self._live():
+            end_run(member.run)
+        return self._is_interrupted()
+
+    def _live(self) -> list[Member]:
+        return [member for member in self._members if not member.ended]
+
+    def _is_interrupted(self) -> bool:
+        return any(member.run.interrupted for member in self._members)
+
+    def _advance(self, step: int) -> int:
+        """Make the updates of one group and what is due after them; return the new step."""
+        config, end = self._config, end_of_group(self._config, step)
+        metrics = self._stack.update(self._batches.draw(end - step), end - step)
+        for member in self._live():
+            run = member.run
+            run.previous_step, run.step, run.gradient_step = step, end, run.gradient_step + end - step
+        run = self._live()[0].run
+        intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval)
+        ends = end >= config.total_timesteps or self._is_interrupted()
+        if ends or self._has_callbacks or any(run.crossed(interval) for interval in intervals):
+            self._publish(metrics, step)
+            for member in self._live():
+                self._call(member, member.logs)
+        by_time = bool(config.checkpoint_minutes) and monotonic() >= self._save_due
+        if ends or run.crossed(config.checkpoint_interval) or by_time:
+            if by_time:
+                self._publish(metrics, step)
+            self._save(by_time=by_time and not ends)
+        if end >= config.total_timesteps or run.crossed(config.eval_interval):
+            for member in self._live():
+                self._call(member, [member.evaluation])
+        self._finish_stopped()
+        for view in self._views:
+            view.on_step(run)
+        return end
+
+    def _finish_stopped(self) -> None:
+        """End the members that a callback or an evaluation stopped; the others go on."""
+        stopped = [member for member in self._live() if member.run.stop_reason and not member.run.interrupted]
+        if stopped:
+            self._save(by_time=False)
+        for member in stopped:
+            end_run(member.run)
+            member.ended = True
+
+    def _publish(self, metrics: Metrics, before: int) -> None:
+        """Copy the metrics to the host and give each member its own; end those that have diverged."""
+        values = to_host(metrics)
+        for number, (member, alive) in enumerate(zip(self._members, self._stack.alive(), strict=True)):
+            if member.ended:
+                continue
+            member.run.last_metrics = _row(values, number)
+            if not alive:
+                self._end(member, f"its numbers stopped being finite before step {member.run.step}")
+
+    def _call(self, member: Member, callbacks: Sequence[Callback]) -> None:
+        """Call the callbacks of a member; a training error ends it alone."""
+        if member.ended:
+            return
+        try:
+            for callback in callbacks:
+                callback.on_step(member.run)
+        except TrainingError as error:
+            self._end(member, str(error))
+
+    def _end(self, member: Member, reason: str) -> None:
+        member.ended = True
+        advice = "training has diverged; a smaller learning_rate or max_grad_norm usually helps"
+        reason = reason if "diverged" in reason else f"{reason}: {advice}"
+        log.warning("member %s ends: %s", member.name, reason)
+        state = MemberState(state="diverged", step=self._saved_step, reason=reason)
+        self._population.write_states({member.name: state})
+
+    def _save(self, *, by_time: bool) -> None:
+        """Write the checkpoints of all members, then name their step, then remove older ones."""
+        members = [member for member in self._live() if not member.checkpoints.is_saved(member.run)]
+        if not members:
+            return
+        started = monotonic()
+        parts = [member.run.parts() for member in members]
+        with ThreadPoolExecutor(SAVING_THREADS) as pool:
+            list(pool.map(lambda one: one[0].checkpoints.write(one[0].run, one[1]), zip(members, parts, strict=True)))
+        step = members[0].run.step
+        self._population.write_states({m.name: MemberState(state="running", step=step) for m in members})
+        for member in members:
+            member.checkpoints.remove_older(member.run, by_time=by_time)
+        self._saved_step = step
+        seconds = monotonic() - started
+        self._save_due = monotonic() + max(60 * self._config.checkpoint_minutes, 20 * seconds)
+
+
+def _row(values: Mapping[str, Tensor], number: int) -> Metrics:
+    return {name: value[number] for name, value in values.items()}

@@ -1,0 +1,386 @@
+"""Populations: each member is an ordinary run, stacked members learn as single runs do, and kills lose none."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.exactness import differences
+
+import rl_training
+from builders import make_config
+from rl_training.acceleration import steps
+from rl_training.core import memory_limits
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, resumable_names
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.json_lines import read_json_lines
+from rl_training.experiment.manifest import MEMORY, POLICY
+from rl_training.experiment.population import PopulationConfig, PopulationDir, group_by_structure
+from rl_training.experiment.registry import registry
+from rl_training.launching.populations import PopulationResult, resume_population, train_population
+from rl_training.learners import stack
+from rl_training.runtime import stacked_runs
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.run import Run
+from rl_training.runtime.trainer import RunOptions, resume, train
+
+QUIET = RunOptions(show_progress=False)
+
+
+def base_config(folder: Path, **changes: Any) -> TrainConfig:
+    """IQL on 60 random transitions: 40 updates, two evaluations, two checkpoints."""
+    values: dict[str, Any] = {
+        "algo": "iql",
+        "env_id": "rl_training/Identity-v0",
+        "env_kwargs": {"actions": "box"},
+        "total_timesteps": 40,
+        "log_interval": 10,
+        "eval_interval": 20,
+        "checkpoint_interval": 20,
+    }
+    return make_config(folder, **{**values, **changes})
+
+
+def train_members(
+    folder: Path,
+    seeds: Sequence[int] = (0, 1),
+    *,
+    run: str = "stacked",
+    vary: dict[str, tuple[Any, ...]] | None = None,
+    options: RunOptions = QUIET,
+    **changes: Any,
+) -> PopulationResult:
+    config = PopulationConfig(
+        base=base_config(folder, **changes),
+        seeds=tuple(seeds),
+        vary=vary or {},
+        run=run,  # type: ignore[arg-type]
+    )
+    return train_population(config, options)
+
+
+def member(result: PopulationResult, number: int) -> Path:
+    return result.folder / "members" / f"{number:03d}"
+
+
+def saved(folder: Path, part: str = POLICY) -> dict[str, Any]:
+    return open_checkpoint(find_checkpoint(folder)).load(part)
+
+
+def assert_close_policies(ours: Path, theirs: Path, tolerance: float) -> None:
+    expected = saved(theirs)
+    for name, values in saved(ours).items():
+        assert float((values - expected[name]).norm()) <= tolerance * float(expected[name].norm() + 1.0), name
+
+
+# --- One member after the other --------------------------------------------------------------------------------------
+
+
+def test_a_looped_member_equals_the_single_run(tmp_path: Path) -> None:
+    result = train_members(tmp_path, vary={"algo_kwargs.expectile": (0.6, 0.9)}, run="looped")
+    assert [state.state for state in result.states.values()] == ["done"] * 4
+    single = base_config(tmp_path, seed=1, algo_kwargs={"expectile": 0.9})
+    alone = train(single, QUIET)
+    assert differences(member(result, 3), alone.run_dir) == []
+    assert result.scores["003"] == alone.eval_return
+
+
+def test_any_algorithm_can_be_looped_which_is_the_default(tmp_path: Path) -> None:
+    config = make_config(tmp_path, algo="dqn")
+    result = train_population(PopulationConfig(base=config, seeds=(3, 4)), QUIET)
+    alone = train(config.updated(seed=4), QUIET)
+    assert differences(member(result, 1), alone.run_dir) == []
+
+
+# --- Stacked ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", ["iql", "bc"])
+def test_stacked_members_learn_as_single_runs_do(algo: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "algo": algo,
+        "total_timesteps": 100,
+        "algo_kwargs": {"learning_rate_schedule": "cosine"},
+    }
+    result = train_members(tmp_path, (0, 5), **changes)
+    for number, seed in enumerate((0, 5)):
+        alone = train(base_config(tmp_path, seed=seed, **changes), QUIET)
+        assert_close_policies(member(result, number), alone.run_dir, 1e-4)
+        # The same draws: both memories' generators are where 100 batches leave them.
+        assert saved(member(result, number), MEMORY) == saved(alone.run_dir, MEMORY)
+        ours, theirs = (read_json_lines(folder / "metrics.jsonl") for folder in (member(result, number), alone.run_dir))
+        assert [record["step"] for record in ours] == [record["step"] for record in theirs]
+        for name, value in theirs[-1]["metrics"].items():
+            assert ours[-1]["metrics"][name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
+        evaluations = [read_json_lines(folder / "eval.jsonl") for folder in (member(result, number), alone.run_dir)]
+        for one, other in zip(*evaluations, strict=True):
+            assert one == other | {"return": pytest.approx(other["return"], abs=1e-3)}
+
+
+def test_a_member_does_not_depend_on_the_others(tmp_path: Path) -> None:
+    first = train_members(tmp_path, (0, 1, 2))
+    fewer = train_members(tmp_path, (2, 0))
+    assert saved(member(fewer, 0), MEMORY) == saved(member(first, 2), MEMORY)
+    assert_close_policies(member(fewer, 0), member(first, 2), 1e-5)
+    assert_close_policies(member(fewer, 1), member(first, 0), 1e-5)
+
+
+VALUES = {
+    "learning_rate": (1e-3, 1e-2),
+    "gamma": (0.5, 0.9),
+    "tau": (0.01, 0.5),
+    "expectile": (0.5, 0.9),
+    "beta": (0.5, 4.0),
+    "reward_scale": (0.5, 2.0),
+    "reward_shift": (-1.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", sorted(registry()["iql"].per_member))
+def test_members_with_two_values_equal_two_stacks_with_one(name: str, tmp_path: Path) -> None:
+    both = train_members(tmp_path, (0,), vary={f"algo_kwargs.{name}": VALUES[name]}, eval_interval=0)
+    assert len(group_by_structure([base_config(tmp_path, algo_kwargs={name: v}) for v in VALUES[name]])) == 1
+    for number, value in enumerate(VALUES[name]):
+        alone = train_members(tmp_path, (0,), algo_kwargs={name: value}, eval_interval=0)
+        assert_close_policies(member(both, number), member(alone, 0), 1e-5)
+    weights = [torch.cat([value.flatten() for value in saved(member(both, n)).values()]) for n in range(2)]
+    assert not torch.equal(*weights)
+
+
+def test_a_setting_that_a_stack_shares_gives_two_stacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "rl_training")
+    result = train_members(tmp_path, vary={"algo_kwargs.batch_size": (4, 8)})
+    assert "2 stacks, one after the other" in caplog.text
+    assert [state.state for state in result.states.values()] == ["done"] * 4
+    alone = train(base_config(tmp_path, seed=1, algo_kwargs={"batch_size": 4}), QUIET)
+    assert_close_policies(member(result, 1), alone.run_dir, 1e-4)
+
+
+def test_captured_members_equal_eager_ones(
+    tmp_path: Path, recorded_graphs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager = train_members(tmp_path, vary={"algo_kwargs.expectile": (0.6, 0.9)})
+    real = steps.accelerate_rounds
+    monkeypatch.setattr(stack, "accelerate_rounds", lambda step, mode, name: real(step, "cuda_graph", name))
+    monkeypatch.setattr(steps, "_compile", lambda step, *_: steps._run_eagerly(step))  # a compiler takes a minute
+    result = train_members(tmp_path / "captured", vary={"algo_kwargs.expectile": (0.6, 0.9)})
+    for number in range(4):
+        assert_close_policies(member(result, number), member(eager, number), 1e-6)
+
+
+# --- What becomes of a member ----------------------------------------------------------------------------------------
+
+
+class Poison:
+    """Makes the gradient of one member NaN from an update on."""
+
+    def __init__(self, member: int, update: int) -> None:
+        self.member, self.update = member, update
+
+    def __call__(self, run: Any) -> Any:
+        def poisoned(training: Any, step: int) -> int:
+            if step == self.update:
+                training._stack.state["critic.params"][self.member] = torch.nan
+            end: int = run(training, step)
+            return end
+
+        return poisoned
+
+
+def test_a_member_that_diverges_ends_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    healthy = train_members(tmp_path / "healthy", (0, 1, 2))
+    training = stacked_runs.StackedTraining
+    monkeypatch.setattr(training, "_advance", Poison(1, 20)(training._advance))
+    result = train_members(tmp_path, (0, 1, 2))
+    assert [state.state for state in result.states.values()] == ["done", "diverged", "done"]
+    assert "member 001 ends" in caplog.text
+    assert "smaller learning_rate" in result.states["001"].reason
+    for number in (0, 2):  # bit for bit: the others do not notice
+        assert differences(member(result, number), member(healthy, number)) == []
+    assert resumable_names(member(result, 1) / "checkpoints") == ["step_000000020"]
+    assert all(bool(values.isfinite().all()) for values in saved(member(result, 1)).values())
+    again = resume_population(result.folder, QUIET)  # nothing is left to do
+    assert again.states == result.states
+
+
+class StopAt(Callback):
+    """Stops the run of one seed at a step."""
+
+    def on_step(self, run: Run) -> None:
+        if run.config.seed == 1 and run.step >= 20:
+            run.stop_reason = "enough"
+
+
+def test_a_callback_ends_one_member_and_the_others_go_on(tmp_path: Path) -> None:
+    options = RunOptions(show_progress=False, callbacks=[StopAt()])
+    result = train_members(tmp_path, options=options)
+    assert [(state.state, state.step) for state in result.states.values()] == [("done", 40), ("done", 20)]
+    assert result.states["001"].reason == "enough"
+    alone = train(base_config(tmp_path, seed=1), RunOptions(show_progress=False, callbacks=[StopAt()]))
+    assert_close_policies(member(result, 1), alone.run_dir, 1e-5)
+
+
+# --- Kills and resumes -----------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill_at_call(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None:
+    """Let the n-th call of a function end the process, as far as a test can."""
+    real, calls = getattr(owner, name), [0]
+
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call:
+            raise Killed
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, dying)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call"),
+    [
+        (stacked_runs.MemberCheckpoints, "write", 2),  # the first checkpoint: one member has it, the others not
+        (stacked_runs.MemberCheckpoints, "write", 5),  # the second one
+        (PopulationDir, "write_states", 2),  # all members have the second one, but nothing says so
+        (stacked_runs.MemberCheckpoints, "remove_older", 5),
+        (stack.Stack, "update", 3),
+        (stacked_runs, "end_run", 2),
+    ],
+)
+def test_a_population_that_is_killed_continues_as_if_it_never_was(
+    owner: Any, name: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unbroken = train_members(tmp_path / "unbroken", (0, 1, 2))
+    with monkeypatch.context() as patch:
+        kill_at_call(patch, owner, name, call)
+        with pytest.raises(Killed):
+            train_members(tmp_path, (0, 1, 2))
+    result = train_members(tmp_path, (0, 1, 2))  # the same call again
+    assert [state.state for state in result.states.values()] == ["done"] * 3
+    for number in range(3):
+        assert differences(member(result, number), member(unbroken, number)) == []
+    assert (result.folder / "summary.jsonl").read_text() == (unbroken.folder / "summary.jsonl").read_text()
+
+
+def test_an_interrupted_population_is_saved_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unbroken = train_members(tmp_path / "unbroken", (0, 1))
+    real = stacked_runs.StackedTraining._advance
+
+    def interrupted(training: Any, step: int) -> int:
+        for one in training._members if step == 10 else ():
+            one.run.interrupted, one.run.stop_reason = True, "signal SIGTERM"
+        return real(training, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stacked_runs.StackedTraining, "_advance", interrupted)
+        result = train_members(tmp_path, (0, 1))
+    assert result.interrupted
+    assert [(state.state, state.step) for state in result.states.values()] == [("running", 20)] * 2
+    result = resume_population(result.folder, QUIET)
+    assert not result.interrupted
+    for number in range(2):
+        assert differences(member(result, number), member(unbroken, number)) == []
+
+
+# --- A member is an ordinary run -------------------------------------------------------------------------------------
+
+
+def test_a_member_evaluates_predicts_resumes_and_loads_alone(tmp_path: Path) -> None:
+    result = train_members(tmp_path)
+    folder = member(result, 0)
+    agent = rl_training.IQL.load(folder, show_progress=False)
+    obs = np.zeros((2, 3), np.float32)
+    assert agent.predict(obs).shape[0] == 2
+    episodes = [episode["return"] for episode in json.loads((folder / "result.json").read_text())["eval"]]
+    assert [episode.ret for episode in agent.evaluate(episodes=len(episodes))] == pytest.approx(episodes)
+    longer = resume(folder, QUIET, total_timesteps=60)
+    assert longer.step == 60
+    assert longer.run_dir == folder
+    metadata = json.loads((folder / "metadata.json").read_text())
+    assert metadata["starts"][0]["population"] == "member 0 of 2, stacked"
+
+
+def test_the_summary_has_the_statistics_of_each_evaluation(tmp_path: Path) -> None:
+    result = train_members(tmp_path, (0, 1, 2))
+    lines = read_json_lines(result.folder / "summary.jsonl")
+    assert [line["step"] for line in lines] == [20, 40]
+    scores = list(result.scores.values())
+    assert lines[-1]["mean"] == pytest.approx(sum(scores) / 3)
+    assert (lines[-1]["min"], lines[-1]["max"], lines[-1]["members"]) == (min(scores), max(scores), 3)
+
+
+# --- What is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": ()}, "seeds must be different"),
+        ({"seeds": (1, 1)}, "seeds must be different"),
+        ({"vary": {"algo_kwargs.gama": (0.9,)}}, "did you mean 'gamma'"),
+        ({"vary": {"algo_kwargs.gamma": ()}}, "at least one"),
+        ({"vary": {"algo_kwargs.gamma": (0.9, 1.5)}}, "gamma must be"),
+        ({"vary": {"seed": (1, 2)}}, "give seeds"),
+        ({"vary": {"algo_kwargs.gamma": (0.9, 0.8)}, "combine": "zip", "seeds": (1,)}, "as many values"),
+    ],
+)
+def test_a_population_that_cannot_be_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PopulationConfig(**{"base": base_config(tmp_path), "seeds": (0,), **changes})
+
+
+def test_zip_pairs_seeds_and_values(tmp_path: Path) -> None:
+    vary = {"algo_kwargs.gamma": (0.9, 0.8), "algo_kwargs.tau": (0.1, 0.2)}
+    config = PopulationConfig(base=base_config(tmp_path), seeds=(4, 5), vary=vary, combine="zip")
+    assert [(m.seed, m.hparams.gamma, m.hparams.tau) for m in config.members()] == [  # type: ignore[attr-defined]
+        (4, 0.9, 0.1),
+        (5, 0.8, 0.2),
+    ]
+
+
+def test_an_algorithm_that_cannot_be_stacked_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    config = PopulationConfig(base=make_config(tmp_path / "runs", algo="dqn"), seeds=(0, 1), run="stacked")
+    with pytest.raises(ConfigError, match="dqn cannot be stacked, only bc, iql"):
+        train_population(config, QUIET)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_more_members_than_fit_are_refused_with_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = memory_limits.check_memory
+    monkeypatch.setattr(stack, "check_memory", lambda *args, available: real(*args, available=1_000))
+    with pytest.raises(
+        ConfigError, match=r"a stack of 2 members \(.* MiB each, .* for all\) needs .*, but only 0.0 MiB"
+    ):
+        train_members(tmp_path)
+
+
+def test_a_damaged_population_file_is_reported(tmp_path: Path) -> None:
+    result = train_members(tmp_path)
+    (result.folder / "population.json").write_text('{"members": {"000": {"state": "gone"}}}')
+    with pytest.raises(CheckpointError, match=r"population\.json is damaged"):
+        resume_population(result.folder, QUIET)
+
+
+def test_a_population_without_all_its_folders_is_completed_by_its_command_only(tmp_path: Path) -> None:
+    result = train_members(tmp_path)
+    (member(result, 1) / "config.yaml").rename(tmp_path / "config.yaml")  # killed while it created the folders
+    with pytest.raises(CheckpointError, match="folders of 1 of its 2 members"):
+        resume_population(result.folder, QUIET)
+    assert [state.state for state in train_members(tmp_path).states.values()] == ["done", "done"]
+
+
+def test_a_network_of_the_user_is_refused(tmp_path: Path) -> None:
+    options = RunOptions(show_progress=False, network=torch.nn.Linear(3, 2))
+    with pytest.raises(ConfigError, match="takes no network"):
+        train_members(tmp_path, options=options)
