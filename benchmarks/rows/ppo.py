@@ -58,6 +58,16 @@ ROWS = {
         by=50_000,
         track_every=1_000,
     ),
+    "pqn-cartpole": Row(
+        config="pqn/cartpole.yaml",
+        env_id="CartPole-v1",
+        steps=500_000,
+        target=">= 495, as the published training returns",
+        peers=[],
+        threshold=475.0,
+        by=500_000,
+        track_every=20_000,
+    ),
     "ppo-lunarlander": Row(
         config="ppo/lunarlander.yaml",
         env_id="LunarLander-v3",

@@ -195,6 +195,20 @@ class PPO(ManagedAlgorithm):
 
     algo_name: ClassVar[str] = "ppo"
 
+class PQN(ManagedAlgorithm):
+    """Q-learning on rollouts of many environments, without replay and target network.
+
+    Gallici et al. 2025, Simplifying deep temporal difference learning.
+
+    Example:
+
+        agent = PQN("configs/pqn/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "pqn"
+
 class GAIL(ManagedAlgorithm):
     """Imitation: PPO rewarded by a discriminator between expert and policy.
 
@@ -426,6 +440,9 @@ def train_fqf(config: TrainConfig, options: RunOptions | None = None) -> TrainRe
 
 def train_ppo(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train PPO from a config, in a new run folder."""
+
+def train_pqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train PQN from a config, in a new run folder."""
 
 def train_gail(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train GAIL from a config, in a new run folder."""

@@ -11,7 +11,7 @@ implementation details of PPO. Deviations are in docs/algorithms/ppo.md.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate
+from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import observation_field, observation_kind
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
@@ -29,7 +30,7 @@ from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tens
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, trial_obs
 from rl_training.learners.normalization import ObsNormalizer, RewardScaler, take_moments
-from rl_training.learners.on_device import RolloutLearner, fit
+from rl_training.learners.on_device import LANE, RolloutLearner, fit
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.returns import gae
@@ -177,13 +178,26 @@ class PPO:
 
     def on_device(self) -> RolloutLearner:
         """Return this algorithm for tensor environments: acting and updates without the host."""
+
+        def estimate(rollout: Batch, names: Collection[str]) -> Batch:
+            old_log_probs = None if "log_probs" in names else torch.zeros(())  # kept: these are not used
+            return self._advantages(rollout, old_log_probs, rollout["params"])
+
+        def draw(state: State, obs: Tensor, keys: Keys) -> Tensor:
+            return self._distribution.draw(self._network.apply(state["params"], obs), keys, LANE)
+
+        estimates = ("values", "advantages", "returns")
         return RolloutLearner(
             self._setup,
             self._state,
             self._step_in_place,
-            self._advantages,
-            network=self._network,
-            distribution=self._distribution,
+            estimate,
+            draw,
+            acting={"params": self._state["params"]},
+            estimates=("log_probs", *estimates),
+            learned=("obs", "actions", "log_probs", *estimates),
+            refreshed=estimates if self.hparams.recompute_advantages else (),
+            summary=fit,
             obs_normalizer=self._obs_normalizer,
             reward_scaler=self._reward_scaler,
         )

@@ -35,6 +35,7 @@ from rl_training.hparams.gail import GAILHParams
 from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
 from rl_training.hparams.offline import BCHParams, CQLHParams, IQLHParams, IQLOnlineHParams, ReBRACHParams, TD3BCHParams
 from rl_training.hparams.ppo import PPOHParams
+from rl_training.hparams.pqn import PQNHParams
 from rl_training.hparams.schedules import (
     actor_critic_updates,
     dreamer_updates,
@@ -366,6 +367,22 @@ ROWS = (  # of the library itself
         policy_module="rl_training.algorithms.ppo:ppo_policy",
         device_loop=True,
         reference_config="ppo/cartpole.yaml",
+    ),
+    AlgorithmSpec(
+        name="pqn",
+        class_name="PQN",
+        summary="Q-learning on rollouts of many environments, without replay and target network",
+        paper="Gallici et al. 2025, Simplifying deep temporal difference learning",
+        loop="on_policy",
+        actions=frozenset({"discrete"}),
+        observations=_ALL_OBSERVATIONS,
+        hparams=PQNHParams,
+        build="rl_training.algorithms.pqn:build_pqn",
+        memory="rl_training.data.rollout_buffer:build_rollout_buffer",
+        updates_until=ppo_updates,
+        policy_module="rl_training.algorithms.pqn:pqn_policy",
+        device_loop=True,
+        reference_config="pqn/cartpole.yaml",
     ),
     AlgorithmSpec(
         name="gail",

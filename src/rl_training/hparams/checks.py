@@ -40,6 +40,10 @@ def check_rollout(num_steps: int, minibatch_size: int, normalize_advantages: boo
         )
 
 
+def check_minibatches(num_steps: int, minibatch_size: int, num_envs: int) -> None:
+    check_rollout(num_steps, minibatch_size, normalize_advantages=False, num_envs=num_envs)
+
+
 def check_dynamics(num_ensembles: int, num_elites: int) -> None:
     if num_elites > num_ensembles:
         raise ValueError(f"num_elites must be at most num_ensembles, {num_ensembles}, got {num_elites}")

@@ -4,7 +4,8 @@ Everything is a tensor at a fixed place that changes in place, so that a CUDA gr
 (runtime/device_loop.py). Shuffles and actions are functions of counters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,8 +14,6 @@ from rl_training.acceleration.steps import InPlaceStep, accelerate
 from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics, State, UpdateResult
-from rl_training.hparams.ppo import OnPolicyHParams
-from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.normalization import (
     ObsNormalizer,
     RewardScaler,
@@ -23,13 +22,25 @@ from rl_training.learners.normalization import (
     normalized,
     scaled_rewards,
 )
-from rl_training.models.distributions import Distribution
 
 LANE = 2**15  # environments use lower lanes
-_LEARNED = ("obs", "actions", "log_probs", "values", "advantages", "returns")
+# (rollout with the parameters as `params`, names of the estimates that are wanted) -> estimates, (rows,) each
+Estimate = Callable[[Batch, Collection[str]], Batch]
+Draw = Callable[[State, Tensor, Keys], Tensor]  # (acting state, observations, keys) -> actions
+_ROWS = ("obs", "next_obs", "actions", "rewards", "terminated", "truncated")
 
-# (rollout, old log-probabilities or None, parameters) -> values, log_probs, advantages, returns
-Estimate = Callable[[Batch, Tensor | None, Tensor | None], Batch]
+
+class OnDeviceSettings(Protocol):
+    """The settings that a learner on the device reads."""
+
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def update_epochs(self) -> int: ...
+    @property
+    def minibatch_size(self) -> int: ...
+    @property
+    def gamma(self) -> float: ...
 
 
 class RolloutLearner:
@@ -37,21 +48,30 @@ class RolloutLearner:
 
     def __init__(
         self,
-        setup: Setup[OnPolicyHParams],
+        setup: Setup[OnDeviceSettings],
         state: State,
         step: InPlaceStep,
         estimate: Estimate,
+        draw: Draw,
         *,
-        network: FlatModule,
-        distribution: Distribution,
-        obs_normalizer: ObsNormalizer | None,
-        reward_scaler: RewardScaler | None,
+        acting: State,
+        estimates: Sequence[str],
+        learned: Sequence[str],
+        refreshed: Sequence[str] = (),
+        summary: Callable[[Batch], Metrics] = lambda rollout: {},
+        obs_normalizer: ObsNormalizer | None = None,
+        reward_scaler: RewardScaler | None = None,
     ) -> None:
-        """`state`: what `step` changes in place, on the rows `indices` of a batch. `estimate`: pure."""
+        """`state`: what `step` changes in place, on the rows `indices` of a batch of `learned` entries.
+
+        `estimate`, `draw`: pure. `acting`: what `draw` reads. `estimates`: what `estimate` returns before the first
+        epoch, `refreshed`: before every other one. `summary`: metrics of the estimates.
+        """
         self._hparams, self._shape = setup.hparams, (setup.hparams.num_steps, setup.num_envs)
         self._seed = setup.streams.integer("shuffle")
-        self._state, self._step, self._estimate = state, step, estimate
-        self._network, self._distribution = network, distribution
+        self._state, self._step, self._draw, self._acting = state, step, draw, acting
+        self._estimates, self._learned_names, self._refreshed = estimates, learned, refreshed
+        self._summary = summary
         self._obs_normalizer, self._reward_scaler = obs_normalizer, reward_scaler
         self._memory: Batch = {}  # what an update computes about each row of a rollout
 
@@ -59,17 +79,16 @@ class RolloutLearner:
             return self._scaled(state, batch), {}
 
         def estimated(state: State, batch: Batch) -> tuple[State, Metrics]:
-            old_log_probs = None if "log_probs" in state else torch.zeros(())
-            found = estimate(batch, old_log_probs, batch["params"])
+            found = estimate(batch, state)
             return {name: found[name] for name in state}, {}
 
         self._scale_in_place = accelerate(scale, setup.acceleration, "scaling", identity=setup.identity)
-        self._estimate_in_place = accelerate(estimated, setup.acceleration, "advantages", identity=setup.identity)
+        self._estimate_in_place = accelerate(estimated, setup.acceleration, "estimates", identity=setup.identity)
 
     @property
     def acting_state(self) -> State:
         """The tensors that `draw` reads; updates change them in place."""
-        state = {"params": self._state["params"]}
+        state = dict(self._acting)
         if self._obs_normalizer:
             state["obs_mean"], state["obs_variance"] = self._obs_normalizer.moments.tensors[:2]
         return state
@@ -85,7 +104,7 @@ class RolloutLearner:
         """Sample actions for observations by counters: a pure function."""
         if self._obs_normalizer:
             obs = normalized(obs, state["obs_mean"].float(), (1.0 / deviation(state["obs_variance"])).float())
-        return self._distribution.draw(self._network.apply(state["params"], obs), keys, LANE)
+        return self._draw(state, obs, keys)
 
     def learn(self, rollout: Batch, update: Tensor) -> UpdateResult:
         """Take all gradient steps on a rollout.
@@ -97,19 +116,20 @@ class RolloutLearner:
         self._scale(rollout, update)
         history: list[Metrics] = []
         for epoch in range(hparams.update_epochs):
-            if epoch == 0 or hparams.recompute_advantages:
-                self._find_advantages(rollout, with_log_probs=epoch == 0)
+            names = self._refreshed if epoch else self._estimates
+            if names:
+                self._estimate(rollout, names)
             for indices in self._order(epoch).view(-1, hparams.minibatch_size):
                 history.append(self._step(self._state, self._learned(rollout) | {"indices": indices}))
         means = {name: torch.stack([metrics[name] for metrics in history]).mean() for name in history[0]}
-        return UpdateResult(means | fit(self._memory), num_gradient_steps=len(history))
+        return UpdateResult(means | self._summary(self._memory), num_gradient_steps=len(history))
 
     def phases(self, rollout: Batch, update: Tensor) -> dict[str, Callable[[], object]]:
         """Return the parts of `learn` by name, to measure them one by one."""
         indices = torch.arange(self._hparams.minibatch_size, device=update.device)
         return {
             "scaling": lambda: self._scale(rollout, update),
-            "advantages": lambda: self._find_advantages(rollout, with_log_probs=True),
+            "estimates": lambda: self._estimate(rollout, self._estimates),
             "shuffle": lambda: self._order(0),
             "one minibatch": lambda: self._step(self._state, self._learned(rollout) | {"indices": indices}),
         }
@@ -118,22 +138,19 @@ class RolloutLearner:
         self._memory = self._memory or self._empty_memory(rollout)
         self._scale_in_place(self._scaling_state(), rollout | {"update": update})
 
-    def _find_advantages(self, rollout: Batch, *, with_log_probs: bool) -> None:
-        names = ("values", "advantages", "returns", *(("log_probs",) if with_log_probs else ()))
-        inputs = ("obs", "next_obs", "actions", "rewards", "terminated", "truncated")
-        batch = {name: self._memory.get(name, rollout[name]) for name in inputs}
+    def _estimate(self, rollout: Batch, names: Sequence[str]) -> None:
+        batch = {name: self._memory.get(name, rollout[name]) for name in _ROWS}
         self._estimate_in_place({name: self._memory[name] for name in names}, batch | {"params": self._state["params"]})
 
     def _order(self, epoch: int) -> Tensor:
         return self._memory["words"][epoch].argsort(stable=True)
 
     def _learned(self, rollout: Batch) -> Batch:
-        return {name: self._memory[name] if name in self._memory else rollout[name] for name in _LEARNED}
+        return {name: self._memory[name] if name in self._memory else rollout[name] for name in self._learned_names}
 
     def _empty_memory(self, rollout: Batch) -> Batch:
         rewards = rollout["rewards"]
-        names = ("values", "log_probs", "advantages", "returns", "rewards")
-        memory = {name: torch.zeros_like(rewards) for name in names}
+        memory = {name: torch.zeros_like(rewards) for name in (*self._estimates, "rewards")}
         words = torch.zeros((self._hparams.update_epochs, len(rewards)), dtype=torch.int32, device=rewards.device)
         if self._obs_normalizer:
             memory |= {name: torch.zeros_like(rollout[name], dtype=torch.float32) for name in ("obs", "next_obs")}

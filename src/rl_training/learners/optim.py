@@ -46,6 +46,38 @@ def adam(
     return params, mean, square, count
 
 
+def radam(
+    params: Tensor,
+    gradient: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    count: Tensor,
+    *,
+    learning_rate: float | Tensor,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the new `(params, mean, square, count)` after one step of RAdam; the arguments are those of `adam`.
+
+    While the second moment rests on too few gradients, its steps are those of momentum. Liu et al. 2020, On the
+    variance of the adaptive learning rate and beyond, algorithm 2.
+    """
+    count = count + 1
+    mean = torch.lerp(mean, gradient, 1.0 - beta1)
+    square = beta2 * square + (1.0 - beta2) * gradient * gradient
+    steps = count.double()
+    mean_correction = -torch.expm1(steps * math.log(beta1))
+    square_correction = -torch.expm1(steps * math.log(beta2))
+    longest = 2.0 / (1.0 - beta2) - 1.0  # length of the average, at most and now
+    length = longest - 2.0 * steps * (1.0 - square_correction) / square_correction
+    share = (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length)
+    rectified = (square_correction * share.clamp(min=0.0)).sqrt()
+    step_size, scale = torch.stack((learning_rate / mean_correction, rectified)).float().unbind()
+    change = torch.where(length > 5.0, scale / (square.sqrt() + eps), 1.0)
+    return params - step_size * mean * change, mean, square, count
+
+
 def rmsprop(
     params: Tensor, gradient: Tensor, square: Tensor, *, learning_rate: float | Tensor, alpha: float, eps: float
 ) -> tuple[Tensor, Tensor]:
@@ -74,11 +106,12 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedAdam:
-    """Adam on a gradient whose global norm is clipped, unless `max_grad_norm` is None."""
+    """Adam, or RAdam if `rectified`, on a gradient whose global norm is clipped unless `max_grad_norm` is None."""
 
     learning_rate: float
     eps: float
     max_grad_norm: float | None
+    rectified: bool = False
 
     def state(self, params: Tensor) -> State:
         return {
@@ -93,7 +126,7 @@ class ClippedAdam:
         metrics: Metrics = {}
         if self.max_grad_norm is not None:
             gradient, metrics["grad_norm"] = clip_by_global_norm(gradient, self.max_grad_norm)
-        params, mean, square, count = adam(
+        params, mean, square, count = (radam if self.rectified else adam)(
             state["params"],
             gradient,
             state["adam_mean"],
