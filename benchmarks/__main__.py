@@ -30,6 +30,7 @@ COMMANDS = {
     "sweep_kills": "a sweep whose command is killed ends with the same table",
     "tune_kills": "a study killed again and again ends as one that was not",
     "tune_search": "the tuner mends a bad learning rate, compared with the config that has a good one",
+    "end_to_end": "the example from a sweep to an exported policy, in full: what it left",
     "launchers": "runs on local, SLURM and Ray workers that are killed end as undisturbed ones",
     "packages": "environments of other packages: works, refused with a remedy, exact resume",
     "fuzz": "damaged and hostile files, bad settings and faulty environments are refused",

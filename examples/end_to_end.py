@@ -2,7 +2,7 @@
 
 The command of the sweep is killed three times on the way. The same command continues, and nothing is lost.
 
-python examples/end_to_end.py              # 20 runs of the sweep and at most 70 of the study, 30,000 steps each
+python examples/end_to_end.py              # 20 runs of the sweep and at most 58 of the study, 20,000 steps each
 python examples/end_to_end.py --small      # tiny runs: every step works, nothing is learned
 """
 
@@ -21,12 +21,13 @@ from rl_training.cli import app
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--small", action="store_true", help="tiny budgets")
 parser.add_argument("--out", type=Path, default=Path("end_to_end"), help="folder of everything that is written")
+parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (default: %(default)s)")
 args = parser.parse_args()
 
-SETTINGS = {"total_timesteps": 30_000, "eval_interval": 5_000, "checkpoint_interval": 2_000, "acceleration": "eager"}
-SEEDS, TRIALS, KILLS = 5, 10, 3
+SETTINGS = {"total_timesteps": 20_000, "eval_interval": 5_000, "checkpoint_interval": 2_000}
+SEEDS, TRIALS, KILLS = 5, 6, 3
 if args.small:
-    SETTINGS |= {"total_timesteps": 300, "eval_interval": 150, "checkpoint_interval": 100, "max_episode_steps": 50}
+    SETTINGS = {"total_timesteps": 300, "eval_interval": 150, "checkpoint_interval": 100, "max_episode_steps": 50}
     SEEDS, TRIALS, KILLS = 1, 2, 1
 SWEEP = {
     "configs": ["dqn/cartpole", "ppo/cartpole"],
@@ -44,8 +45,8 @@ def rl_training(*words: object) -> None:
 
 
 def sweep_with_kills(file: Path, kills: int) -> None:
-    """Run a sweep with two jobs; kill its command `kills` times, each time after one to four more checkpoints."""
-    command = [sys.executable, "-m", "rl_training", "sweep", str(file), "--jobs", "2"]
+    """Run a sweep; kill its command `kills` times, each time after one to four more checkpoints."""
+    command = [sys.executable, "-m", "rl_training", "sweep", str(file), "--jobs", str(args.jobs)]
     folder, rng = file.with_suffix(""), random.Random(0)
     for _ in range(kills):
         wanted = len(list(folder.rglob("step_*"))) + rng.randint(1, 4)
@@ -70,7 +71,7 @@ with (runs / "table.csv").open(newline="") as table:
 winner = max(rows, key=lambda row: float(row["iqm"]))["algo"]
 settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
 study = args.out / "tune"
-budget = ["--trials", TRIALS, "--seeds", min(SEEDS, 3), "--jobs", 2]
+budget = ["--trials", TRIALS, "--seeds", min(SEEDS, 3), "--jobs", args.jobs]
 rl_training("tune", study, "-c", f"{winner}/cartpole", *settings, *budget, "--param", "learning_rate")
 
 rl_training("train", study / "best.yaml", "--seeds", 0, "--output-dir", args.out / "winner")
