@@ -4,6 +4,7 @@ An algorithm climbs it with its own settings, which are only shortened: a rung t
 buffers that are longer than the rung are cut.
 """
 
+import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,10 +22,9 @@ EVAL_EPISODES = 20
 MOST: dict[str, int] = {
     "learning_starts": 200,
     "buffer_capacity": 10_000,
-    "num_steps": 64,
-    "minibatch_size": 64,
     "target_update_interval": 50,
 }
+MOST_ROLLOUT = 64  # rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,17 @@ def climb(config: TrainConfig, actions: ActionKind | None = None) -> Iterator[Cl
             return
 
 
-def _train(config: TrainConfig, rung: Rung) -> float:
+def _shortened(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings of the algorithm, cut to the length of a rung in one environment."""
     given = config.hparams.model_dump()
-    shortened = {name: min(given[name], most) for name, most in MOST.items() if given.get(name) is not None}
+    cut = {name: min(given[name], most) for name, most in MOST.items() if given.get(name) is not None}
+    if "num_steps" in given:
+        cut["num_steps"] = min(given["num_steps"] * config.num_envs, MOST_ROLLOUT)
+        cut["minibatch_size"] = math.gcd(given["minibatch_size"], cut["num_steps"])  # it must divide the rollout
+    return {**config.algo_kwargs, **cut}
+
+
+def _train(config: TrainConfig, rung: Rung) -> float:
     with tempfile.TemporaryDirectory() as folder:
         short = TrainConfig(
             algo=config.algo,
@@ -96,7 +104,7 @@ def _train(config: TrainConfig, rung: Rung) -> float:
             output_dir=folder,
             eval_episodes=EVAL_EPISODES,
             tensorboard=False,
-            algo_kwargs={**config.algo_kwargs, **shortened},
+            algo_kwargs=_shortened(config),
         )
         result = train(short, RunOptions(show_progress=False))
     return fmean(episode.ret for episode in result.eval_episodes)
