@@ -57,6 +57,14 @@ html_copy_source = False
 copybutton_exclude = ".linenos, .gp, .go"  # the prompt and the output of a console block
 
 
+FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def plain_if_unnamed(block: re.Match[str]) -> str:
+    """Show a code block that names no language as it is; by default it would be coloured as Python."""
+    return f"```{block[1] or 'text'}\n{block[2]}```"
+
+
 def hidden_toctree(caption: str, pages: list[Path]) -> str:
     names = "\n".join(f"/{page.relative_to(ROOT).with_suffix('')}" for page in pages)
     option = f":caption: {caption}\n" if caption else ""
@@ -69,7 +77,7 @@ def add_contents(app: Any, docname: str, source: list[str]) -> None:
         source[0] += hidden_toctree("", [contents.INDEX])
         for caption, pages in contents.sections(contents.INDEX.read_text("utf-8")).items():
             source[0] += hidden_toctree(caption, pages)
-    source[0] = tabs.as_tab_sets(source[0])
+    source[0] = tabs.as_tab_sets(FENCE.sub(plain_if_unnamed, source[0]))
     if docname == "docs/api":
         source[0] = re.sub(r"^\* `(\w+)`$", docstring, source[0], flags=re.MULTILINE)
 
