@@ -19,6 +19,7 @@ from benchmarks.rows.atari import ATARI_ROWS
 from benchmarks.speed_tasks import TASKS
 from benchmarks.summaries import summarize_atari, summarize_scores, summarize_suite
 from benchmarks.versions import summarize_versions
+from benchmarks.wheel import summarize_wheel
 from rl_training.experiment.config import SHIPPED_SCORES, load_config
 
 DIGITS = 6  # significant ones; more would differ between machines
@@ -43,6 +44,7 @@ SINGLE_FILES = {
     "compile_times": summarize_compile_times,
     "versions": summarize_versions,
     "versions_cuda": summarize_versions,
+    "wheel": summarize_wheel,
 }
 
 

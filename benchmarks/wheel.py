@@ -4,7 +4,8 @@
 
 Each interpreter gets a new virtual environment with the pinned versions of constraints.txt, installs the wheel from the
 built file, and runs the smoke test: the command line, a config that the wheel ships, a run of two algorithms, its
-evaluation and every public name. One line per interpreter goes to `build/wheel/wheel.jsonl`.
+evaluation and every public name. One line per interpreter goes to `build/wheel/wheel.jsonl`;
+`--out benchmarks/results` makes it the result that `requires-python` rests on.
 """
 
 import argparse
@@ -109,6 +110,17 @@ def check_python(python: str, wheel: Path, folder: Path) -> dict[str, Any]:
         "versions": versions,
         "install_s": round(installed - started, 1),
         "test_s": round(time.perf_counter() - installed, 1),
+    }
+
+
+def summarize_wheel(lines: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """Return the outcome and the installed versions of each Python that the wheel was tried with."""
+    return {
+        line.get("versions", {}).get("python", line["interpreter"]): {
+            "outcome": line["outcome"],
+            **{name: version for name, version in line.get("versions", {}).items() if name != "python"},
+        }
+        for line in lines
     }
 
 

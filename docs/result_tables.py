@@ -510,6 +510,17 @@ def launchers_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     )
 
 
+def pythons_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """Show with which Pythons the built wheel was installed into an empty environment and used."""
+    yield from rows(
+        ["Python", "wheel in an empty environment", "PyTorch", "Gymnasium", "NumPy"],
+        *(
+            [python, found["outcome"], *(found.get(name, "") for name in ("torch", "gymnasium", "numpy"))]
+            for python, found in summary()["wheel"].items()
+        ),
+    )
+
+
 def env_speed_table(folder: Path, env_ids: list[str]) -> Iterator[str]:
     """Show the env steps per second of processor time, by environment and backend: median, smallest and largest."""
     found = {env_id: summary()["env_speed"][env_id] for env_id in env_ids}

@@ -70,3 +70,11 @@ def test_an_error_of_the_smoke_test_is_its_outcome(monkeypatch: pytest.MonkeyPat
 def test_a_program_that_is_no_python_is_refused(tmp_path: Path, built: Path) -> None:
     with pytest.raises(UsageError, match="--python must be a program that starts Python, got 'false'"):
         wheel.run(Namespace(python=["false"], out=tmp_path))
+
+
+def test_the_summary_names_each_python_and_what_was_installed() -> None:
+    failed = {"interpreter": "python3.13", "outcome": "failed", "message": "no wheel of torch"}
+    assert wheel.summarize_wheel([PASSED, failed]) == {
+        "3.11.7": {"outcome": "passed", "rl-training": "0.3.0"},
+        "python3.13": {"outcome": "failed"},
+    }
