@@ -224,6 +224,18 @@ def summarize_export(lines: Sequence[Line]) -> dict[str, Any]:
     }
 
 
+def summarize_probe(lines: Sequence[Line]) -> dict[str, int]:
+    """Count the planted faults, those that were named, and the alarms in healthy environments."""
+    faults = [line for line in lines if "fault" in line]
+    healthy = [line for line in lines if "fault" not in line]
+    return {
+        "faults": len(faults),
+        "named": sum(line["named"] for line in faults),
+        "healthy": len(healthy),
+        "false_alarms": sum(line["alarm"] for line in healthy),
+    }
+
+
 def summarize_fuzz(lines: Sequence[Line]) -> dict[str, Any]:
     """Count cases and outcomes, and those that were wrong."""
     kinds = sorted({line["kind"] for line in lines})

@@ -35,6 +35,7 @@ SINGLE_FILES = {
     "launchers": measurements.summarize_launchers,
     "env_speed": summarize_env_speed,
     "slow_simulator": measurements.summarize_slow_simulator,
+    "probe": measurements.summarize_probe,
     "fuzz": measurements.summarize_fuzz,
     "packages": measurements.summarize_packages,
     "trackers": measurements.summarize_trackers,

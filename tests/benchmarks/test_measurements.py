@@ -16,6 +16,7 @@ from benchmarks.measurements import (
     summarize_gpu,
     summarize_kills,
     summarize_launchers,
+    summarize_probe,
     summarize_replay,
     summarize_speed,
     summarize_sweep_kills,
@@ -274,3 +275,13 @@ def test_replay_times_are_compared_with_ours_of_the_same_repeat() -> None:
     assert figures["cpu_us"] == {"median": 8.0, "min": 6.0, "max": 9.0}
     assert figures["wall_us"]["median"] == 16.0
     assert figures["over_ours"] == {"median": 2.5, "min": 2.0, "max": 3.0}  # 6 / 2 and 8 / 4; the third has no partner
+
+
+def test_a_probe_counts_named_faults_and_false_alarms() -> None:
+    lines: list[dict[str, Any]] = [
+        {"fault": "a", "named": True},
+        {"fault": "b", "named": False},
+        {"alarm": True},
+        {"alarm": False},
+    ]
+    assert summarize_probe(lines) == {"faults": 2, "named": 1, "healthy": 2, "false_alarms": 1}
