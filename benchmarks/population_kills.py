@@ -25,7 +25,7 @@ from rl_training.launching.populations import train_population
 from rl_training.runtime.setup import RunOptions
 
 MEMBERS = 4
-UPDATES = 200
+UPDATES = 100
 
 
 def population_in(folder: Path) -> PopulationConfig:
@@ -37,8 +37,8 @@ def population_in(folder: Path) -> PopulationConfig:
         device="cpu",
         acceleration="eager",
         log_interval=10,
-        eval_interval=100,
-        checkpoint_interval=20,
+        eval_interval=50,
+        checkpoint_interval=10,
         eval_episodes=2,
         tensorboard=False,
         output_dir=folder,
@@ -73,8 +73,9 @@ def run(args: argparse.Namespace) -> int:
     session = Session(command_line.result_folder(args) / "population_kills.jsonl", describe_run())
     with tempfile.TemporaryDirectory() as name:
         whole, disturbed = Path(name) / "whole", Path(name) / "disturbed"
+        train(whole)  # imports everything
         started = time.perf_counter()
-        train(whole)
+        killed_after(Path(name) / "timed", 600.0)
         duration, number = time.perf_counter() - started, 0
         while kills < args.kills:
             folder = disturbed / str(number)

@@ -22,6 +22,7 @@ from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY
 from rl_training.experiment.population import PopulationConfig, PopulationDir, group_by_structure
 from rl_training.experiment.registry import registry
+from rl_training.experiment.run_dir import read_run_config
 from rl_training.launching.populations import PopulationResult, resume_population, train_population
 from rl_training.learners import stack
 from rl_training.runtime import stacked_runs
@@ -110,6 +111,7 @@ def test_stacked_members_learn_as_single_runs_do(algo: str, tmp_path: Path) -> N
     result = train_members(tmp_path, (0, 5), **changes)
     for number, seed in enumerate((0, 5)):
         alone = train(base_config(tmp_path, seed=seed, **changes), QUIET)
+        assert read_run_config(member(result, number)) == read_run_config(alone.run_dir)
         assert_close_policies(member(result, number), alone.run_dir, 1e-4)
         # The same draws: both memories' generators are where 100 batches leave them.
         assert saved(member(result, number), MEMORY) == saved(alone.run_dir, MEMORY)
@@ -143,10 +145,10 @@ VALUES = {
 
 @pytest.mark.parametrize("name", sorted(registry()["iql"].per_member))
 def test_members_with_two_values_equal_two_stacks_with_one(name: str, tmp_path: Path) -> None:
-    both = train_members(tmp_path, (0,), vary={f"algo_kwargs.{name}": VALUES[name]}, eval_interval=0)
+    both = train_members(tmp_path, (0,), vary={f"algo_kwargs.{name}": VALUES[name]}, total_timesteps=20)
     assert len(group_by_structure([base_config(tmp_path, algo_kwargs={name: v}) for v in VALUES[name]])) == 1
     for number, value in enumerate(VALUES[name]):
-        alone = train_members(tmp_path, (0,), algo_kwargs={name: value}, eval_interval=0)
+        alone = train_members(tmp_path, (0,), algo_kwargs={name: value}, total_timesteps=20)
         assert_close_policies(member(both, number), member(alone, 0), 1e-5)
     weights = [torch.cat([value.flatten() for value in saved(member(both, n)).values()]) for n in range(2)]
     assert not torch.equal(*weights)
@@ -230,8 +232,8 @@ def test_a_callback_ends_one_member_and_the_others_go_on(tmp_path: Path) -> None
 # --- Kills and resumes -----------------------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    pass
+class Killed(KeyboardInterrupt):
+    """The only exception that training lets through as it is."""
 
 
 def kill_at_call(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None:
@@ -271,6 +273,21 @@ def test_a_population_that_is_killed_continues_as_if_it_never_was(
     for number in range(3):
         assert differences(member(result, number), member(unbroken, number)) == []
     assert (result.folder / "summary.jsonl").read_text() == (unbroken.folder / "summary.jsonl").read_text()
+
+
+def test_checkpoints_by_time_are_common_to_all_members_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_time: dict[str, Any] = {"checkpoint_interval": 0, "checkpoint_minutes": 1e-9}
+    monkeypatch.setattr(stacked_runs, "MAX_SHARE_OF_SAVES", 1e9)  # after every group of updates
+    unbroken = train_members(tmp_path / "unbroken", (0, 1, 2), **by_time)
+    with monkeypatch.context() as patch:
+        kill_at_call(patch, stacked_runs.MemberCheckpoints, "write", 8)  # the third checkpoint
+        with pytest.raises(Killed):
+            train_members(tmp_path, (0, 1, 2), **by_time)
+    (folder,) = tmp_path.glob("population__*")
+    assert {state.step for state in PopulationDir(folder).states().values()} == {20}
+    result = train_members(tmp_path, (0, 1, 2), **by_time)
+    for number in range(3):
+        assert differences(member(result, number), member(unbroken, number)) == []
 
 
 def test_an_interrupted_population_is_saved_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ from rl_training.core.durable_files import check_free_space
 from rl_training.core.types import Metrics
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.member_batches import MemberBatches
-from rl_training.errors import ConfigError, TrainingError
+from rl_training.envs.hang_watch import hangs_end
+from rl_training.errors import ConfigError, TrainingError, exits_are_errors
 from rl_training.experiment.checkpointing import (
     checkpoint_name,
     checkpoint_names,
@@ -33,9 +34,9 @@ from rl_training.experiment.checkpointing import (
 )
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.population import MemberState, PopulationDir
-from rl_training.experiment.run_dir import locked, read_run_config, write_metadata
+from rl_training.experiment.run_dir import create_run_dir, locked, read_run_config, write_metadata
 from rl_training.learners.stack import Stack, StackedLearner, check_stack, stack_bytes, to_host
-from rl_training.runtime.callbacks import Callback, Checkpointing, Evaluation, MetricsLog
+from rl_training.runtime.callbacks import MAX_SHARE_OF_SAVES, Callback, Checkpointing, Evaluation, MetricsLog
 from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.dataset_loading import keep_arrays
 from rl_training.runtime.loops import end_of_group
@@ -90,6 +91,7 @@ class Member:
         return self.run.folder.path.name
 
 
+@exits_are_errors()
 def train_stack(population: PopulationDir, folders: Sequence[Path], options: RunOptions) -> bool:
     """Train the members in these folders, from the start or from their last common checkpoint.
 
@@ -101,10 +103,11 @@ def train_stack(population: PopulationDir, folders: Sequence[Path], options: Run
     if options.allow_code:
         configs = [config.as_own() for config in configs]
     _check_options(options)
-    prepared, points = _prepare(folders, configs, step, options)
     with contextlib.ExitStack() as stack:
         for folder in folders:
             stack.enter_context(locked(folder))
+        stack.enter_context(hangs_end(configs[0].worker_timeout, folders[0]))
+        prepared, points = _prepare(folders, configs, step, options)
         members = [
             stack.enter_context(_opened(*one, number, len(folders), options))
             for number, one in enumerate(zip(prepared, points, folders, strict=True))
@@ -154,6 +157,8 @@ def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
 def _remove_newer(folder: Path, step: int) -> None:
     """Remove the checkpoints that only some members wrote before the process was killed."""
     names = [name for name in checkpoint_names(folder / "checkpoints") if step_of(name) > step]
+    if names:
+        log.warning("member %s goes back to step %d, the last one that all members have", folder.name, step)
     remove_checkpoints(folder, names)
 
 
@@ -165,6 +170,7 @@ def _opened(
     own = replace(options, callbacks=copy.deepcopy(options.callbacks))
     keep_arrays(prepared.arrays, prepared.spaces, folder, replace_existing=False)
     if point is None:
+        create_run_dir(prepared.config, folder)  # with what "auto" stands for here
         remove_checkpoints(folder, checkpoint_names(folder / "checkpoints"))
     else:
         rewind_run_dir(folder, point)
@@ -236,17 +242,16 @@ class StackedTraining:
             run = member.run
             run.previous_step, run.step, run.gradient_step = step, end, run.gradient_step + end - step
         run = self._live()[0].run
-        intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval)
         ends = end >= config.total_timesteps or self._is_interrupted()
-        if ends or self._has_callbacks or any(run.crossed(interval) for interval in intervals):
-            self._publish(metrics, step)
-            for member in self._live():
-                self._call(member, member.logs)
-        by_time = bool(config.checkpoint_minutes) and monotonic() >= self._save_due
-        if ends or run.crossed(config.checkpoint_interval) or by_time:
-            if by_time:
-                self._publish(metrics, step)
-            self._save(by_time=by_time and not ends)
+        saves = ends or run.crossed(config.checkpoint_interval)
+        by_time = not saves and bool(config.checkpoint_minutes) and monotonic() >= self._save_due
+        logs = saves or self._has_callbacks or run.crossed(config.log_interval) or run.crossed(config.eval_interval)
+        if logs or by_time:  # else nobody looks at the metrics: the device is not waited for
+            self._publish(metrics)
+        for member in self._live() if logs else ():
+            self._call(member, member.logs)
+        if saves or by_time:
+            self._save(by_time=by_time)
         if end >= config.total_timesteps or run.crossed(config.eval_interval):
             for member in self._live():
                 self._call(member, [member.evaluation])
@@ -264,7 +269,7 @@ class StackedTraining:
             end_run(member.run)
             member.ended = True
 
-    def _publish(self, metrics: Metrics, before: int) -> None:
+    def _publish(self, metrics: Metrics) -> None:
         """Copy the metrics to the host and give each member its own; end those that have diverged."""
         values = to_host(metrics)
         for number, (member, alive) in enumerate(zip(self._members, self._stack.alive(), strict=True)):
@@ -307,7 +312,7 @@ class StackedTraining:
             member.checkpoints.remove_older(member.run, by_time=by_time)
         self._saved_step = step
         seconds = monotonic() - started
-        self._save_due = monotonic() + max(60 * self._config.checkpoint_minutes, 20 * seconds)
+        self._save_due = monotonic() + max(60 * self._config.checkpoint_minutes, seconds / MAX_SHARE_OF_SAVES)
 
 
 def _row(values: Mapping[str, Tensor], number: int) -> Metrics:
