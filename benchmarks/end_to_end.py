@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         if code != 0:
             print(f"the example ended with exit code {code}; see {folder / OUTPUT}", file=sys.stderr)
             return 1
-        session.add({"jobs": args.jobs, "wall_s": seconds, **found_in(folder)})
+        session.add({"jobs": args.jobs, "wall_s": seconds, **found_in(folder)})  # the time of this call alone
     print(session.lines[-1], flush=True)
     return 0
 

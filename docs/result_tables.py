@@ -535,6 +535,25 @@ def spread_text(spread: Entry) -> str:
     return f"{rate(spread['median'])} ({rate(spread['min'])} to {rate(spread['max'])})"
 
 
+def end_to_end_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """Show what the newest full run of examples/end_to_end.py left."""
+    (line,) = read_lines(RESULTS / "end_to_end.jsonl")
+    yield from rows(
+        ["step", "result"],
+        [
+            "sweep",
+            f"{line['finished']} of {line['runs']} runs finished after {line['kills']} kills, {line['starts']} starts",
+        ],
+        *(
+            [f"score of `{row['algo']}` on {row['env_id']}", f"{float(row['mean']):.1f} ± {float(row['std']):.1f}"]
+            for row in line["scores"]
+        ),
+        ["report", f"{line['report_bytes'] / 1e6:.1f} MB with {line['films']} films"],
+        [f"study of `{line['tuned']['algo']}`", f"{line['trials']} trials; {line['verdict'][-2]}"],
+        ["exported policy", f"{line['policy']['pairs']} pairs equal, largest error {line['policy']['max_error']:.0e}"],
+    )
+
+
 def slow_simulator_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     """Show the steps per second of a simulator that sleeps, by execution backend: median, smallest and largest."""
     lines = read_lines(RESULTS / "slow_simulator.jsonl")
