@@ -84,7 +84,7 @@ class ActorCritic:
         self._normalizer = _obs_normalizer(setup)
         self.state = recipe.state()
         self._scales_rewards = isinstance(setup.hparams, DatasetCriticHParams)
-        if isinstance(setup.hparams, DatasetCriticHParams):
+        if self._scales_rewards:
             self.state |= reward_constants(cast(Setup[DatasetCriticHParams], setup))
         if self._normalizer is not None:
             mean, scale = self._normalizer.constants()
