@@ -33,7 +33,7 @@ from rl_training.learners.normalization import ObsNormalizer, RewardScaler, take
 from rl_training.learners.on_device import LANE, RolloutLearner, fit
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
-from rl_training.learners.returns import gae
+from rl_training.learners.returns import gae, successor_values
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.distributions import Distribution, Gaussian, build_distribution
 from rl_training.models.encoders import build_encoder
@@ -277,12 +277,7 @@ class PPO:
         params = self._state["params"] if params is None else params
         outputs = self._network.apply(params, rollout["obs"])
         values = outputs[:, -1].view(self._shape)
-        if "next_obs" in rollout:
-            next_values = self._network.apply(params, rollout["next_obs"])[:, -1].view(self._shape)
-        else:
-            next_values = torch.cat((values[1:], values[-1:]))  # the last row's are among the final ones
-            final_values = self._network.apply(params, rollout["final_obs"])[:, -1]
-            next_values.view(-1)[rollout["final_rows"]] = final_values
+        next_values = successor_values(rollout, values, lambda obs: self._network.apply(params, obs)[:, -1])
         if old_log_probs is None:
             old_log_probs, _ = self._distribution.evaluate(outputs, rollout["actions"], rollout.get("action_mask"))
         rewards, terminated, truncated = (

@@ -30,7 +30,7 @@ from rl_training.learners.on_device import LANE, RolloutLearner
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.q_learning import pick
-from rl_training.learners.returns import lambda_return
+from rl_training.learners.returns import lambda_return, successor_values
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.distributions import Categorical
 from rl_training.models.encoders import build_encoder
@@ -186,12 +186,7 @@ class PQN:
             q_values: Tensor = self._network.apply(params, obs)
             return q_values.amax(1)
 
-        if "next_obs" in rollout:
-            next_values = best(rollout["next_obs"]).view(self._shape)
-        else:
-            values = best(rollout["obs"]).view(self._shape)
-            next_values = torch.cat((values[1:], values[-1:]))  # the last row's are among the final ones
-            next_values.view(-1)[rollout["final_rows"]] = best(rollout["final_obs"])
+        next_values = successor_values(rollout, best(rollout["obs"]).view(self._shape), best)
         rewards, terminated, truncated = (
             rollout[name].view(self._shape) for name in ("rewards", "terminated", "truncated")
         )

@@ -1,8 +1,11 @@
 """Returns and advantages over many steps, as pure functions."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from rl_training.core.types import Batch
 from rl_training.learners.targets import td_target
 
 
@@ -30,6 +33,19 @@ def lambda_return(rewards: Tensor, discounts: Tensor, values: Tensor, trace: flo
     stepwise = rewards + discounts * (1.0 - trace) * values
     last = rewards[-1:] + discounts[-1:] * values[-1:]
     return discounted_sum(torch.cat((stepwise[:-1], last)), discounts * trace)
+
+
+def successor_values(rollout: Batch, values: Tensor, value_of: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the value of the true successor of every row of a rollout, (steps, envs) as `values`.
+
+    `value_of`: (rows, *obs) -> (rows,). A rollout holds `next_obs` of every row, or the observations `final_obs` that
+    follow the rows `final_rows`, where the next row is no successor: at time limits and at the end.
+    """
+    if "next_obs" in rollout:
+        return value_of(rollout["next_obs"]).view(values.shape)
+    next_values = torch.cat((values[1:], values[-1:]))  # the last row's are among the final ones
+    next_values.view(-1)[rollout["final_rows"]] = value_of(rollout["final_obs"])
+    return next_values
 
 
 def gae(
