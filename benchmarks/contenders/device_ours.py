@@ -142,8 +142,8 @@ def _show(name: str, phase: Any, device: str) -> None:
             run()
         synchronize(device)
         ms = 100.0 * (time.perf_counter() - started)
-        activity = ProfilerActivity.CUDA if device.startswith("cuda") else ProfilerActivity.CPU
-        with profile(activities=[ProfilerActivity.CPU, activity]) as recorded:
+        activities = {ProfilerActivity.CPU} | ({ProfilerActivity.CUDA} if device.startswith("cuda") else set())
+        with profile(activities=activities) as recorded:
             run()
             synchronize(device)
     kernels = [event for event in recorded.key_averages() if event.device_type.name == "CUDA"]
