@@ -6,7 +6,7 @@ DEV_EXTRAS := dev,box2d,mujoco,atari,minatar,envpool,offline,video,tune,export
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: help train test test-fast test-ray test-slurm test-trackers coverage lint docs wheel bench reproduce clean
+.PHONY: notebooks help train test test-fast test-ray test-slurm test-trackers coverage lint docs wheel bench reproduce clean
 
 help:            ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -63,6 +63,13 @@ docs: .venv/.docs   ## build the site into build/site and check its links; warni
 	rm -rf build/site
 	$(BIN)/python -m sphinx -c docs -E -q -W --keep-going -d build/doctrees . build/site
 	$(BIN)/python docs/check_site.py build/site
+
+.venv/.notebooks: .venv/.dev
+	$(PIP) -e '.[notebooks]'
+	@touch $@
+
+notebooks: .venv/.notebooks   ## execute the notebooks of examples/notebooks again and keep their outputs
+	$(BIN)/python docs/run_notebooks.py
 
 wheel: .venv/.dev   ## build the wheel and try it in an empty environment; `make wheel PYTHONS="python3.11 python3.12"`
 	$(BIN)/python -m benchmarks wheel $(foreach python,$(PYTHONS),--python $(python))

@@ -12,14 +12,14 @@ from rl_training.errors import ConfigError
 
 PYPROJECT = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
 
+DEVELOPERS = ("dev", "docs", "notebooks")  # extras for those who work on the library itself
+
 
 def declared_extras() -> dict[str, list[str]]:
     """Return the extras of pyproject.toml with the names of their packages, without those for developers alone."""
     section = PYPROJECT.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     lists = re.findall(r"^(\w+) = (\[.*?\])", section, re.MULTILINE | re.DOTALL)
-    names = {
-        extra: re.findall(r'"([A-Za-z0-9_-]+)', packages) for extra, packages in lists if extra not in ("dev", "docs")
-    }
+    names = {extra: re.findall(r'"([A-Za-z0-9_-]+)', packages) for extra, packages in lists if extra not in DEVELOPERS}
     assert names["minatar"] == ["minatar"]
     return names
 
