@@ -311,6 +311,11 @@ def test_settings_of_a_file_cannot_name_code_to_run(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+def test_a_misspelt_setting_is_refused_with_the_right_one() -> None:
+    with pytest.raises(ConfigError, match="tensor/Catch-v0 has no setting 'sise'; did you mean 'size'"):
+        make_env_factory("tensor/Catch-v0", {"sise": 24})
+
+
 def test_a_tensor_environment_behind_wrappers_is_refused() -> None:
     wrapped = make_env_factory("tensor/CartPole-v1", {}, ["gymnasium.wrappers:FlattenObservation"])
     with pytest.raises(ConfigError, match="without wrappers, but this one has FlattenObservation"):

@@ -32,7 +32,7 @@ from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.ray_workers import RayWorkers, check_ray
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
-from rl_training.envs.tensor_env import TENSOR_ENVS, register_tensor_envs, tensor_env_of
+from rl_training.envs.tensor_env import TENSOR_ENVS, register_tensor_envs, registered_class, tensor_env_of
 from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.envs.wrapping import WrappedEnv, with_wrappers
@@ -387,7 +387,9 @@ def _suggest_setting(spec: EnvSpec | None, setting: str) -> str:
     if spec is None or spec.entry_point is None:
         return ""
     entry_point = spec.entry_point
-    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    creator: Callable[..., Any] = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    if "tensor_env" in spec.kwargs:
+        creator = registered_class(spec.kwargs["tensor_env"])
     known = [name for name in inspect.signature(creator).parameters if name not in ("self", "args", "kwargs")]
     known += ATARI_SETTINGS if ATARI_ID.search(spec.id) else ["pixels"]
     close = difflib.get_close_matches(setting, [*known, "max_episode_steps"], n=1)

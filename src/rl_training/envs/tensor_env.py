@@ -250,14 +250,19 @@ def make_tensor_gym_env(tensor_env: str, **env_kwargs: Any) -> TensorGymEnv:
 
     Nothing else can be built: `env_kwargs` of a run folder may come from a stranger and must not name code.
     """
-    if tensor_env not in _registered:
-        raise ConfigError(f"env_kwargs.tensor_env must not be set: {tensor_env!r} is no registered tensor environment")
-    build = _registered[tensor_env]
+    return TensorGymEnv(registered_class(tensor_env)(**env_kwargs))
+
+
+def registered_class(env_id: str) -> Callable[..., TensorEnv]:
+    """Return what builds the tensor environment that is registered as `env_id`; raise `ConfigError` if none is."""
+    if env_id not in _registered:
+        raise ConfigError(f"env_kwargs.tensor_env must not be set: {env_id!r} is no registered tensor environment")
+    build = _registered[env_id]
     if isinstance(build, str):
         module, _, name = build.partition(":")
         build = getattr(importlib.import_module(module), name)
     assert callable(build)
-    return TensorGymEnv(build(**env_kwargs))
+    return build
 
 
 def register_tensor_env(

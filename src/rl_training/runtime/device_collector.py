@@ -9,7 +9,7 @@ from rl_training.core.state_checks import stored_array
 from rl_training.core.types import State, StateDict
 from rl_training.envs.tensor_env import TensorEnvs
 from rl_training.errors import CheckpointError
-from rl_training.runtime.collector import Episode, PlayedEpisode
+from rl_training.runtime.collector import Episode
 
 
 class DeviceCollector:
@@ -21,8 +21,6 @@ class DeviceCollector:
     def __init__(self, envs: TensorEnvs) -> None:
         self.envs = envs
         self.state: State = {}
-        self.evidence = self.exactness
-        self.played: PlayedEpisode | None = None
         self.finished: list[Episode] = []  # until a callback reads them and clears the list
         self.inexact_restores: list[int] = []
 
