@@ -48,7 +48,7 @@ RUNGS = (
     Rung("rl_training/Identity-v0", "discrete", 3_000, 9.0, 10.0, OBSERVATION),
     Rung("rl_training/Chain-v0", "discrete", 3_000, 0.95, 1.0, TIME, {"random_start": True, "max_episode_steps": 20}),
     Rung("rl_training/Identity-v0", "multidiscrete", 4_000, 9.0, 10.0, OBSERVATION, {"actions": "multidiscrete"}),
-    Rung("rl_training/Identity-v0", "multibinary", 4_000, 9.0, 10.0, OBSERVATION, {"actions": "multibinary"}),
+    Rung("rl_training/Identity-v0", "multibinary", 4_000, 8.5, 10.0, OBSERVATION, {"actions": "multibinary"}),
     Rung("rl_training/Identity-v0", "box", 4_000, -2.0, 0.0, OBSERVATION, {"actions": "box", "size": 1}),
 )
 
