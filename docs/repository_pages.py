@@ -30,9 +30,14 @@ def link_files(app: Any, document: Any) -> None:
     ):
         path = (folder / node.get("reftarget", "")).resolve()
         if isinstance(node, addnodes.download_reference) or (node.get("reftype") == "myst" and path.is_dir()):
-            app.repository_files |= {path, *(path.iterdir() if path.is_dir() else [])}
+            app.repository_files |= {path, *files_below(path)}
             uri = app.builder.get_relative_uri(docname, page_name(app, path))
             node.replace_self(nodes.reference("", "", *node.children, internal=True, refuri=uri))
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the files and folders below a folder, at any depth; none for a file."""
+    return sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
 
 
 def lines_of(path: Path) -> str:
@@ -45,7 +50,8 @@ def lines_of(path: Path) -> str:
 
 def entries_of(path: Path) -> str:
     """Return the files of a folder as a list of links, relative to the page of the folder."""
-    links = (f'<li><a href="{path.name}/{each.name}.html">{each.name}</a></li>' for each in sorted(path.iterdir()))
+    entries = [each for each in files_below(path) if each.parent == path]
+    links = (f'<li><a href="{path.name}/{each.name}.html">{each.name}</a></li>' for each in entries)
     return f"<ul>{''.join(links)}</ul>"
 
 
