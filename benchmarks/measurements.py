@@ -136,6 +136,15 @@ def summarize_sweep_kills(lines: Sequence[Line]) -> dict[str, Any]:
     }
 
 
+def summarize_population_kills(lines: Sequence[Line]) -> dict[str, Any]:
+    return {
+        "kills": sum(line["kills"] for line in lines),
+        "members": sum(line["populations"] * line["members"] for line in lines),
+        "members_lost": sum(len(line["lost_members"]) for line in lines),
+        "differences": sum(len(line["differences"]) for line in lines),
+    }
+
+
 def summarize_tune_kills(lines: Sequence[Line]) -> dict[str, Any]:
     return {
         "kills": sum(len(line["finished_at_kills"]) for line in lines),

@@ -82,9 +82,10 @@ def run(args: argparse.Namespace) -> int:
             if killed_after(folder, rng.uniform(0.0, duration)):
                 kills += 1
                 steps.append(common_step(folder))
+                duration *= 1.3 if steps[-2:-1] == steps[-1:] else 1.0  # no progress: the machine is busier now
                 print(f"kill {kills}: population {number} is at step {steps[-1]}", flush=True)
             else:  # it has ended: the next one
-                number += 1
+                number, duration = number + 1, 0.8 * duration
         train(disturbed / str(number))
         session.add(found(disturbed, whole, number + 1) | {"kills": kills, "steps_at_kills": steps})
     line = session.lines[-1]

@@ -30,6 +30,7 @@ SINGLE_FILES = {
     "kills": measurements.summarize_kills,
     "kills_cuda": measurements.summarize_kills,
     "sweep_kills": measurements.summarize_sweep_kills,
+    "population_kills": measurements.summarize_population_kills,
     "tune_kills": measurements.summarize_tune_kills,
     "tune_search": measurements.summarize_tune_search,
     "launchers": measurements.summarize_launchers,

@@ -16,6 +16,7 @@ from benchmarks.measurements import (
     summarize_gpu,
     summarize_kills,
     summarize_launchers,
+    summarize_population_kills,
     summarize_probe,
     summarize_replay,
     summarize_speed,
@@ -181,6 +182,8 @@ def test_exactness_and_kills_add_up_their_lines() -> None:
     }
     sweeps = [{"finished_at_kills": [0, 2], "runs": 12, "files_that_differ": each} for each in ([], ["table.csv"])]
     assert summarize_sweep_kills(sweeps) == {"kills": 4, "runs": 24, "files_that_differ": 1}
+    stacks = [{"kills": 5, "populations": 3, "members": 4, "lost_members": ["0/001"], "differences": ["a", "b"]}]
+    assert summarize_population_kills(stacks) == {"kills": 5, "members": 12, "members_lost": 1, "differences": 2}
     killed = {"worker": 3, "trainer": 2}
     line = {"launcher": "ray", "finished": 6, "kills": killed, "trained_by_at_most": 1, "differences": ["a"]}
     assert summarize_launchers([line]) == {"ray": {"runs": 6, "kills": 5, "trained_by_at_most": 1, "differences": 1}}

@@ -252,6 +252,7 @@ def kill_at_call(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: i
 @pytest.mark.parametrize(
     ("owner", "name", "call"),
     [
+        (stacked_runs, "create_run_dir", 2),  # the settings of one member are filled in, those of the others not
         (stacked_runs.MemberCheckpoints, "write", 2),  # the first checkpoint: one member has it, the others not
         (stacked_runs.MemberCheckpoints, "write", 5),  # the second one
         (PopulationDir, "write_states", 2),  # all members have the second one, but nothing says so

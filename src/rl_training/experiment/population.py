@@ -106,12 +106,16 @@ class PopulationDir:
 
     def create(self, config: PopulationConfig) -> None:
         """Write what was asked, and the folder of each member, where they do not exist yet."""
+        stack_of = {n: stack for stack, group in enumerate(group_by_structure(config.members())) for n in group}
         plan = {
             "seeds": list(config.seeds),
             "vary": {name: list(values) for name, values in config.vary.items()},
             "combine": config.combine,
             "run": config.run,
-            "members": [{"folder": f"{number:03d}", **row} for number, row in enumerate(config.differences())],
+            "members": [
+                {"folder": f"{number:03d}", "stack": stack_of[number], **row}
+                for number, row in enumerate(config.differences())
+            ],
             "base": config.base.model_dump(mode="json"),
         }
         try:
@@ -124,8 +128,11 @@ class PopulationDir:
             if not (folder / CONFIG).is_file():
                 create_run_dir(member.resolved(), folder)
 
-    def is_stacked(self) -> bool:
-        """Return whether the members train together, as was asked."""
+    def stacks(self) -> list[list[Path]] | None:
+        """Return the folders of each stack, as was planned; None if members run one after the other.
+
+        The plan decides, not the settings of the members: a start that was killed may have filled in some of them.
+        """
         plan = parse_settings(read_text(self.path / PLAN), str(self.path / PLAN))
         planned, found = plan.get("members"), len(self.members())
         if plan.get("run") not in ("stacked", "looped") or not isinstance(planned, list):
@@ -135,7 +142,10 @@ class PopulationDir:
                 f"{self.path} has the folders of {found} of its {len(planned)} members; "
                 "the command that created it completes them"
             )
-        return bool(plan["run"] == "stacked")
+        stacks: dict[Any, list[Path]] = {}
+        for path, row in zip(self.members(), planned, strict=True):
+            stacks.setdefault(row.get("stack"), []).append(path)
+        return list(stacks.values()) if plan["run"] == "stacked" else None
 
     def members(self) -> list[Path]:
         """Return the folders of the members, in their order."""

@@ -20,7 +20,6 @@ from rl_training.experiment.population import (
     MemberState,
     PopulationConfig,
     PopulationDir,
-    group_by_structure,
     is_population,
 )
 from rl_training.experiment.registry import registry
@@ -62,16 +61,16 @@ def resume_population(path: Path, options: RunOptions | None = None) -> Populati
     if not is_population(path):
         raise ConfigError(f"{path} is not the folder of a population: it holds no population.yaml")
     options, population, started = options or RunOptions(), PopulationDir(path), time.perf_counter()
-    configs = {folder: read_run_config(folder) for folder in population.members()}
-    if population.is_stacked():
-        for config in configs.values():
-            _check_stackable(config)
-        interrupted = _run_stacks(population, configs, options)
+    stacks, folders = population.stacks(), population.members()
+    if stacks is not None:
+        for folder in folders:
+            _check_stackable(read_run_config(folder))
+        interrupted = _run_stacks(population, stacks, options)
     else:
-        interrupted = _run_in_turn(population, list(configs), options)
+        interrupted = _run_in_turn(population, folders, options)
     population.write_states({})
     _write_summary(population)
-    results = {folder.name: result for folder in configs if (result := read_result(folder)) is not None}
+    results = {folder.name: result for folder in folders if (result := read_result(folder)) is not None}
     scores = {name: mean_score(result) for name, result in results.items() if result["eval"]}
     outcome = PopulationResult(path, population.states(), scores, interrupted, time.perf_counter() - started)
     if outcome.summary is not None:
@@ -89,14 +88,13 @@ def _check_stackable(config: TrainConfig) -> None:
         )
 
 
-def _run_stacks(population: PopulationDir, configs: dict[Path, TrainConfig], options: RunOptions) -> bool:
-    """Train each group of members that can be one stack; return whether a signal interrupted them."""
-    folders, states = list(configs), population.states()
-    groups = [[folders[number] for number in group] for group in group_by_structure(list(configs.values()))]
-    if len(groups) > 1:
-        log.info("%d stacks, one after the other: members differ in settings that all of a stack share", len(groups))
-    for group in groups:
-        left = [folder for folder in group if states[folder.name].state in ("waiting", "running")]
+def _run_stacks(population: PopulationDir, stacks: Sequence[Sequence[Path]], options: RunOptions) -> bool:
+    """Train one stack after the other; return whether a signal interrupted them."""
+    states = population.states()
+    if len(stacks) > 1:
+        log.info("%d stacks, one after the other: members differ in settings that all of a stack share", len(stacks))
+    for stack in stacks:
+        left = [folder for folder in stack if states[folder.name].state in ("waiting", "running")]
         if left and train_stack(population, left, options):
             return True
     return False
