@@ -24,8 +24,10 @@ def probe_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     )
     named = sum(line["named"] for line in faults)
     alarms = sum(line["alarm"] for line in healthy)
+    seconds = sum(line["processor_seconds"] for line in lines)
     yield ""
-    yield f"{named} of {len(faults)} faults named, {alarms} false alarms in {len(healthy)} healthy environments."
+    yield f"{named} of {len(faults)} faults named, {alarms} false alarms in {len(healthy)} healthy environments;"
+    yield f"{seconds:.0f} s of processor time in all."
 
 
 def _findings(line: dict[str, list[list[str]]]) -> str:
