@@ -161,6 +161,12 @@ def summarize_tune_search(lines: Sequence[Line]) -> dict[str, Any]:
     return {line["task"]: {name: line[name] for name in names} for line in lines}
 
 
+def summarize_end_to_end(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return what the newest full run of the example left."""
+    names = ("kills", "starts", "runs", "finished", "films", "trials")
+    return {name: lines[-1][name] for name in names} | {"largest_error": lines[-1]["policy"]["max_error"]}
+
+
 def summarize_trackers(lines: Sequence[Line]) -> dict[str, Any]:
     """Return for each tracker whether it held exactly the steps of its runs, and after how many kills."""
     return {

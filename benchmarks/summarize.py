@@ -33,6 +33,7 @@ SINGLE_FILES = {
     "population_kills": measurements.summarize_population_kills,
     "tune_kills": measurements.summarize_tune_kills,
     "tune_search": measurements.summarize_tune_search,
+    "end_to_end": measurements.summarize_end_to_end,
     "launchers": measurements.summarize_launchers,
     "env_speed": summarize_env_speed,
     "slow_simulator": measurements.summarize_slow_simulator,

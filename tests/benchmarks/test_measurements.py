@@ -12,6 +12,7 @@ from benchmarks.launch import PPO_CONTENDERS
 from benchmarks.measurements import (
     FIGURES,
     summarize_dynamics,
+    summarize_end_to_end,
     summarize_exactness,
     summarize_gpu,
     summarize_kills,
@@ -204,6 +205,13 @@ def test_the_newest_search_of_each_task_counts() -> None:
     figures = {"interval": [1, 2], "reference_iqm": 3, "reference_interval": [2, 4], "given_iqm": 0}
     lines = [{"task": "acrobot", "steps": 10, "trials": 4, "winner": 1, "iqm": iqm, **figures} for iqm in (1, 2)]
     assert summarize_tune_search(lines) == {"acrobot": {"steps": 10, "trials": 4, "iqm": 2, **figures}}
+
+
+def test_the_summary_of_the_example_keeps_its_newest_run() -> None:
+    counts = {"kills": 3, "starts": 26, "runs": 20, "finished": 20, "films": 4, "trials": 6}
+    older = {**counts, "finished": 19, "policy": {"max_error": 1.0}}
+    newer = {**counts, "policy": {"max_error": 4e-7}, "wall_s": 9.0}
+    assert summarize_end_to_end([older, newer]) == {**counts, "largest_error": 4e-7}
 
 
 @pytest.mark.parametrize(("loop", "stops_at_once"), [("on_policy", False), ("off_policy", True)])
