@@ -45,6 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder to work in; modules and environments of the page are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_envs", raising=False)  # another test's, which registered other environments
     modules, env_ids = set(sys.modules), set(gym.registry)
     yield tmp_path
     for module in set(sys.modules) - modules:

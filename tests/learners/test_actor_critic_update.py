@@ -392,7 +392,9 @@ def test_statistics_are_saved_with_the_policy_and_acting_leaves_them_alone(algo:
 def test_a_policy_without_statistics_and_images_are_refused() -> None:
     with pytest.raises(CheckpointError, match="has no obs_moments: it was trained without that normalisation"):
         build("sac", normalize_observations=True).load_policy_state_dict(build("sac").policy_state_dict())
-    with pytest.raises(SpaceError, match="normalize_observations needs vector observations, but these are Box"):
+    with pytest.raises(
+        SpaceError, match=r"normalize_observations needs vector observations, but these are Box.*; set it to false"
+    ):
         build("sac", normalize_observations=True, observation=Box(0, 255, (8, 8, 3), np.uint8))
 
 

@@ -131,8 +131,9 @@ from rl_training.experiment.registry import registry
 for name, spec in registry().items():
     action = Discrete(2) if "discrete" in spec.actions else Box(-1.0, 1.0, (2,), np.float32)
     observations = {"vector": Box(-1.0, 1.0, (3,), np.float32), "image": Box(0, 255, (3, 40, 40), np.uint8)}
+    raw = {"normalize_observations": False} if "normalize_observations" in spec.hparams.model_fields else {}
     for kind in observations.keys() & spec.observations:
-        spec.build_algorithm(make_setup(algo=name, observation=observations[kind], action=action))
+        spec.build_algorithm(make_setup(algo=name, observation=observations[kind], action=action, **raw))
         assert "sympy" not in sys.modules, (name, kind)
 """
 

@@ -130,7 +130,7 @@ def normalize_batch(batch: Batch, state: State) -> Batch:
 def vector_normalizer(space: gym.Space[Any], *, min_std: float = 0.0) -> ObsNormalizer:
     """Return a normalizer without statistics; raise `SpaceError` for observations that are no vectors."""
     if observation_kind(space) != "vector":
-        raise SpaceError(f"normalize_observations needs vector observations, but these are {space}")
+        raise SpaceError(f"normalize_observations needs vector observations, but these are {space}; set it to false")
     return ObsNormalizer(observation_field(space).shape, min_std=min_std)
 
 
