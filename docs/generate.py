@@ -37,6 +37,7 @@ from result_tables import (
     speed_table,
     time_per_step_table,
     tracking_cost_table,
+    tune_search_table,
     tuning_table,
 )
 from score_list import atari_list, missed_targets, score_list
@@ -76,6 +77,7 @@ TABLES: dict[str, Table] = {
     "pythons": pythons_table,
     "env speed": env_speed_table,
     "end to end": end_to_end_table,
+    "tune search": tune_search_table,
     "slow simulator": slow_simulator_table,
     "compile times": compile_times_table,
     "packages": packages_table,

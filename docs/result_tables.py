@@ -554,6 +554,22 @@ def end_to_end_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     )
 
 
+def tune_search_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """Show what the tuner found from a learning rate of 0.1: interquartile means over ten fresh seeds."""
+
+    def iqm(found: Entry, start: str) -> str:
+        low, high = found[f"{start}interval"]
+        return f"{found[f'{start}iqm']:,.1f} [{low:,.1f}, {high:,.1f}]"
+
+    yield from rows(
+        ["task", "env steps of a run", "trials", "config found", "config with the default learning rate"],
+        *(
+            [task, f"{found['steps']:,}", str(found["trials"]), iqm(found, ""), iqm(found, "reference_")]
+            for task, found in summary()["tune_search"].items()
+        ),
+    )
+
+
 def slow_simulator_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     """Show the steps per second of a simulator that sleeps, by execution backend: median, smallest and largest."""
     lines = read_lines(RESULTS / "slow_simulator.jsonl")
