@@ -36,7 +36,7 @@ def prediction_interval(scores: Sequence[float], count: int) -> tuple[float, flo
 
 
 def our_runs(lines: Sequence[Line]) -> list[Line]:
-    """Return the latest run of each seed of ours, of the most steps."""
+    """Return the latest of our runs with the most steps, for each seed."""
     found = {key: runs for key, runs in latest_runs(lines).items() if key[0] == "ours"}
     return found[max(found, key=lambda key: key[1])] if found else []
 

@@ -87,7 +87,7 @@ def held_no_later(row: Scored, value: str, other: str) -> tuple[bool | None, str
 
 
 def above_another(row: Scored, other: str) -> tuple[bool | None, str]:
-    """Compare the means with a peer in the row, or with another algorithm of ours on the same task."""
+    """Compare the means with a peer in the row, or with another of our algorithms on the same task."""
     other = {"stable-baselines3's defaults": "sb3"}.get(other, other)
     peer = next((each for each in row.entry["contenders"] if each["contender"] in (other, f"ours-{other}")), None)
     theirs = peer or our_entry(row.name.replace(row.name.partition("-")[0], other, 1))

@@ -133,7 +133,7 @@ def test_reproducibility(folder: Path) -> None:
 
 
 def make_rungs_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the ladder train for a moment and count every rung as solved."""
+    """Shorten the training on every rung, and count each as solved."""
     short = tuple(replace(rung, steps=220, enough=-1e9) for rung in ladder.RUNGS)
     monkeypatch.setattr(ladder, "RUNGS", short)
 

@@ -237,7 +237,7 @@ class Killed(KeyboardInterrupt):
 
 
 def kill_at_call(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None:
-    """Let the n-th call of a function end the process, as far as a test can."""
+    """Make the n-th call of a function raise, as a stand-in for a kill of the process."""
     real, calls = getattr(owner, name), [0]
 
     def dying(*args: Any, **kwargs: Any) -> Any:
