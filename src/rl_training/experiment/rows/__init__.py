@@ -1,0 +1,1 @@
+"""The rows of the registry, one module per family; registry.py joins them."""

@@ -1,0 +1,72 @@
+"""Rows of the off-policy actor-critics for continuous actions."""
+
+from rl_training.experiment.algorithm_spec import ACTOR_CRITIC_UPDATES_TO_COMPILE, ALL_OBSERVATIONS, AlgorithmSpec
+from rl_training.hparams.actor_critic import REDQHParams, RLPDHParams, SACHParams, TD3HParams
+from rl_training.hparams.base import HParams
+from rl_training.hparams.schedules import actor_critic_updates
+
+
+def _actor_critic(
+    name: str, summary: str, paper: str, hparams: type[HParams], *, stochastic: bool = True
+) -> AlgorithmSpec:
+    """Build a row of the off-policy actor-critics."""
+    return AlgorithmSpec(
+        name=name,
+        class_name=name.upper(),
+        summary=summary,
+        paper=paper,
+        family="sac",
+        loop="off_policy",
+        actions=frozenset({"box"}),
+        observations=ALL_OBSERVATIONS,
+        hparams=hparams,
+        stochastic=stochastic,
+        build=f"rl_training.algorithms.{name}:build_{name}",
+        memory="rl_training.data.replay_buffer:build_replay_buffer",
+        updates_until=actor_critic_updates,
+        policy_module="rl_training.learners.actor_critic:actor_policy",
+        updates_at_once=True,
+        min_updates_to_compile=ACTOR_CRITIC_UPDATES_TO_COMPILE,
+        reference_config=f"{name}/pendulum.yaml",
+    )
+
+
+ROWS = (
+    _actor_critic(
+        "sac",
+        "soft actor-critic: two critics and an actor rewarded for its entropy",
+        "Haarnoja et al. 2018, Soft actor-critic algorithms and applications",
+        SACHParams,
+    ),
+    _actor_critic(
+        "td3",
+        "deterministic actor that learns less often than its two critics",
+        "Fujimoto et al. 2018, Addressing function approximation error in actor-critic methods",
+        TD3HParams,
+        stochastic=False,
+    ),
+    _actor_critic(
+        "redq",
+        "SAC with an ensemble of critics and many updates per env step",
+        "Chen et al. 2021, Randomized ensembled double Q-learning: learning fast without a model",
+        REDQHParams,
+    ),
+    AlgorithmSpec(
+        name="rlpd",
+        class_name="RLPD",
+        summary="SAC with an ensemble of critics, and half of each batch from a dataset",
+        paper="Ball et al. 2023, Efficient online reinforcement learning with offline data",
+        loop="off_policy",
+        actions=frozenset({"box"}),
+        observations=frozenset({"vector"}),
+        hparams=RLPDHParams,
+        stochastic=True,
+        build="rl_training.algorithms.rlpd:build_rlpd",
+        memory="rl_training.data.mixed_source:build_online_and_dataset",
+        updates_until=actor_critic_updates,
+        policy_module="rl_training.learners.actor_critic:actor_policy",
+        updates_at_once=True,
+        min_updates_to_compile=ACTOR_CRITIC_UPDATES_TO_COMPILE,
+        reference_config="rlpd/pendulum.yaml",
+    ),
+)
