@@ -96,7 +96,7 @@ def table(name: str, folder: Path) -> str:
     if known is None:
         raise ValueError(f"unknown table {name!r}; known: {', '.join(TABLES)}")
     lines = TABLES[known](folder, name.removeprefix(known).split())
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in lines)
 
 
 def regenerated(text: str, folder: Path) -> str:

@@ -81,7 +81,7 @@ def score_tables(folder: Path, algos: list[str]) -> Iterator[str]:
     named = {name: entry for algo in algos for name, entry in of_algo(summary()["scores"], algo)}
     atari = {name: entry for algo in algos for name, entry in of_algo(summary()["atari"], algo)}
     if not named and not atari:
-        raise ValueError(f"no scores of {', '.join(algos)}")
+        yield f"Not scored yet: `python -m benchmarks scores {' '.join(algos)}` runs its rows."
     if named:
         yield from score_table(folder, named)
     if named and atari:

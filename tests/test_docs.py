@@ -111,6 +111,20 @@ def test_every_algorithm_has_a_page_with_its_settings_and_a_row_in_the_readme() 
         assert f"| [`{name}`](docs/algorithms/{name}.md) |" in readme
 
 
+def test_every_algorithm_page_takes_its_scores_and_curves_from_the_results() -> None:
+    marks = {
+        name: re.findall(r"<!-- begin generated: (scores|curves) (\w+)", (DOCS / "algorithms" / f"{name}.md").read_text())
+        for name in registry()
+    }
+    assert marks == {name: [("scores", name), ("curves", name)] for name in registry()}
+
+
+def test_an_algorithm_without_results_names_the_command_that_adds_them(generator: ModuleType) -> None:
+    (line,) = importlib.import_module("result_tables").score_tables(DOCS, ["brand_new"])
+    assert line == "Not scored yet: `python -m benchmarks scores brand_new` runs its rows."
+    assert generator.table("curves brand_new", DOCS) == ""
+
+
 def test_every_learning_curve_is_drawn_over_its_seeds(generator: ModuleType) -> None:
     curves = importlib.import_module("learning_curves")
     ours = curves.curve_figure("ppo-lunarlander").lines[0]

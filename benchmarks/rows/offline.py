@@ -26,6 +26,7 @@ def offline(algo: str, env: str, kind: str, steps: int, target: str, **more: Any
         steps=steps,
         target=target,
         dataset=f"{env}/{kind}",
+        track_every=steps // 10,
         eval_episodes=100 if env == "pendulum" else 10,
         **more,
     )
