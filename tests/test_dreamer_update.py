@@ -31,9 +31,11 @@ from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.hparams.schedules import dreamer_updates
 from rl_training.learners.returns import lambda_return
 from rl_training.models.dreamer import Observed
+from rl_training.models.dreamer_actions import Choices, build_actions
 from state_comparison import assert_identical, clone, moved_by
 
 IMAGE = Box(0, 255, (8, 8, 1), np.uint8)
+NUMBERS = Box(-1.0, 1.0, (2,), np.float32)
 BINS = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
 
 
@@ -42,8 +44,9 @@ def dreamer_setup(**changes: Any) -> Setup[Any]:
 
 
 def make_sequences(setup: Setup[Any], seed: int = 0) -> Batch:
-    """Sequences of random images with all kinds of ends, as the replay buffer gives them."""
-    buffer, rng = build_recurrent_replay_buffer(setup), np.random.default_rng(seed)
+    """Sequences of random images and actions with all kinds of ends, as the replay buffer gives them."""
+    buffer, rng, actions = build_recurrent_replay_buffer(setup), np.random.default_rng(seed), setup.spaces.action
+    actions.seed(seed)
     obs = rng.integers(256, size=(1, 8, 8, 1), dtype=np.uint8)
     for _ in range(60):
         next_obs = rng.integers(256, size=(1, 8, 8, 1), dtype=np.uint8)
@@ -52,7 +55,7 @@ def make_sequences(setup: Setup[Any], seed: int = 0) -> Batch:
             {
                 "obs": obs,
                 "next_obs": next_obs,
-                "actions": rng.integers(3, size=1),
+                "actions": np.asarray(actions.sample())[None],
                 "rewards": rng.normal(size=1),
                 "terminated": ends[0],
                 "truncated": ends[1],
@@ -226,11 +229,25 @@ def test_the_actors_loss_by_hand() -> None:
     }
     hparams = DreamerHParams(unimix=0.0, entropy_coef=0.1)
     apply = of_logits([[[math.log(3.0), 0.0], [0.0, 0.0]]])
-    metrics = actor_loss(torch.ones(1), batch, hparams, apply)
+    metrics = actor_loss(torch.ones(1), batch, hparams, apply, Choices([2], (), unimix=0.0))
     entropies = [math.log(4.0) - 0.75 * math.log(3.0), math.log(2.0)]
     gains = [2.0 * math.log(0.75) + 0.1 * entropies[0], -math.log(0.5) + 0.1 * entropies[1]]
     assert metrics["loss"].item() == pytest.approx(-(gains[0] + 0.5 * gains[1]) / 2, rel=1e-5)
     assert metrics["entropy"].item() == pytest.approx(sum(entropies) / 2)
+
+
+def test_reinforce_of_numbers_teaches_the_actor_alone() -> None:
+    # One number with mean tanh(0) = 0 and the deviation s at the output 0: d log pi(a) / d mean is a / s^2.
+    params, features = torch.zeros(2, requires_grad=True), torch.zeros(1, 1, 3, requires_grad=True)
+    actions, advantages = (torch.full(shape, 2.0, requires_grad=True) for shape in ((1, 1, 1), (1, 1)))
+    batch = {"features": features, "actions": actions, "advantages": advantages.detach(), "weights": torch.ones(1, 1)}
+    kind = build_actions(Box(-1.0, 1.0, (1,), np.float32), 0.0)
+    hparams = DreamerHParams(entropy_coef=0.0)
+    loss = actor_loss(params, batch, hparams, lambda params, _: params.view(1, 1, 2), kind)["loss"]
+    by_params, by_actions = torch.autograd.grad(loss, (params, actions), allow_unused=True)
+    std = 0.9 / (1.0 + math.exp(-2.0)) + 0.1
+    assert by_params[0].item() == pytest.approx(-2.0 * 2.0 / std**2)
+    assert by_actions is None  # no gradient through what the action leads to
 
 
 def test_the_critics_loss_by_hand() -> None:
@@ -278,12 +295,13 @@ def test_an_update_changes_every_part_and_the_slow_critic_by_its_rate() -> None:
         ({}, {"entropy_coef": 9.0}, True),
         ({}, {"replay_critic_coef": 7.0}, False),
         ({"replay_critic_coef": 0.0}, {"replay_critic_trains_world_model": False}, True),
+        ({"action": NUMBERS, "replay_critic_coef": 0.0}, {"entropy_coef": 9.0}, True),
     ],
 )
 def test_of_what_actor_and_critic_learn_only_the_critics_loss_on_replayed_sequences_trains_the_world_model(
     settings: dict[str, Any], change: dict[str, Any], is_same: bool
 ) -> None:
-    batch, worlds = make_sequences(dreamer_setup()), []
+    batch, worlds = make_sequences(dreamer_setup(**settings)), []
     for more in ({}, change):
         learner = build_dreamer(dreamer_setup(**{**settings, **more}))
         learner.state["critic.params"].add_(0.1)  # values that are not 0

@@ -22,8 +22,10 @@ from rl_training.learners.checks import ANY, FLAGS, FLOATS, INDICES, Expected, c
 from rl_training.learners.dynamics import ensemble_loss
 from rl_training.learners.q_learning import QLearner
 from rl_training.models.distributions import Gaussian, SquashedGaussian
+from rl_training.models.dreamer_actions import Choices
 
 EMPTY = torch.zeros(0)
+NO_ACTIONS = Choices([2], (), unimix=0.0)
 
 
 def never(*_: Any, **__: Any) -> Tensor:
@@ -203,9 +205,9 @@ LOSSES: dict[str, tuple[Callable[[Batch], Any], Batch, dict[str, Tensor]]] = {
         {"rewards": torch.zeros(2, 3, 1), "terminated": torch.zeros(2, 3), "is_first": torch.zeros(2, 3)},
     ),
     "actor_loss": (
-        lambda batch: actor_loss(EMPTY, batch, HPARAMS["dreamer"], never),
+        lambda batch: actor_loss(EMPTY, batch, HPARAMS["dreamer"], never, NO_ACTIONS),
         IMAGINED,
-        {"advantages": torch.zeros(3, 4, 1), "weights": torch.zeros(3), "actions": torch.zeros(3, 4)},
+        {"advantages": torch.zeros(3, 4, 1), "weights": torch.zeros(3), "actions": torch.zeros(3, 5)},
     ),
     "critic_loss": (
         lambda batch: critic_loss(EMPTY, EMPTY, batch, never, EMPTY, slow=1.0),

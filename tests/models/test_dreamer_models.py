@@ -11,6 +11,7 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 from rl_training.models.dreamer import BlockGRU, Sizes, WorldModel, build_actor, build_critic
+from rl_training.models.dreamer_actions import Choices
 from rl_training.models.dreamer_codecs import ImageCodec, VectorCodec
 from rl_training.models.dreamer_latents import draw_index, draw_latents, mixed_log_probs, unit_vectors
 from rl_training.models.layers import init_truncated
@@ -25,7 +26,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def make_world(space: gym.Space[Any] = IMAGE, seed: int = 0) -> WorldModel:
     torch.manual_seed(seed)
-    return WorldModel(space, 3, SIZES)
+    return WorldModel(space, Choices([3], (), unimix=0.01), SIZES)
 
 
 # --- Latents ---------------------------------------------------------------------------------------------------------

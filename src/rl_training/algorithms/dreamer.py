@@ -25,32 +25,33 @@ from rl_training.core.setup import Setup
 from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import ConfigError
 from rl_training.hparams.dreamer import DreamerHParams
-from rl_training.learners.checks import ANY, FLAGS, FLOATS, INDICES, Expected, check_tensors
+from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_seeded
 from rl_training.learners.optim import ClippedAdam, descend_part, named_part, polyak, take_part
-from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
+from rl_training.learners.random_inputs import RandomInput, RandomInputs, normal, uniform
 from rl_training.learners.returns import lambda_return
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.dreamer import DreamerPolicy, Observed, Sizes, WorldModel, build_actor, build_critic
-from rl_training.models.dreamer_latents import draw_index, mixed_log_probs, unit_vectors
+from rl_training.models.dreamer_actions import Actions, build_actions
 from rl_training.models.dreamer_two_hot import make_bins, two_hot_loss, two_hot_mean
 
 PERCENTILES = (0.05, 0.95)  # of the returns; their distance is the range
+NOISE = {"uniform": uniform, "normal": normal}
 
 Apply = Callable[..., Any]  # (params, ...) -> the outputs of a network
 
 
 SEQUENCES = {
     "obs": Expected(ANY, "batch time ..."),
-    "actions": Expected(INDICES, "batch time"),
+    "actions": Expected(ANY, "batch time ..."),
     "rewards": Expected(FLOATS, "batch time"),
     "terminated": Expected(FLAGS, "batch time"),
     "is_first": Expected(FLAGS, "batch time"),
 }
 IMAGINED = {
     "features": Expected(FLOATS, "steps batch numbers"),
-    "actions": Expected(INDICES, "steps batch"),
+    "actions": Expected(ANY, "steps batch ..."),
     "advantages": Expected(FLOATS, "steps batch"),
     "returns": Expected(FLOATS, "steps batch"),
     "weights": Expected(FLOATS, "steps batch"),
@@ -104,15 +105,16 @@ def world_model_loss(params: Tensor, batch: Batch, hparams: DreamerHParams, appl
 # --- Learning from imagination ---------------------------------------------------------------------------------------
 
 
-def actor_loss(params: Tensor, batch: Batch, hparams: DreamerHParams, apply: Apply) -> Metrics:
-    """Compute the policy gradient loss: features (steps, batch, numbers), the rest (steps, batch).
+def actor_loss(
+    params: Tensor, batch: Batch, hparams: DreamerHParams, apply: Apply, kind_of_actions: Actions
+) -> Metrics:
+    """Compute the policy gradient loss: features (steps, batch, numbers), actions (steps, batch, ...), the rest
+    (steps, batch).
 
-    No gradient flows through the world model.
+    REINFORCE for every kind of action: no gradient flows through the world model.
     """
     check_tensors("actor_loss", batch, IMAGINED)
-    log_probs = mixed_log_probs(apply(params, batch["features"]), hparams.unimix)
-    log_prob = log_probs.gather(-1, batch["actions"][..., None]).squeeze(-1)
-    entropy = -(log_probs.exp() * log_probs).sum(-1)
+    log_prob, entropy = kind_of_actions.evaluate(apply(params, batch["features"]), batch["actions"])
     gain = batch["advantages"] * log_prob + hparams.entropy_coef * entropy
     return {"loss": -(batch["weights"] * gain).mean(), "entropy": entropy.mean()}
 
@@ -172,12 +174,12 @@ class Dreamer:
     def __init__(self, sizes: Sizes, setup: Setup[DreamerHParams]) -> None:
         self.hparams = hparams = setup.hparams
         self._sizes, self._device = sizes, setup.device
-        self._num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
+        self._actions = build_actions(setup.spaces.action, hparams.unimix)
 
         def build() -> dict[str, nn.Module]:
             return {
-                "world_model": WorldModel(setup.spaces.observation, self._num_actions, sizes),
-                "actor": build_actor(self._num_actions, sizes),
+                "world_model": WorldModel(setup.spaces.observation, self._actions, sizes),
+                "actor": build_actor(self._actions.num_outputs, sizes),
                 "critic": build_critic(sizes),
             }
 
@@ -192,7 +194,11 @@ class Dreamer:
         self.state |= {name: torch.zeros((), device=setup.device) for name in ("return_low", "return_high")}
         self._policy = {name: self.state[name] for name in ("world_model.params", "actor.params")}
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise", "eval_action")}
-        self._random_inputs = RandomInputs(_random_inputs(hparams), setup.device)
+        self._noise_of_acting = [
+            ("noise", sizes.latents, uniform),
+            ("action_noise", self._actions.noise_size, NOISE[self._actions.noise]),
+        ]
+        self._random_inputs = RandomInputs(_random_inputs(hparams, self._actions), setup.device)
         # Unrolled over time the update has 19,000 operations, which the compiler for GPUs did not finish in minutes.
         self._step_in_place = accelerate(self._learn, setup.acceleration, identity=setup.identity, capture_plain=True)
         # Compiling the acting step for each number of rows takes longer than it saves.
@@ -211,13 +217,15 @@ class Dreamer:
     ) -> ActResult:
         rows, batch = len(obs), {"obs": self._tensor(obs)}
         if carry is None:
-            before = {"features": self._sizes.features, "previous": self._num_actions}
+            before = {"features": self._sizes.features, "previous": self._actions.num_inputs}
             carry = {name: np.zeros((rows, size), np.float32) for name, size in before.items()}
         batch |= {name: self._tensor(values) for name, values in carry.items()}
         if explore or self.hparams.sampled_evaluation:
             generator = self._generators["action" if explore else "eval_action"]
-            noise = generator.random((rows, self._sizes.latents + 1), np.float32)
-            result = self._act_by_chance(self._policy, batch | {"noise": self._tensor(noise)})
+            for name, size, fill in self._noise_of_acting:
+                fill(generator, noise := np.empty((rows, size), np.float32))
+                batch[name] = self._tensor(noise)
+            result = self._act_by_chance(self._policy, batch)
         else:
             result = self._act_best(self._policy, batch)
         actions = result.pop("actions").cpu().numpy()
@@ -259,21 +267,17 @@ class Dreamer:
         return torch.tensor(array, device=self._device)  # a copy: see acceleration/acting.py
 
     def _sample(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        features, log_probs = self._infer(state, batch, batch["noise"][:, :-1])
-        return {}, self._chosen(features, draw_index(log_probs, batch["noise"][:, -1]))
+        return {}, self._choose(state, batch, batch["noise"], batch["action_noise"])
 
     def _best(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        features, log_probs = self._infer(state, batch, None)
-        return {}, self._chosen(features, log_probs.argmax(-1))
+        return {}, self._choose(state, batch, None, None)
 
-    def _infer(self, state: State, batch: Batch, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _choose(self, state: State, batch: Batch, noise: Tensor | None, action_noise: Tensor | None) -> Metrics:
         world, actor = self._parts["world_model"], self._parts["actor"]
         before = (batch["features"], batch["previous"])
         features = world.apply(state["world_model.params"], WorldModel.filter, batch["obs"], *before, noise)
-        return features, mixed_log_probs(actor.apply(state["actor.params"], features), self.hparams.unimix)
-
-    def _chosen(self, features: Tensor, actions: Tensor) -> Metrics:
-        return {"actions": actions, "features": features, "previous": unit_vectors(actions, self._num_actions)}
+        actions = self._actions.draw(actor.apply(state["actor.params"], features), action_noise)
+        return {"actions": actions, "features": features, "previous": self._actions.encode(actions)}
 
     # --- Learning ----------------------------------------------------------------------------------------------------
 
@@ -302,8 +306,7 @@ class Dreamer:
         hparams, world, actor = self.hparams, self._parts["world_model"], self._parts["actor"]
 
         def choose(features: Tensor, number: int) -> Tensor:
-            logits = actor.apply(state["actor.params"], features)
-            return draw_index(mixed_log_probs(logits, hparams.unimix), batch["action_noise"][number])
+            return self._actions.draw(actor.apply(state["actor.params"], features), batch["action_noise"][number])
 
         params, starts = state["world_model.params"], features.flatten(0, 1)
         states, actions = world.apply(params, WorldModel.imagine, starts, choose, batch["prior_noise"])
@@ -330,7 +333,7 @@ class Dreamer:
 
     def _learn_actor(self, state: State, imagined: Batch) -> tuple[State, Metrics]:
         def loss(params: Tensor) -> Metrics:
-            return actor_loss(params, imagined, self.hparams, self._parts["actor"].apply)
+            return actor_loss(params, imagined, self.hparams, self._parts["actor"].apply, self._actions)
 
         return descend_part("actor", loss, state, self._optimizers["actor"])
 
@@ -368,13 +371,13 @@ def _optimizers(hparams: DreamerHParams) -> dict[str, ClippedAdam]:
     }
 
 
-def _random_inputs(hparams: DreamerHParams) -> dict[str, RandomInput]:
-    """Name the random numbers of an update: one for each categorical variable that is drawn."""
+def _random_inputs(hparams: DreamerHParams, actions: Actions) -> dict[str, RandomInput]:
+    """Name the random numbers of an update: one for each categorical variable that is drawn, and those of actions."""
     rows = hparams.batch_size * hparams.sequence_length
     return {
         "posterior_noise": RandomInput((hparams.batch_size, hparams.sequence_length, hparams.num_latents), uniform),
         "prior_noise": RandomInput((hparams.imagination_horizon, rows, hparams.num_latents), uniform),
-        "action_noise": RandomInput((hparams.imagination_horizon, rows), uniform),
+        "action_noise": RandomInput((hparams.imagination_horizon, rows, actions.noise_size), NOISE[actions.noise]),
     }
 
 

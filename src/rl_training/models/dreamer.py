@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from rl_training.core.spaces import observation_kind
 from rl_training.core.types import Decision
+from rl_training.models.dreamer_actions import Actions
 from rl_training.models.dreamer_codecs import ImageCodec, VectorCodec
-from rl_training.models.dreamer_latents import draw_latents, mixed_log_probs, unit_vectors
+from rl_training.models.dreamer_latents import draw_latents, mixed_log_probs
 from rl_training.models.layers import NORM_EPS, StackedLinear, init_truncated, normed_mlp
 
 
@@ -78,9 +79,9 @@ class BlockGRU(nn.Module):
 class WorldModel(nn.Module):
     """Encodes observations, and predicts next states, rewards and whether the episode continues."""
 
-    def __init__(self, space: gym.Space[Any], num_actions: int, sizes: Sizes) -> None:
+    def __init__(self, space: gym.Space[Any], actions: Actions, sizes: Sizes) -> None:
         super().__init__()
-        self.sizes, self.num_actions = sizes, num_actions
+        self.sizes, self.actions = sizes, actions
         hidden, latent = (sizes.hidden,), sizes.latents * sizes.classes
         self.codec: ImageCodec | VectorCodec
         if observation_kind(space) == "image":
@@ -89,7 +90,7 @@ class WorldModel(nn.Module):
             self.codec = VectorCodec(space, sizes.features, sizes.hidden)
         self.deter_in = nn.Sequential(*normed_mlp(sizes.deter, hidden, None))
         self.stoch_in = nn.Sequential(*normed_mlp(latent, hidden, None))
-        self.action_in = nn.Sequential(*normed_mlp(num_actions, hidden, None))
+        self.action_in = nn.Sequential(*normed_mlp(actions.num_inputs, hidden, None))
         self.recurrent = BlockGRU(3 * sizes.hidden, sizes.deter, sizes.blocks)
         self.posterior = nn.Sequential(*normed_mlp(sizes.deter + self.codec.embedding_size, hidden, latent))
         self.prior = nn.Sequential(*normed_mlp(sizes.deter, hidden * 2, latent))
@@ -103,7 +104,8 @@ class WorldModel(nn.Module):
         return method(self, *inputs)
 
     def observe(self, obs: Tensor, actions: Tensor, is_first: Tensor, noise: Tensor) -> Observed:
-        """Process sequences: `obs` (batch, time, *obs), `noise` (batch, time, latents) in [0, 1), others (batch, time).
+        """Process sequences: `obs` (batch, time, *obs), `actions` (batch, time, *action), `is_first` (batch, time),
+        `noise` (batch, time, latents) in [0, 1).
 
         `actions` are those that led to the observations. Where an episode starts, they and the state are set to zero.
         """
@@ -111,7 +113,7 @@ class WorldModel(nn.Module):
         target = self.codec.target(obs.flatten(0, 1))
         embeddings = torch.unflatten(self.codec.encode(target), 0, (batch, length))
         goes_on = (~is_first).float()[..., None]
-        inputs = self.action_in(unit_vectors(actions, self.num_actions) * goes_on)
+        inputs = self.action_in(self.actions.encode(actions) * goes_on)
         features, steps, logs = initial_features(batch, self.sizes, obs.device), [], []
         for t in range(length):
             deter = self._recur(features * goes_on[:, t], inputs[:, t])
@@ -133,7 +135,7 @@ class WorldModel(nn.Module):
     def filter(self, obs: Tensor, features: Tensor, actions: Tensor, noise: Tensor | None) -> Tensor:
         """Return the features after one more observation, (batch, *obs).
 
-        `features`: those before it. `actions`: the last actions, as one-hot vectors.
+        `features`: those before it. `actions`: the last actions, encoded.
         """
         deter = self._recur(features, self.action_in(actions))
         embedding = self.codec.encode(self.codec.target(obs))
@@ -146,12 +148,12 @@ class WorldModel(nn.Module):
         """Roll out the prior without observations, one step per row of `noise`, (steps, batch, latents).
 
         `choose` returns the actions for features and a step number. Returns the features, (steps + 1, batch, ...)
-        including the initial ones, and the actions, (steps, batch).
+        including the initial ones, and the actions, (steps, batch, *action).
         """
         steps, chosen = [features], []
         for number in range(len(noise)):
             actions = choose(features, number)
-            deter = self._recur(features, self.action_in(unit_vectors(actions, self.num_actions)))
+            deter = self._recur(features, self.action_in(self.actions.encode(actions)))
             stoch = draw_latents(self._latents(self.prior(deter)), noise[number])
             features = torch.cat((deter, stoch), -1)
             steps.append(features)
@@ -180,13 +182,13 @@ class DreamerPolicy(nn.Module):
     def __init__(self, world_model: WorldModel, actor: nn.Module) -> None:
         super().__init__()
         self.world_model, self.actor = world_model, actor
-        self.carry = {"features": world_model.sizes.features, "previous": world_model.num_actions}
+        self.carry = {"features": world_model.sizes.features, "previous": world_model.actions.num_inputs}
 
     def forward(self, obs: Tensor, action_mask: Tensor | None, features: Tensor, previous: Tensor) -> Decision:
         features = self.world_model.filter(obs, features, previous, None)
-        log_probs = mixed_log_probs(self.actor(features), self.world_model.sizes.unimix)
-        actions = log_probs.argmax(-1)
-        return Decision(actions, log_probs, (features, unit_vectors(actions, self.world_model.num_actions)))
+        kind, outputs = self.world_model.actions, self.actor(features)
+        actions = kind.draw(outputs, None)
+        return Decision(actions, kind.scores(outputs), (features, kind.encode(actions)))
 
 
 def initial_features(batch: int, sizes: Sizes, device: torch.device) -> Tensor:
@@ -194,9 +196,9 @@ def initial_features(batch: int, sizes: Sizes, device: torch.device) -> Tensor:
     return torch.zeros(batch, sizes.features, device=device)
 
 
-def build_actor(num_actions: int, sizes: Sizes) -> nn.Sequential:
-    """Build the network from features to the logits of actions, which are nearly equal at first."""
-    return _head(num_actions, sizes, 0.01)
+def build_actor(num_outputs: int, sizes: Sizes) -> nn.Sequential:
+    """Build the network from features to the outputs of the policy, which are nearly 0 at first."""
+    return _head(num_outputs, sizes, 0.01)
 
 
 def build_critic(sizes: Sizes) -> nn.Sequential:
