@@ -45,6 +45,7 @@ class Control:
 class Row:
     """One algorithm on one task, with a shipped config or, where `config` is "", with the defaults of `algo`.
 
+    `hparams`: changes to the config, where tasks share one.
     `dataset`: what an offline algorithm learns from, such as pendulum/medium; steps are then gradient steps.
     `expert`: a dataset to imitate in the environment. `threshold`: the return for which the first step is reported at
     which training held it over three evaluations. `goal`: the return the target asks of each seed, where it differs.
@@ -60,6 +61,7 @@ class Row:
     steps: int
     target: str
     algo: str | None = None
+    hparams: Mapping[str, Any] = field(default_factory=dict)
     controls: Mapping[str, Control] = field(default_factory=dict)
     peers: Sequence[Peer] = ()
     dataset: str | None = None
@@ -78,7 +80,7 @@ class Row:
 
     @property
     def ours(self) -> dict[str, Control]:
-        return {"ours": Control(config=self.config), **self.controls}
+        return {"ours": Control(config=self.config, hparams=self.hparams), **self.controls}
 
     @property
     def contenders(self) -> dict[str, Contender]:

@@ -20,6 +20,7 @@ LIBRARIES = {
     "zoo": "rl-zoo3",
     "minatar": "MinAtar's paper",
     "redq": "the paper",
+    "sac": "SAC",
     "mbpo": "the paper",
     "paper": "the paper",
 }

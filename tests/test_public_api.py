@@ -366,6 +366,7 @@ def test_every_stochastic_algorithm_is_known() -> None:
         "gail",
         "sac",
         "redq",
+        "tqc",
         "mbpo",
         "mopo",
         "dreamer",

@@ -265,6 +265,21 @@ class REDQ(ManagedAlgorithm):
 
     algo_name: ClassVar[str] = "redq"
 
+class TQC(ManagedAlgorithm):
+    """SAC with critics of quantiles; targets leave out the largest ones.
+
+    Kuznetsov et al. 2020, Controlling overestimation bias with truncated mixture of continuous distributional
+    quantile critics.
+
+    Example:
+
+        agent = TQC("configs/tqc/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "tqc"
+
 class RLPD(ManagedAlgorithm):
     """SAC with an ensemble of critics, and half of each batch from a dataset.
 
@@ -455,6 +470,9 @@ def train_td3(config: TrainConfig, options: RunOptions | None = None) -> TrainRe
 
 def train_redq(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train REDQ from a config, in a new run folder."""
+
+def train_tqc(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train TQC from a config, in a new run folder."""
 
 def train_rlpd(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train RLPD from a config, in a new run folder."""

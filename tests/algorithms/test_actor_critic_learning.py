@@ -1,4 +1,4 @@
-"""SAC, TD3 and REDQ learn tiny environments whose answer is known: the values themselves, not only the trend."""
+"""SAC, TD3, REDQ and TQC learn tiny environments whose answer is known: the values themselves, not only the trend."""
 
 import math
 from pathlib import Path
@@ -48,11 +48,15 @@ def learn(tmp_path: Path, algo: str, steps: int, *, env: Any = None, num_envs: i
 
 def q_values(result: TrainResult, obs: list[list[float]], actions: list[list[float]]) -> np.ndarray:
     """Of every critic: (critics, rows)."""
-    assert isinstance(result.algorithm, ActorCritic)
-    critics = result.algorithm.recipe.critics.module
+    learner = result.algorithm
+    assert isinstance(learner, ActorCritic)
     with torch.no_grad():
-        values: np.ndarray = critics(torch.tensor(obs), torch.tensor(actions)).numpy()
+        values: np.ndarray = learner.recipe.values(learner.state, torch.tensor(obs), torch.tensor(actions)).numpy()
     return values
+
+
+# Without randomness all quantiles are the value; three are the least that can drop one and keep two.
+SMALL_TQC: dict[str, Any] = {"critic_hidden_sizes": [32, 32], "num_critics": 2, "num_quantiles": 3}
 
 
 @pytest.mark.parametrize(("algo", "extra"), [("sac", {"alpha": 0.01}), ("td3", {}), ("redq", {"alpha": 0.01})])
@@ -102,13 +106,16 @@ def largest_entropy() -> float:
     return float((-(log_probs.view(101, 2_001) * weights).sum(1) / weights.sum()).max())
 
 
-@pytest.mark.parametrize("algo", ["sac", "redq"])
-def test_soft_values_count_the_entropy_that_follows_and_stop_at_a_termination(algo: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("algo", "extra"), [("sac", {}), ("redq", {}), ("tqc", {**SMALL_TQC, "dropped_quantiles": 1})])
+def test_soft_values_count_the_entropy_that_follows_and_stop_at_a_termination(
+    algo: str, extra: dict[str, Any], tmp_path: Path
+) -> None:
     # No action matters, so that the best policy is the one of most entropy H. Q(1) = 0: it terminates.
     # Q(0) = 1 + gamma * (Q(1) + alpha * H) = 1 + 0.5 * 0.5 * H.
     entropy = largest_entropy()
     assert entropy == pytest.approx(0.685, abs=0.005)
-    result = learn(tmp_path, algo, 600, env=lambda: Walk(terminates=True), gamma=0.5, alpha=0.5, learning_rate=3e-3)
+    settings = {"gamma": 0.5, "alpha": 0.5, "learning_rate": 3e-3, **extra}
+    result = learn(tmp_path, algo, 600, env=lambda: Walk(terminates=True), **settings)
     expected = [1.0 + 0.25 * entropy, 0.0]
     for values in q_values(result, STATES, ACTIONS):  # of each critic
         np.testing.assert_allclose(values, expected, atol=0.04)

@@ -44,10 +44,10 @@ def test_a_row_has_its_configs_and_tracks_the_step_its_target_names(name: str) -
         assert config.algo == control.config.partition("/")[0]
         # Nothing in the actor-critics depends on the length of the run: a row may end before its config does. Where a
         # dataset is learned from, the row decides on the length.
-        cut_short = config.algo in ("sac", "td3", "redq", "mbpo") and row.steps < config.total_timesteps
+        cut_short = config.algo in ("sac", "td3", "redq", "tqc", "mbpo") and row.steps < config.total_timesteps
         assert config.total_timesteps == row.steps or cut_short or row.dataset
-        # MinAtar's games share a config: the setting names the environment.
-        assert config.env_id == row.env_id or config.env_id.partition("/")[0] == "MinAtar"
+        # MinAtar's games share a config, and so do MuJoCo's tasks: the setting names the environment.
+        assert config.env_id == row.env_id or config.env_id.startswith("MinAtar/") or "/mujoco." in control.config
     assert (row.dataset is None) == (row.threshold is not None)
     assert row.track_every > 0  # every row has a learning curve
     assert row.by is None or row.by % row.track_every == 0
@@ -66,7 +66,13 @@ def test_a_row_is_named_after_its_algorithm_and_its_task(name: str) -> None:
         return
     assert algo == config.partition("/")[0]
     wanted = config.partition("/")[2].removesuffix(".yaml").removesuffix("_atari").split("_")[0]
-    assert task.startswith(wanted)
+    assert task.startswith(wanted if wanted != "mujoco" else ROWS[name].env_id.partition("-")[0].lower())
+
+
+def test_a_row_may_change_its_config() -> None:
+    row = replace(ROWS["tqc-hopper"], hparams={"dropped_quantiles": 3})
+    changed = row.contenders["ours"].apply(row.setting("ours", 0, steps=10))
+    assert (changed["env_id"], changed["hparams"]) == ("Hopper-v5", {"dropped_quantiles": 3})
 
 
 @pytest.mark.parametrize("name", ATARI_ROWS)

@@ -410,8 +410,8 @@ def test_training_counts_every_step_once_and_a_resumed_run_equals_an_unbroken_on
 
 
 # --- The fast path ---------------------------------------------------------------------------------------------------
-# REDQ's step is SAC's with a subset and a mean; with TD3's, ReBRAC's and CQL's in one program they are compiled in
-# less time than each for itself.
+# REDQ's step is SAC's with a subset and a mean; with TQC's, TD3's, ReBRAC's and CQL's in one program they are
+# compiled in less time than each for itself.
 
 
 def all_at_once(learners: dict[str, ActorCritic]) -> Callable[[State, Batch], tuple[State, Metrics]]:
@@ -435,6 +435,7 @@ def test_compiled_rounds_equal_eager_updates() -> None:
     def make() -> tuple[dict[str, ActorCritic], State]:
         settings: dict[str, dict[str, Any]] = {
             "redq": {"normalize_observations": True},
+            "tqc": {"num_critics": 2, "num_quantiles": 3, "dropped_quantiles": 1, "critic_hidden_sizes": (8,)},
             "td3": {"layer_norm": True},
             "rebrac": {"reward_scale": 0.5},
             "cql": {"normalize_observations": False, "num_sampled_actions": 2},

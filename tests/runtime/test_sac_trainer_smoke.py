@@ -1,4 +1,4 @@
-"""`train_sac` trains SAC, TD3 and REDQ, leaves a whole run folder, and refuses what it cannot handle."""
+"""`train_sac` trains the SAC family, leaves a whole run folder, and refuses what it cannot handle."""
 
 import json
 from collections.abc import Callable
@@ -123,7 +123,7 @@ def test_the_shipped_configs_hold_all_that_they_collect_and_learn(name: str) -> 
 
 
 def test_another_algorithms_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="train_sac trains SAC, TD3 and REDQ, but algo is 'dqn'"):
+    with pytest.raises(ConfigError, match="train_sac trains the SAC family, but algo is 'dqn'"):
         train_sac(make_config(tmp_path), QUIET)
 
 

@@ -100,7 +100,8 @@ class SAC:
     `critic_loss`: another loss of the critics (cql.py), with the arguments of SAC's. `entropy_in_target`: whether
     targets reward the entropy of the next action. `entropy_per_number`: what `target_entropy: auto` aims at for each
     number of an action. `extra_random_inputs`: the random inputs that the estimates and the
-    loss need, as a function of the number of updates.
+    loss need, as a function of the number of updates. `value_of`: the values, (critics, batch), of critics whose
+    outputs are distributions (tqc.py).
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class SAC:
         target_estimate: CriticEstimate = minimum_over_critics,
         actor_estimate: CriticEstimate = minimum_over_critics,
         extra_random_inputs: Callable[[int], Mapping[str, RandomInput]] = lambda rounds: {},
+        value_of: Callable[[Tensor], Tensor] = lambda outputs: outputs,
     ) -> None:
         self.hparams = setup.hparams
         self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
@@ -121,7 +123,7 @@ class SAC:
         self.explore, self.best = self.policy.sample, self.policy.mode
         self._critic_loss, self._entropy_in_target = critic_loss, entropy_in_target
         self._target_estimate, self._actor_estimate = target_estimate, actor_estimate
-        self._extra_random_inputs = extra_random_inputs
+        self._extra_random_inputs, self._value_of = extra_random_inputs, value_of
         target = self.hparams.target_entropy
         self._target_entropy = entropy_per_number * action_size(setup) if target == "auto" else target
         rates = learning_rates(self.hparams)
@@ -142,6 +144,9 @@ class SAC:
     def random_inputs(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, RandomInput]:
         noise = RandomInput((rounds * rows, self.policy.size), normal)
         return {"next_noise": noise, **({"noise": noise} if actor else {}), **self._extra_random_inputs(rounds)}
+
+    def values(self, state: State, obs: Tensor, actions: Tensor) -> Tensor:
+        return self._value_of(self.critics.apply(state["critic.params"], obs, actions))
 
     def learn_critics(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         alpha = state["temperature.params"].exp()

@@ -112,6 +112,10 @@ class TD3:
         actions: np.ndarray = np.tanh(outputs).reshape(len(outputs), *self._action_shape)
         return actions
 
+    def values(self, state: State, obs: Tensor, actions: Tensor) -> Tensor:
+        values: Tensor = self.critics.apply(state["critic.params"], obs, actions)
+        return values
+
     def learn_critics(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         def loss(params: Tensor) -> Metrics:
             return self._critic_loss(

@@ -16,8 +16,16 @@ def run_checks(checks: Iterable[Check], values: Mapping[str, Any]) -> None:
 
 
 def check_network(network: NetworkName, hidden_sizes: Sizes) -> None:
-    if network == "simba" and len(set(hidden_sizes)) != 1:
-        raise ValueError(f"network: simba needs hidden_sizes that are all alike, got {list(hidden_sizes)}")
+    _check_blocks(network, "hidden_sizes", hidden_sizes)
+
+
+def check_critic_network(network: NetworkName, critic_hidden_sizes: Sizes) -> None:
+    _check_blocks(network, "critic_hidden_sizes", critic_hidden_sizes)
+
+
+def _check_blocks(network: NetworkName, setting: str, sizes: Sizes) -> None:
+    if network == "simba" and len(set(sizes)) != 1:
+        raise ValueError(f"network: simba needs {setting} that are all alike, got {list(sizes)}")
 
 
 def check_replay(buffer_capacity: int, n_step: int) -> None:

@@ -202,6 +202,16 @@ DeepHiddenSizes = Annotated[
     Search(choices=((128, 128, 128), (256, 256, 256))),
     Field(description="units of the hidden layers after the encoder"),
 ]
+ActorHiddenSizes = Annotated[
+    Sizes,
+    Search(choices=((64, 64), (128, 128), (256, 256))),
+    Field(description="units of the actor's hidden layers after the encoder"),
+]
+CriticHiddenSizes = Annotated[
+    Sizes,
+    Search(choices=((256, 256), (512, 512), (512, 512, 512))),
+    Field(description="units of the critics' hidden layers after the encoder"),
+]
 CriticLayerNorm = Annotated[
     Switch,
     Search(choices=(False, True)),

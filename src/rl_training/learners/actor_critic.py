@@ -6,7 +6,7 @@ steps: one of the critics, one of the actor. The actor's step follows the critic
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -64,6 +64,10 @@ class ActorCriticRecipe(Protocol):
 
     def best(self, outputs: np.ndarray) -> np.ndarray:
         """Return the actions without exploration for the actor's outputs."""
+        ...
+
+    def values(self, state: State, obs: Tensor, actions: Tensor) -> Tensor:
+        """Return what every critic expects of each row: (critics, batch)."""
         ...
 
     def learn_critics(self, state: State, batch: Batch) -> tuple[State, Metrics]:
@@ -133,7 +137,7 @@ class ActorCritic:
         rows = obs if self._normalizer is None else self._normalizer.rows(obs)
         inputs = (torch.as_tensor(values, device=self.device) for values in (rows, actions))
         with torch.no_grad():
-            values: np.ndarray = self.recipe.critics.apply(self.state["critic.params"], *inputs).amin(0).cpu().numpy()
+            values: np.ndarray = self.recipe.values(self.state, *inputs).amin(0).cpu().numpy()
         return values
 
     def observe(self, obs: np.ndarray) -> None:
@@ -266,11 +270,18 @@ def critic_metrics(values: Tensor, targets: Tensor, batch: Batch) -> Metrics:
 
 
 def build_model(
-    setup: Setup[ActorCriticHParams], kind: type[ContinuousActorCritic], *, num_critics: int, by_member: bool = False
+    setup: Setup[ActorCriticHParams],
+    kind: type[ContinuousActorCritic],
+    *,
+    num_critics: int,
+    by_member: bool = False,
+    critic_hidden_sizes: Sequence[int] | None = None,
+    num_quantiles: int | None = None,
 ) -> nn.Module:
     """Return the user's networks, or new ones of this kind for the run's spaces.
 
-    `by_member`: the recipe also computes the values of some critics alone.
+    `by_member`: the recipe also computes the values of some critics alone. `critic_hidden_sizes`: None: as the actor.
+    `num_quantiles`: outputs of a critic whose values are distributions.
     """
     hparams, outputs = setup.hparams, kind.outputs_per_action * action_size(setup)
 
@@ -279,13 +290,17 @@ def build_model(
             lambda: build_encoder(setup.spaces.observation),
             action_size(setup),
             hparams.hidden_sizes,
+            critic_hidden_sizes=critic_hidden_sizes,
             num_critics=num_critics,
+            num_quantiles=num_quantiles,
             layer_norm=hparams.layer_norm,
             residual=hparams.network == "simba",
         )
 
     def check(network: nn.Module) -> None:
-        _check_networks(network, setup, outputs, num_critics, by_member=by_member)
+        of_critics = {"critics": num_critics, "observations": 2}
+        of_critics |= {} if num_quantiles is None else {"quantiles": num_quantiles}
+        _check_networks(network, setup, outputs, of_critics, by_member=by_member)
 
     return build_network(setup, build, check)
 
@@ -295,14 +310,19 @@ def action_size(setup: Setup[ActorCriticHParams]) -> int:
 
 
 def _check_networks(
-    network: nn.Module, setup: Setup[ActorCriticHParams], outputs: int, num_critics: int, *, by_member: bool
+    network: nn.Module,
+    setup: Setup[ActorCriticHParams],
+    outputs: int,
+    of_critics: Mapping[str, int],
+    *,
+    by_member: bool,
 ) -> None:
     """Raise for networks of the user that do not fit, before they learn anything wrong."""
     actor, critics = submodules(network, ("actor", "critics"))
     obs = trial_obs(setup, np.float32 if normalizes(setup.hparams) else None)
     actions = torch.zeros((len(obs), *action_field(setup.spaces.action).shape), device=setup.device)
     check_output(actor, (obs,), {"observations": 2, "outputs": outputs}, "actor")
-    check_output(critics, (obs, actions), {"critics": num_critics, "observations": 2}, "critics")
+    check_output(critics, (obs, actions), of_critics, "critics")
     if by_member and "members" not in inspect.signature(critics.forward).parameters:
         raise TypeError(
             "the network's critics must take (obs, actions, members=None) and give the values of members alone"

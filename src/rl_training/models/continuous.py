@@ -15,7 +15,8 @@ BuildEncoder = Callable[[], tuple[nn.Module, int]]  # returns an encoder and its
 class ContinuousActorCritic(nn.Module):
     """`actor`: (batch, *obs) -> (batch, outputs). `critics`: (batch, *obs), (batch, *action) -> (critics, batch).
 
-    Each has its own encoder. `layer_norm` applies to the critics, whose values could diverge.
+    Each has its own encoder. `layer_norm` applies to the critics, whose values could diverge. `critic_hidden_sizes`:
+    None: as the actor. `num_quantiles`: as in `CriticEnsemble`.
     """
 
     outputs_per_action: ClassVar[int]  # outputs of the actor for each number of an action
@@ -27,7 +28,9 @@ class ContinuousActorCritic(nn.Module):
         action_dim: int,
         hidden_sizes: Sequence[int] = (256, 256),
         *,
+        critic_hidden_sizes: Sequence[int] | None = None,
         num_critics: int = 2,
+        num_quantiles: int | None = None,
         layer_norm: bool = False,
         residual: bool = False,
     ) -> None:
@@ -38,8 +41,9 @@ class ContinuousActorCritic(nn.Module):
         self.critics = CriticEnsemble(
             build_encoder,
             action_dim,
-            hidden_sizes,
+            hidden_sizes if critic_hidden_sizes is None else critic_hidden_sizes,
             num_critics=num_critics,
+            num_quantiles=num_quantiles,
             layer_norm=layer_norm,
             norm_after_activation=self.norm_after_activation,
             residual=residual,
@@ -49,7 +53,7 @@ class ContinuousActorCritic(nn.Module):
 class CriticEnsemble(nn.Module):
     """Several Q-functions that share only an encoder: (batch, *obs), (batch, *action) -> (critics, batch).
 
-    `members`: compute only these.
+    `members`: compute only these. With `num_quantiles` the output is (critics, batch, quantiles).
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class CriticEnsemble(nn.Module):
         hidden_sizes: Sequence[int] = (256, 256),
         *,
         num_critics: int = 2,
+        num_quantiles: int | None = None,
         layer_norm: bool = False,
         norm_after_activation: bool = False,
         residual: bool = False,
@@ -68,7 +73,7 @@ class CriticEnsemble(nn.Module):
         layers = mlp(
             features + action_dim,
             hidden_sizes,
-            1,
+            num_quantiles or 1,
             layer_norm=layer_norm,
             norm_after_activation=norm_after_activation,
             dense=partial(StackedLinear, num_critics),
@@ -76,6 +81,7 @@ class CriticEnsemble(nn.Module):
             residual=residual,
         )
         self.layers = nn.Sequential(*layers)
+        self._is_distribution = num_quantiles is not None
 
     def forward(self, obs: Tensor, actions: Tensor, members: Tensor | slice | None = None) -> Tensor:
         inputs = torch.cat((self.encoder(obs), actions.reshape(len(actions), -1)), 1)
@@ -84,4 +90,4 @@ class CriticEnsemble(nn.Module):
         else:
             chosen = {name: stacked[members] for name, stacked in self.layers.named_parameters()}
             values = torch.func.functional_call(self.layers, chosen, (inputs,))
-        return values.squeeze(2)
+        return values if self._is_distribution else values.squeeze(2)

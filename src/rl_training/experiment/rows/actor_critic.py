@@ -1,7 +1,7 @@
 """Rows of the off-policy actor-critics for continuous actions."""
 
 from rl_training.experiment.algorithm_spec import ACTOR_CRITIC_UPDATES_TO_COMPILE, ALL_OBSERVATIONS, AlgorithmSpec
-from rl_training.hparams.actor_critic import REDQHParams, RLPDHParams, SACHParams, TD3HParams
+from rl_training.hparams.actor_critic import REDQHParams, RLPDHParams, SACHParams, TD3HParams, TQCHParams
 from rl_training.hparams.base import HParams
 from rl_training.hparams.schedules import actor_critic_updates
 
@@ -50,6 +50,13 @@ ROWS = (
         "SAC with an ensemble of critics and many updates per env step",
         "Chen et al. 2021, Randomized ensembled double Q-learning: learning fast without a model",
         REDQHParams,
+    ),
+    _actor_critic(
+        "tqc",
+        "SAC with critics of quantiles; targets leave out the largest ones",
+        "Kuznetsov et al. 2020, Controlling overestimation bias with truncated mixture of continuous distributional "
+        "quantile critics",
+        TQCHParams,
     ),
     AlgorithmSpec(
         name="rlpd",
