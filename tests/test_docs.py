@@ -156,7 +156,9 @@ def test_every_algorithm_has_a_page_with_its_settings_and_a_row_in_the_readme() 
 
 def test_every_algorithm_page_takes_its_scores_and_curves_from_the_results() -> None:
     marks = {
-        name: re.findall(r"<!-- begin generated: (scores|curves) (\w+)", (DOCS / "algorithms" / f"{name}.md").read_text())
+        name: re.findall(
+            r"<!-- begin generated: (scores|curves) (\w+)", (DOCS / "algorithms" / f"{name}.md").read_text()
+        )
         for name in registry()
     }
     assert marks == {name: [("scores", name), ("curves", name)] for name in registry()}
