@@ -367,7 +367,6 @@ def test_every_stochastic_algorithm_is_known() -> None:
         "sac",
         "redq",
         "tqc",
-        "crossq",
         "mbpo",
         "mopo",
         "dreamer",

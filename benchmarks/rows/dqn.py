@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.engine import Peer, Row
+from benchmarks.engine import Control, Peer, Row
 from benchmarks.launch import DQN_CONTENDERS, SB3_CONTRIB
 from benchmarks.rows.peers import tianshou
 
@@ -187,6 +187,17 @@ ROWS = {
         threshold=-110.0,
         track_every=10_000,
         eval_episodes=100,
+    ),
+    "dqn-bitflip": Row(
+        config="dqn/bitflip.yaml",
+        env_id="rl_training/BitFlip-v0",
+        steps=10_000,
+        target="-5.02, the best return of these episodes, on 5/5 seeds; without new goals below -11",
+        controls={"ours-no-her": Control(config="dqn/bitflip.yaml", hparams={"her": "none"})},
+        threshold=-5.5,
+        track_every=500,
+        eval_episodes=100,
+        chosen_on="seed 100",
     ),
     "dqn-lunarlander": lunarlander("dqn", ">= 215", Peer(contender=DQN_CONTENDERS["sb3"], hparams=ZOO_LUNAR_LANDER)),
     **{f"{algo}-lunarlander": lunarlander(algo, ">= 215") for algo in ("double_dqn", "dueling_dqn", "n_step_dqn")},

@@ -28,7 +28,7 @@ from rl_training.learners.q_learning import (
     pick,
     weighted_mean,
 )
-from rl_training.learners.targets import td_loss, td_target
+from rl_training.learners.targets import clip_to_returns, td_loss, td_target
 from rl_training.models.mlp_q_network import MLPQNetwork
 
 
@@ -47,6 +47,8 @@ def dqn_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: DQNHP
     next_values = pick(next_q, best_actions)
     discounts = batch.get("discounts", hparams.gamma)
     targets = td_target(batch["rewards"], batch["terminated"], next_values, discounts).detach()
+    if hparams.clip_targets:
+        targets = clip_to_returns(targets, hparams.gamma)
     td_errors = (targets - q_values).detach().abs()
     return {
         "loss": weighted_mean(td_loss(q_values, targets, hparams.loss), batch),

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
-from rl_training.hparams.actor_critic import CrossQHParams, SoftHParams
+from rl_training.hparams.actor_critic import REDQHParams, SACHParams, SoftHParams
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
-from rl_training.learners.optim import Optimizer, clipped_adam, descend_part, named_part, polyak
+from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
-from rl_training.learners.targets import td_target
+from rl_training.learners.targets import clip_to_returns, td_target
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.mlp_sac import MLPSACModel
 
@@ -52,6 +52,7 @@ def sac_critic_loss(
     apply_actor: ApplyActor,
     apply_critics: ApplyCritics,
     estimate: CriticEstimate = minimum_over_critics,
+    clip_targets: bool = False,
 ) -> Metrics:
     """Compute the critics' loss and its metrics.
 
@@ -63,6 +64,8 @@ def sac_critic_loss(
     next_q = estimate(partial(apply_critics, target_params, batch["next_obs"], next_actions), batch)
     discounts = batch.get("discounts", gamma)
     targets = td_target(batch["rewards"], batch["terminated"], next_q - alpha * next_log_probs, discounts).detach()
+    if clip_targets:
+        targets = clip_to_returns(targets, gamma)
     return critic_metrics(apply_critics(params, batch["obs"], batch["actions"]), targets, batch)
 
 
@@ -84,7 +87,7 @@ def sac_actor_loss(
     return {"loss": (alpha * log_probs - q_values).mean(), "entropy": -log_probs.detach().mean()}
 
 
-def learning_rates(hparams: SoftHParams | CrossQHParams) -> dict[str, float]:
+def learning_rates(hparams: SoftHParams) -> dict[str, float]:
     """Return the learning rate of each part: critic, actor, temperature."""
     rate = hparams.policy_learning_rate if isinstance(hparams, ModelHParams) else hparams.learning_rate
     return {
@@ -92,12 +95,6 @@ def learning_rates(hparams: SoftHParams | CrossQHParams) -> dict[str, float]:
         "actor": hparams.actor_learning_rate or rate,
         "temperature": hparams.alpha_learning_rate or rate,
     }
-
-
-def learn_temperature(state: State, excess: Tensor, optimizer: Optimizer) -> State:
-    """Take the step of log alpha; `excess`: entropy above its target, at which the temperature falls."""
-    new, _ = descend_part("temperature", lambda log_alpha: {"loss": log_alpha * excess}, state, optimizer)
-    return new
 
 
 class SAC:
@@ -127,6 +124,8 @@ class SAC:
         self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
         self.policy = SquashedGaussian(action_field(setup.spaces.action).shape)
         self.explore, self.best = self.policy.sample, self.policy.mode
+        if isinstance(self.hparams, SACHParams | REDQHParams) and self.hparams.clip_targets:
+            critic_loss = partial(critic_loss, clip_targets=True)
         self._critic_loss, self._entropy_in_target = critic_loss, entropy_in_target
         self._target_estimate, self._actor_estimate = target_estimate, actor_estimate
         self._extra_random_inputs, self._value_of = extra_random_inputs, value_of
@@ -195,8 +194,11 @@ class SAC:
         new, metrics = descend_part("actor", loss, state, self._optimizers["actor"])
         metrics["alpha"] = alpha
         if self.hparams.alpha == "auto":
-            excess = metrics["entropy"] - self._target_entropy
-            new |= learn_temperature(state, excess, self._optimizers["temperature"])
+            excess = metrics["entropy"] - self._target_entropy  # above the target the temperature falls
+            more, _ = descend_part(
+                "temperature", lambda log_alpha: {"loss": log_alpha * excess}, state, self._optimizers["temperature"]
+            )
+            new |= more
         return new, metrics
 
 

@@ -23,7 +23,7 @@ from rl_training.learners.checks import BOX_ACTIONS, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
-from rl_training.learners.targets import td_target
+from rl_training.learners.targets import clip_to_returns, td_target
 from rl_training.models.mlp_td3 import MLPTD3Model
 
 ApplyActor = Callable[[Tensor, Tensor], Tensor]  # (params, obs) -> (batch, numbers), before they are squashed
@@ -57,6 +57,8 @@ def td3_critic_loss(
     next_values = apply_critics(target_params, batch["next_obs"], next_actions).amin(0)
     discounts = batch.get("discounts", hparams.gamma)
     targets = td_target(batch["rewards"], batch["terminated"], next_values, discounts).detach()
+    if isinstance(hparams, TD3HParams) and hparams.clip_targets:
+        targets = clip_to_returns(targets, hparams.gamma)
     return critic_metrics(apply_critics(params, batch["obs"], batch["actions"]), targets, batch)
 
 

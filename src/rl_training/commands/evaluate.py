@@ -113,6 +113,8 @@ def _evaluate_on_held_out(checkpoint: "Checkpoint", options: "RunOptions", *, as
 def describe_returns(episodes: "Sequence[EvalEpisode]") -> str:
     returns = [episode.ret for episode in episodes]
     spread = f"{len(returns)} episodes, min {min(returns):.1f}, max {max(returns):.1f}"
+    successes = [episode.success for episode in episodes if episode.success is not None]
+    spread += f", {fmean(successes):.0%} reached their goal" if successes else ""
     return f"{fmean(returns):.1f} ± {pstdev(returns):.1f} ({spread})"
 
 

@@ -1,10 +1,11 @@
 """`Setup`: what an algorithm and its memory are built from."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import nn
@@ -34,6 +35,7 @@ class Setup(Generic[H]):
     network: nn.Module | None = None  # the user's network, in place of the default one
     env_id: str = ""  # of Gymnasium; empty for an environment that a function of the user creates
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    make_env: Callable[[], gym.Env[Any, Any]] | None = None  # builds one more environment of the run, if it has any
     dataset: "TransitionDataset | None" = None  # to learn from, with or without an env; None to act only
     held_out: "TransitionDataset | None" = None  # the held-out set for offline evaluation, if there is one
 

@@ -16,6 +16,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import replay_fields
 from rl_training.core.types import Batch, Replay, StateDict
 from rl_training.data.frame_storage import FrameStorage
+from rl_training.data.hindsight import EPISODE_FIELDS, goal_rules, relabelled
 from rl_training.data.mapped_memory import check_disk, mapped_folder, mapped_zeros
 from rl_training.data.n_step import NStepWindows
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
@@ -124,8 +125,8 @@ class ReplaySettings(BufferSettings, Protocol):
 def build_replay_buffer(setup: Setup[ReplaySettings]) -> Replay:
     """Build the replay buffer that the settings describe: its storage, n-step windows and kind of sampling."""
     hparams = setup.hparams
-    storage = _build_storage(setup)
     generator = setup.streams.numpy("buffer")
+    storage = _build_storage(setup, generator)
     if not hparams.prioritized:
         return ReplayBuffer(storage, generator=generator, device=setup.device)
     return PrioritizedReplayBuffer(
@@ -140,11 +141,12 @@ def build_replay_buffer(setup: Setup[ReplaySettings]) -> Replay:
     )
 
 
-def _build_storage(setup: Setup[ReplaySettings]) -> Storage:
-    """Build the storage; raise `ConfigError` if it does not fit."""
+def _build_storage(setup: Setup[ReplaySettings], generator: np.random.Generator) -> Storage:
+    """Build the storage; raise `ConfigError` if it does not fit. `generator`: for what it draws when it is sampled."""
     hparams, space, num_envs = setup.hparams, setup.spaces.observation, setup.num_envs
     capacity, n_step = hparams.buffer_capacity, hparams.n_step
-    fields = replay_fields(setup.spaces, n_step=n_step)
+    rules = goal_rules(setup)
+    fields = replay_fields(setup.spaces, n_step=n_step) | (EPISODE_FIELDS if rules else {})
     if isinstance(space, FrameStackSpace):
         needed = FrameStorage.num_bytes(capacity, fields, space, num_envs=num_envs, n_step=n_step)
     else:
@@ -157,7 +159,8 @@ def _build_storage(setup: Setup[ReplaySettings]) -> Storage:
             capacity, fields, space, num_envs=num_envs, n_step=n_step, gamma=hparams.gamma, allocate=allocate
         )
     windows = NStepWindows(n_step, hparams.gamma, num_envs, fields) if n_step > 1 else None
-    return RowStorage(capacity, fields, windows=windows, allocate=allocate)
+    rows = RowStorage(capacity, fields, windows=windows, allocate=allocate)
+    return rows if rules is None else relabelled(rows, rules, setup, generator)
 
 
 def choose_allocator(hparams: BufferSettings, needed: int, rows: str) -> Allocate:

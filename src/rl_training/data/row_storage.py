@@ -20,6 +20,8 @@ from rl_training.errors import CheckpointError, ConfigError
 
 # Returns memory of a shape and dtype, all zero.
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+# Changes a batch on the host: the places of its rows, and its fields as arrays.
+Edit: TypeAlias = Callable[[np.ndarray, Mapping[str, np.ndarray]], None]
 
 _CHECKED_AT_ONCE = 65_536  # rows
 WORD = 8  # bytes; every field starts at a multiple, so that any dtype can be viewed in place
@@ -214,10 +216,14 @@ class RowStorage:
         places = np.arange(self.first, self.end) % self.capacity
         return {name: array[places] for name, array in self.arrays.items()}
 
-    def reader(self, batch_size: int, device: torch.device, columns: tuple[str, ...] = ()) -> Reader:
+    def reader(
+        self, batch_size: int, device: torch.device, columns: tuple[str, ...] = (), edit: Edit | None = None
+    ) -> Reader:
+        """Return a reader as `Storage.reader` does; `edit` changes each batch before it goes to the device."""
         num_words = batch_size * self.layout.words
         block = Block(num_words * WORD + batch_size * 4 * len(columns), device)
         stored, filled = self._rows.numpy(), block.host[:num_words].view(batch_size, self.layout.words).numpy()
+        arrays = self.layout.arrays(filled) if edit is not None else {}
 
         def view(words: Tensor) -> Batch:
             batch, floats = self.layout.tensors(words, batch_size), words.view(torch.float32)
@@ -227,6 +233,8 @@ class RowStorage:
 
         def fill(places: np.ndarray) -> None:
             stored.take(places, 0, filled, "clip")  # "raise" would copy through a buffer
+            if edit is not None:
+                edit(places, arrays)
             if not on_host:
                 block.transfer()
 

@@ -42,23 +42,25 @@ EnvFactory = Callable[..., Env]  # called without arguments; the user's own, wit
 Backend = Literal["local_sync", "local_async", "envpool", "ray", "tensor"]
 
 TINY_ENVS = {
-    "rl_training/Chain-v0": ("Chain", 100),
-    "rl_training/Identity-v0": ("Identity", None),
-    "rl_training/TwoArmedBandit-v0": ("TwoArmedBandit", None),
-    "rl_training/Lottery-v0": ("Lottery", None),
-    "rl_training/TinyImage-v0": ("TinyImage", None),
-    "rl_training/Catch-v0": ("Catch", None),
-    "rl_training/TinyDict-v0": ("TinyDict", None),
-    "rl_training/Masked-v0": ("Masked", None),
-    "rl_training/Misbehaving-v0": ("Misbehaving", None),
+    "rl_training/Chain-v0": ("tiny:Chain", 100),
+    "rl_training/Identity-v0": ("tiny:Identity", None),
+    "rl_training/TwoArmedBandit-v0": ("tiny:TwoArmedBandit", None),
+    "rl_training/Lottery-v0": ("tiny:Lottery", None),
+    "rl_training/TinyImage-v0": ("tiny:TinyImage", None),
+    "rl_training/Catch-v0": ("tiny:Catch", None),
+    "rl_training/TinyDict-v0": ("tiny:TinyDict", None),
+    "rl_training/Masked-v0": ("tiny:Masked", None),
+    "rl_training/Misbehaving-v0": ("tiny:Misbehaving", None),
+    "rl_training/BitFlip-v0": ("goal_tasks:BitFlip", None),
+    "rl_training/PointReach-v0": ("goal_tasks:PointReach", None),
 }
 
 
 def register_tiny_envs() -> None:
     """Register the tiny environments with gymnasium; a second call changes nothing."""
-    for env_id, (class_name, max_episode_steps) in TINY_ENVS.items():
+    for env_id, (entry_point, max_episode_steps) in TINY_ENVS.items():
         if env_id not in gym.registry:
-            gym.register(env_id, f"rl_training.envs.tiny:{class_name}", max_episode_steps=max_episode_steps)
+            gym.register(env_id, f"rl_training.envs.{entry_point}", max_episode_steps=max_episode_steps)
 
 
 register_tiny_envs()

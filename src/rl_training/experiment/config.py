@@ -161,7 +161,7 @@ class TrainConfig(Settings):
         if self.max_episode_steps is not None and "max_episode_steps" in self.env_kwargs:
             raise ConfigError("max_episode_steps is given twice: as a setting of the run and in env_kwargs")
         try:
-            hparams.check_run(self.num_envs, has_env=bool(self.env_id))
+            hparams.check_run(self.num_envs, has_env=bool(self.env_id), clip_rewards=self.clip_rewards)
         except ValueError as error:
             raise ConfigError(f"{self.algo}.algo_kwargs: {error}") from None
         if self.execution_backend == "tensor":

@@ -1,11 +1,18 @@
-"""Settings of the off-policy actor-critics: SAC, TD3, REDQ, TQC, RLPD, CrossQ."""
+"""Settings of the off-policy actor-critics: SAC, TD3, REDQ, TQC, RLPD."""
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
 from rl_training.hparams.base import HParams
-from rl_training.hparams.checks import check_critic_network, check_network, check_replay
+from rl_training.hparams.checks import (
+    check_critic_network,
+    check_goal_rewards,
+    check_hindsight,
+    check_network,
+    check_replay,
+    check_target_range,
+)
 from rl_training.hparams.datasets import check_dataset
 from rl_training.hparams.fields import (
     ActorHiddenSizes,
@@ -14,6 +21,7 @@ from rl_training.hparams.fields import (
     AlphaLearningRate,
     BatchSize,
     BufferCapacity,
+    ClipTargets,
     Count,
     CountOrZero,
     CriticHiddenSizes,
@@ -27,6 +35,8 @@ from rl_training.hparams.fields import (
     EntropyInTarget,
     Fraction,
     HiddenSizes,
+    HindsightGoals,
+    HindsightRatio,
     ImportanceEnd,
     ImportanceStart,
     LearningRate,
@@ -38,7 +48,6 @@ from rl_training.hparams.fields import (
     NonNegative,
     NStep,
     NumCritics,
-    OpenFraction,
     PolicyDelay,
     Prioritized,
     PriorityExponent,
@@ -67,7 +76,8 @@ def check_subset(num_critics: int, subset_size: int) -> None:
 class SACHParams(HParams):
     """Soft actor-critic (Haarnoja et al. 2018)."""
 
-    checks: ClassVar = (check_replay, check_network)
+    checks: ClassVar = (check_replay, check_hindsight, check_network, check_target_range)
+    run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
     memory: MemoryKind = "ram"
@@ -80,6 +90,8 @@ class SACHParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    her: HindsightGoals = "none"
+    her_ratio: HindsightRatio = 4.0
     normalize_observations: RunningNormalization = False
 
     network: NetworkKind = "mlp"
@@ -95,6 +107,7 @@ class SACHParams(HParams):
 
     gamma: Discount = 0.99
     tau: Tau = 0.005
+    clip_targets: ClipTargets = False
     policy_delay: PolicyDelay = 1
     alpha: Temperature = "auto"
     target_entropy: TargetEntropy = "auto"
@@ -103,7 +116,8 @@ class SACHParams(HParams):
 class REDQHParams(HParams):
     """Randomized ensembled double Q-learning (Chen et al. 2021)."""
 
-    checks: ClassVar = (check_replay, check_network, check_subset)
+    checks: ClassVar = (check_replay, check_hindsight, check_network, check_subset, check_target_range)
+    run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
     memory: MemoryKind = "ram"
@@ -116,6 +130,8 @@ class REDQHParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    her: HindsightGoals = "none"
+    her_ratio: HindsightRatio = 4.0
     normalize_observations: RunningNormalization = False
 
     network: NetworkKind = "mlp"
@@ -131,6 +147,7 @@ class REDQHParams(HParams):
 
     gamma: Discount = 0.99
     tau: Tau = 0.005
+    clip_targets: ClipTargets = False
     policy_delay: PolicyDelay = 20
     alpha: Temperature = "auto"
     target_entropy: TargetEntropy = "auto"
@@ -146,7 +163,8 @@ def check_dropped_quantiles(num_quantiles: int, dropped_quantiles: int) -> None:
 class TQCHParams(HParams):
     """Truncated quantile critics (Kuznetsov et al. 2020)."""
 
-    checks: ClassVar = (check_replay, check_network, check_critic_network, check_dropped_quantiles)
+    checks: ClassVar = (check_replay, check_hindsight, check_network, check_critic_network, check_dropped_quantiles)
+    run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
     memory: MemoryKind = "ram"
@@ -159,6 +177,8 @@ class TQCHParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    her: HindsightGoals = "none"
+    her_ratio: HindsightRatio = 4.0
     normalize_observations: RunningNormalization = False
 
     network: NetworkKind = "mlp"
@@ -189,7 +209,8 @@ class TQCHParams(HParams):
 class TD3HParams(HParams):
     """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018)."""
 
-    checks: ClassVar = (check_replay, check_network)
+    checks: ClassVar = (check_replay, check_hindsight, check_network, check_target_range)
+    run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
     memory: MemoryKind = "ram"
@@ -202,6 +223,8 @@ class TD3HParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    her: HindsightGoals = "none"
+    her_ratio: HindsightRatio = 4.0
     normalize_observations: RunningNormalization = False
 
     network: NetworkKind = "mlp"
@@ -216,6 +239,7 @@ class TD3HParams(HParams):
 
     gamma: Discount = 0.99
     tau: Tau = 0.005
+    clip_targets: ClipTargets = False
     policy_delay: TargetsDelay = 2
     exploration_noise: Annotated[NonNegative, Search(0.02, 0.5, log=True)] = Field(
         0.1, description="standard deviation of the exploration noise on actions, which span [-1, 1]"
@@ -288,55 +312,8 @@ class RLPDHParams(HParams):
     subset_size: SubsetSize = 2
 
 
-class CrossQHParams(HParams):
-    """CrossQ (Bhatt et al. 2024)."""
-
-    checks: ClassVar = (check_replay,)
-
-    buffer_capacity: BufferCapacity = 1_000_000
-    memory: MemoryKind = "ram"
-    batch_size: BatchSize = 256
-    learning_starts: LearningStarts = 5_000
-    train_frequency: TrainFrequency = 1
-    gradient_updates_per_step: UpdatesPerStep = 1.0
-    n_step: NStep = 1
-    prioritized: Prioritized = False
-    prioritized_alpha: PriorityExponent = 0.6
-    prioritized_beta_start: ImportanceStart = 0.4
-    prioritized_beta_end: ImportanceEnd = 1.0
-
-    hidden_sizes: ActorHiddenSizes = (256, 256)
-    critic_hidden_sizes: CriticHiddenSizes = (2048, 2048)
-    norm_rate: OpenFraction = Field(
-        0.01, description="share of the distance to the moments of a batch that the running moments move per update"
-    )
-    norm_warmup: CountOrZero = Field(
-        100_000,
-        description="updates of a network before its normalization is corrected by the running moments; until then it "
-        "is plain batch normalization",
-    )
-
-    learning_rate: LearningRate = 1e-3
-    actor_learning_rate: ActorLearningRate = None
-    alpha_learning_rate: AlphaLearningRate = None
-    learning_rate_schedule: LinearSchedule = "constant"
-    adam_beta1: OpenFraction = Field(
-        0.5, description="decay of Adam's mean of the gradients of actor and critics; the temperature's is 0.9"
-    )
-    adam_eps: AdamEps = 1e-8
-    max_grad_norm: MaxGradNormOrNull = None
-
-    gamma: Discount = 0.99
-    policy_delay: PolicyDelay = 3
-    alpha: Temperature = "auto"
-    target_entropy: TargetEntropy = "auto"
-
-
 # What the shared parts take. The model-based algorithms train a soft actor-critic, too.
 SoftHParams: TypeAlias = SACHParams | REDQHParams | TQCHParams | RLPDHParams | MBPOHParams | MOPOHParams | CQLHParams
 DelayedHParams: TypeAlias = TD3HParams | BehaviorRegularizedHParams
-MLPHParams: TypeAlias = SoftHParams | DelayedHParams  # of networks that `build_model` builds
-ActorCriticHParams: TypeAlias = MLPHParams | CrossQHParams
-OnlineHParams: TypeAlias = (
-    SACHParams | REDQHParams | TQCHParams | RLPDHParams | TD3HParams | MBPOHParams | CrossQHParams
-)
+ActorCriticHParams: TypeAlias = SoftHParams | DelayedHParams
+OnlineHParams: TypeAlias = SACHParams | REDQHParams | TQCHParams | RLPDHParams | TD3HParams | MBPOHParams

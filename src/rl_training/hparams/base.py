@@ -26,16 +26,17 @@ class HParams(Settings):
     """
 
     checks: ClassVar[tuple[Check, ...]] = ()
-    run_checks: ClassVar[tuple[Check, ...]] = ()  # those that also look at the run: num_envs, has_env
+    run_checks: ClassVar[tuple[Check, ...]] = ()  # those that also look at the run: num_envs, has_env, clip_rewards
 
     @model_validator(mode="after")
     def _run_checks(self) -> "HParams":
         run_checks(self.checks, dict(self))
         return self
 
-    def check_run(self, num_envs: int, *, has_env: bool = True) -> None:
+    def check_run(self, num_envs: int, *, has_env: bool = True, clip_rewards: bool = False) -> None:
         """Raise ValueError for settings that do not fit the run."""
-        run_checks(self.run_checks, {**dict(self), "num_envs": num_envs, "has_env": has_env})
+        run = {"num_envs": num_envs, "has_env": has_env, "clip_rewards": clip_rewards}
+        run_checks(self.run_checks, {**dict(self), **run})
 
 
 HParamsT = TypeVar("HParamsT", bound=HParams)

@@ -33,6 +33,29 @@ def check_replay(buffer_capacity: int, n_step: int) -> None:
         raise ValueError(f"buffer_capacity must be at least n_step, {n_step}, got {buffer_capacity}")
 
 
+def check_hindsight(her: str, n_step: int, prioritized: bool) -> None:
+    """Refuse what would not be right for a row whose goal changes each time it is sampled."""
+    if her == "none":
+        return
+    if n_step > 1:
+        raise ValueError(f"her: {her} needs n_step 1, got {n_step}: stored sums of rewards cannot be relabelled")
+    if prioritized:
+        raise ValueError(
+            f"her: {her} needs prioritized: false: a priority belongs to a row with its goal, and each sample has "
+            "another goal"
+        )
+
+
+def check_goal_rewards(her: str, clip_rewards: bool) -> None:
+    if her != "none" and clip_rewards:
+        raise ValueError(f"her: {her} computes rewards again, as the environment returns them; unset clip_rewards")
+
+
+def check_target_range(clip_targets: bool, gamma: float) -> None:
+    if clip_targets and gamma >= 1.0:
+        raise ValueError(f"clip_targets needs a gamma below 1, got {gamma:g}: the targets have no lower bound")
+
+
 def check_rollout(num_steps: int, minibatch_size: int, normalize_advantages: bool, num_envs: int) -> None:
     rows = num_steps * num_envs
     if normalize_advantages and min(rows, minibatch_size) < 2:

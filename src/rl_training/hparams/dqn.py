@@ -6,18 +6,27 @@ from annotated_types import Ge, Gt, Le
 from pydantic import Field
 
 from rl_training.hparams.base import HParams, variant
-from rl_training.hparams.checks import check_network, check_replay
+from rl_training.hparams.checks import (
+    check_goal_rewards,
+    check_hindsight,
+    check_network,
+    check_replay,
+    check_target_range,
+)
 from rl_training.hparams.fields import (
     REAL,
     WHOLE,
     AtLeastTwo,
     BatchSize,
     BufferCapacity,
+    ClipTargets,
     Count,
     Discount,
     Fixed,
     Fraction,
     HiddenSizes,
+    HindsightGoals,
+    HindsightRatio,
     ImportanceEnd,
     ImportanceStart,
     LearningRate,
@@ -122,7 +131,15 @@ FIXED_ATOMS = Fixed("the saved network has learned probabilities of these atoms"
 class DQNHParams(HParams):
     """Deep Q-learning (Mnih et al. 2015)."""
 
-    checks: ClassVar = (check_replay, check_gradient_steps, check_target_update, check_network)
+    checks: ClassVar = (
+        check_replay,
+        check_hindsight,
+        check_gradient_steps,
+        check_target_update,
+        check_network,
+        check_target_range,
+    )
+    run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 100_000
     memory: MemoryKind = "ram"
@@ -135,6 +152,8 @@ class DQNHParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    her: HindsightGoals = "none"
+    her_ratio: HindsightRatio = 4.0
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
@@ -156,13 +175,22 @@ class DQNHParams(HParams):
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
     evaluation_epsilon: EvaluationEpsilon = 0.0
+    clip_targets: ClipTargets = False
     loss: Literal["huber", "mse"] = Field("huber", description="loss of the TD error (Huber: delta 1)")
 
 
 class C51HParams(HParams):
     """Categorical distributions of returns (Bellemare et al. 2017)."""
 
-    checks: ClassVar = (check_replay, check_gradient_steps, check_target_update, check_network, check_support)
+    checks: ClassVar = (
+        check_replay,
+        check_hindsight,
+        check_gradient_steps,
+        check_target_update,
+        check_network,
+        check_support,
+    )
+    run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 100_000
     memory: MemoryKind = "ram"
@@ -175,6 +203,8 @@ class C51HParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    her: HindsightGoals = "none"
+    her_ratio: HindsightRatio = 4.0
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
@@ -208,7 +238,8 @@ class C51HParams(HParams):
 class QRDQNHParams(HParams):
     """Quantile regression (Dabney et al. 2018)."""
 
-    checks: ClassVar = (check_replay, check_gradient_steps, check_target_update, check_network)
+    checks: ClassVar = (check_replay, check_hindsight, check_gradient_steps, check_target_update, check_network)
+    run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 100_000
     memory: MemoryKind = "ram"
@@ -221,6 +252,8 @@ class QRDQNHParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    her: HindsightGoals = "none"
+    her_ratio: HindsightRatio = 4.0
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
@@ -249,7 +282,8 @@ class QRDQNHParams(HParams):
 class IQNHParams(HParams):
     """Implicit quantile networks (Dabney et al. 2018)."""
 
-    checks: ClassVar = (check_replay, check_gradient_steps, check_target_update, check_network)
+    checks: ClassVar = (check_replay, check_hindsight, check_gradient_steps, check_target_update, check_network)
+    run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 100_000
     memory: MemoryKind = "ram"
@@ -262,6 +296,8 @@ class IQNHParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    her: HindsightGoals = "none"
+    her_ratio: HindsightRatio = 4.0
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
@@ -294,7 +330,8 @@ class IQNHParams(HParams):
 class FQFHParams(HParams):
     """Fully parameterized quantile function (Yang et al. 2019)."""
 
-    checks: ClassVar = (check_replay, check_gradient_steps, check_target_update, check_network)
+    checks: ClassVar = (check_replay, check_hindsight, check_gradient_steps, check_target_update, check_network)
+    run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 100_000
     memory: MemoryKind = "ram"
@@ -307,6 +344,8 @@ class FQFHParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    her: HindsightGoals = "none"
+    her_ratio: HindsightRatio = 4.0
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)

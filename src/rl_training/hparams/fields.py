@@ -118,6 +118,18 @@ ImportanceEnd = Annotated[
     Field(description="exponent of the importance weights at the end of the run; 1: full correction of the sampling"),
 ]
 
+HindsightGoals = Annotated[
+    Literal["none", "future", "final", "episode"],
+    FIXED_BUFFER,
+    Field(
+        description="hindsight experience replay: where in its episode the new goal of a transition was achieved; "
+        "future: at it or later; final: at the end; episode: anywhere; none: no new goals"
+    ),
+]
+HindsightRatio = Annotated[
+    NonNegative, Field(description="transitions with a new goal per transition with its own, if her is on")
+]
+
 # --- Data: datasets --------------------------------------------------------------------------------------------------
 
 DatasetSource = Annotated[
@@ -283,6 +295,9 @@ Tau = Annotated[
     Fraction,
     Search(1e-3, 0.05, log=True),
     Field(description="share of the distance to the critics that the target networks move per update"),
+]
+ClipTargets = Annotated[
+    Switch, Field(description="targets clipped to [-1 / (1 - gamma), 0], the range of returns if rewards are -1 and 0")
 ]
 PolicyDelay = Annotated[Count, Field(description="critic updates per actor update")]
 TargetsDelay = Annotated[Count, Field(description="critic updates per update of the actor and the target networks")]

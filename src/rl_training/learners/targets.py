@@ -13,6 +13,14 @@ def td_target(rewards: Tensor, terminated: Tensor, next_values: Tensor, gamma: f
     return rewards + gamma * (~terminated) * next_values
 
 
+def clip_to_returns(targets: Tensor, gamma: float) -> Tensor:
+    """Return targets within [-1 / (1 - gamma), 0]: the returns of rewards that are -1 until a goal is reached, then 0.
+
+    Andrychowicz et al. 2017, Hindsight experience replay, section A.
+    """
+    return targets.clamp(-1.0 / (1.0 - gamma), 0.0)
+
+
 def td_loss(values: Tensor, targets: Tensor, kind: str) -> Tensor:
     """Return the error of each row: Huber with delta 1 ("huber", half the squared error within 1) or squared error."""
     if kind == "huber":

@@ -31,6 +31,7 @@ from rl_training.runtime.evaluation import (
     compare_values,
     evaluate_run,
     mean_return,
+    success_rate,
 )
 from rl_training.runtime.run import Run
 
@@ -157,7 +158,7 @@ def read_evaluation(run: Run) -> list[EvalEpisode]:
     """Read the evaluation at the current step from eval.jsonl; an earlier process may have written it."""
     lines = read_json_lines(run.folder.log("eval").path)
     records = [record for record in lines if record["step"] == run.step and "episode" in record]
-    return [EvalEpisode(r["episode"], r["seed"], r["return"], r["length"]) for r in records]
+    return [EvalEpisode(r["episode"], r["seed"], r["return"], r["length"], success=r.get("success")) for r in records]
 
 
 class Checkpointing(Callback):
@@ -256,7 +257,7 @@ class Evaluation(Callback):
         if stop_return is not None and mean >= stop_return and not run.stop_reason:
             run.stop_reason = f"evaluation reached {mean:.1f} (stop_return {stop_return:g})"
         gamma = getattr(run.config.hparams, "gamma", 1.0)
-        run.logged |= compare_values(run.algorithm, self.latest, gamma)
+        run.logged |= compare_values(run.algorithm, self.latest, gamma) | success_rate(self.latest)
         for callback in run.callbacks:
             callback.on_evaluation(run, self.latest)
         write_logged(run)

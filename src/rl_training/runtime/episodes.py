@@ -85,6 +85,12 @@ class EpisodePlay:
         actions: np.ndarray = self._to_env(chosen).astype(self._action_dtype)  # a copy: `act` may reuse its array
         return actions
 
+    @property
+    def success(self) -> bool | None:
+        """Whether the latest step reached the goal of the episode, as a goal environment reports; None: it does not."""
+        reported = self._info.get("is_success")
+        return None if reported is None else bool(np.all(reported))
+
     def go_on(self, obs: np.ndarray, reward: float, info: Mapping[str, Any]) -> None:
         """Take what the env returned for the action."""
         self.obs, self._info = obs, info

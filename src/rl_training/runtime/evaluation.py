@@ -37,9 +37,11 @@ class EvalEpisode:
     rewards: Sequence[float] = field(default=(), compare=False, repr=False)
     # The first observation and action, one row each, as the algorithm knows them; None: read from a file.
     first: tuple[np.ndarray, np.ndarray] | None = field(default=None, compare=False, repr=False)
+    success: bool | None = field(default=None, repr=False)  # `info["is_success"]` at the end; None: not in the info
 
     def record(self) -> dict[str, Any]:
-        return {"episode": self.episode, "seed": self.seed, "return": self.ret, "length": self.length}
+        record = {"episode": self.episode, "seed": self.seed, "return": self.ret, "length": self.length}
+        return record if self.success is None else {**record, "success": self.success}
 
 
 class EvalEpisodes(list[EvalEpisode]):
@@ -174,7 +176,7 @@ def _start(
 
 
 def _ended(play: EpisodePlay) -> EvalEpisode:
-    return EvalEpisode(play.number, play.seed, play.ret, play.num_steps, play.rewards, play.first)
+    return EvalEpisode(play.number, play.seed, play.ret, play.num_steps, play.rewards, play.first, play.success)
 
 
 def _warn_cut(number: int, seed: int, length: int) -> None:
@@ -215,6 +217,12 @@ def compare_values(algorithm: Algorithm, episodes: Sequence[EvalEpisode], gamma:
         "first_q_value": float(estimates.mean()),
         "discounted_return": float(np.mean(received)),
     }
+
+
+def success_rate(episodes: Sequence[EvalEpisode]) -> dict[str, float]:
+    """Return the share of episodes that ended at their goal; empty if the environment does not report it."""
+    successes = [episode.success for episode in episodes if episode.success is not None]
+    return {"success_rate": float(np.mean(successes))} if successes else {}
 
 
 def mean_return(episodes: Sequence[EvalEpisode]) -> float:

@@ -267,6 +267,7 @@ def make_setup(
         network=network,
         env_id=factory.env_id if isinstance(factory, RegisteredEnv) else "",
         env_kwargs=config.env_kwargs,
+        make_env=factory,
     )
 
 

@@ -1,0 +1,112 @@
+"""Hindsight experience replay solves what is not learned without it, with any algorithm that has the setting."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from builders import make_batch, make_box_batch, make_box_setup, make_config, make_setup
+from rl_training.envs.goal_tasks import BitFlip
+from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.manifest import MEMORY, POLICY
+from rl_training.experiment.registry import registry
+from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
+from state_comparison import assert_identical
+
+WITH_HER = sorted(name for name, spec in registry().items() if "her" in spec.hparams.model_fields)
+QUIET = RunOptions(show_progress=False)
+BITS = 6
+
+
+def flip_bits(tmp_path: Path, her: str) -> TrainResult:
+    """A run that is short enough for tests."""
+    config = make_config(
+        tmp_path,
+        env_id="rl_training/BitFlip-v0",
+        env_kwargs={"num_bits": BITS},
+        total_timesteps=1_200,
+        eval_episodes=50,
+        algo_kwargs={
+            "her": her,
+            "batch_size": 128,
+            "buffer_capacity": 2_000,
+            "learning_starts": 100,
+            "train_frequency": 2,
+            "hidden_sizes": [64],
+            "learning_rate": 4e-3,
+            "gamma": 0.95,
+            "clip_targets": True,
+            "target_update_interval": 25,
+            "epsilon_end": 0.1,
+            "exploration_fraction": 0.3,
+            "loss": "mse",
+        },
+    )
+    return train(config, QUIET)
+
+
+@pytest.mark.learning
+def test_new_goals_solve_bits_that_are_not_solved_without_them(tmp_path: Path) -> None:
+    solved, control = flip_bits(tmp_path, "future"), flip_bits(tmp_path, "none")
+    rates = [np.mean([episode.success for episode in each.eval_episodes]) for each in (solved, control)]
+    assert rates[0] == 1.0
+    assert rates[1] < 0.3
+    env = BitFlip(BITS)
+    for episode in solved.eval_episodes:  # each in the smallest number of steps
+        obs, _ = env.reset(seed=episode.seed)
+        assert episode.length == np.sum(obs["achieved_goal"] != obs["desired_goal"])
+    logged = [json.loads(line)["metrics"] for line in (solved.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [each["success_rate"] for each in logged if "success_rate" in each] == [1.0]
+
+
+def goal_config(tmp_path: Path, algo: str, **changes: Any) -> TrainConfig:
+    is_box = "box" in registry()[algo].actions
+    own = {"her": "future", "batch_size": 8, "learning_starts": 4, "n_step": 1, "prioritized": False}
+    if not is_box:  # whatever the length of the run
+        own |= {"learning_rate_schedule": "constant", "epsilon_start": 0.5, "epsilon_end": 0.5}
+    env_id = f"rl_training/{'PointReach' if is_box else 'BitFlip'}-v0"
+    return make_config(
+        tmp_path, algo=algo, env_id=env_id, **{"total_timesteps": 24, "num_envs": 2, "algo_kwargs": own, **changes}
+    )
+
+
+@pytest.mark.parametrize("algo", WITH_HER)
+def test_every_algorithm_with_the_setting_learns_from_new_goals(algo: str, tmp_path: Path) -> None:
+    result = train(goal_config(tmp_path, algo), QUIET)
+    assert result.gradient_step > 0
+    assert {episode.success for episode in result.eval_episodes} <= {False, True}
+
+
+@pytest.mark.parametrize("algo", ["dqn", "sac"])
+def test_a_stopped_run_continues_exactly(algo: str, tmp_path: Path) -> None:
+    whole = train(goal_config(tmp_path / "whole", algo), QUIET)
+    half = train(goal_config(tmp_path / "half", algo, total_timesteps=14), QUIET)  # 14: in the middle of episodes
+    resumed = resume(half.run_dir, QUIET, total_timesteps=24)
+    saved = [open_checkpoint(find_checkpoint(each.run_dir)) for each in (resumed, whole)]
+    for part in (POLICY, MEMORY):
+        assert_identical(saved[0].load(part), saved[1].load(part))
+
+
+def test_clipped_rewards_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="her: future computes rewards again, as the environment returns them"):
+        goal_config(tmp_path, "sac", clip_rewards=True)
+
+
+# --- Targets of rewards that are -1 and 0 -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", ["dqn", "sac", "redq", "td3"])
+def test_clipped_targets_stay_within_the_returns_that_exist(algo: str) -> None:
+    spec, discrete = registry()[algo], algo == "dqn"
+    # gamma 0.5: returns of rewards -1 and 0 are in [-2, 0]. These rewards leave that range on both sides.
+    for reward, bound in ((50.0, 0.0), (-50.0, -2.0)):
+        batch = (make_batch() if discrete else make_box_batch()) | {"rewards": torch.full((8,), reward)}
+        settings: list[dict[str, Any]] = [{"algo": algo, "gamma": 0.5, "clip_targets": on} for on in (True, False)]
+        setups = [make_setup(**each) if discrete else make_box_setup(**each) for each in settings]
+        clipped, plain = (spec.build_algorithm(setup).update(dict(batch)).metrics for setup in setups)
+        assert float(clipped["target_mean"]) == bound
+        assert abs(float(plain["target_mean"])) > 20.0
