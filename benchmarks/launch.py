@@ -69,6 +69,7 @@ _OURS_BFLOAT16 = Contender(name="ours-bfloat16", script="ours.py", setting={"mat
 _OURS_ENVPOOL = Contender(name="ours-envpool", script="ours.py", setting={"execution_backend": "envpool"})
 _ON_CPU = {"JAX_PLATFORMS": "cpu"}
 SB3_CONTRIB = Contender(name="sb3_contrib", script="sb3_qr_dqn.py", peer="sb3")
+SB3_RECURRENT_PPO = Contender(name="sb3_contrib", script="sb3_recurrent_ppo.py", peer="sb3")
 SB3_DEFAULTS = Contender(name="sb3", script="sb3_defaults.py", peer="sb3")  # the setting's `algo` names one
 TIANSHOU = Contender(name="tianshou", script="tianshou_dqn.py", peer="tianshou")  # the setting's `algo` names the head
 SB3_ACTOR_CRITIC = Contender(name="sb3", script="sb3_actor_critic.py", peer="sb3")  # SAC and TD3

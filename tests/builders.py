@@ -65,6 +65,7 @@ SMALL: dict[str, Any] = {
     "num_steps": 10,
     "minibatch_size": 10,
     "update_epochs": 2,
+    "cell_size": 8,
 }
 
 

@@ -363,6 +363,7 @@ def test_every_stochastic_algorithm_is_known() -> None:
     stochastic = {name for name, spec in registry().items() if spec.stochastic}
     assert stochastic == {
         "ppo",
+        "recurrent_ppo",
         "gail",
         "sac",
         "redq",

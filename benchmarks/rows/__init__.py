@@ -4,9 +4,20 @@ from collections.abc import Sequence
 
 from benchmarks.command_line import unknown
 from benchmarks.engine import Row
-from benchmarks.rows import continuous, defaults, dqn, imitation, minatar, model_based, offline, ppo, world_models
+from benchmarks.rows import (
+    continuous,
+    defaults,
+    dqn,
+    imitation,
+    minatar,
+    model_based,
+    offline,
+    ppo,
+    recurrent,
+    world_models,
+)
 
-FAMILIES = (dqn, minatar, ppo, defaults, continuous, model_based, offline, imitation, world_models)
+FAMILIES = (dqn, minatar, ppo, recurrent, defaults, continuous, model_based, offline, imitation, world_models)
 ROWS: dict[str, Row] = {name: row for family in FAMILIES for name, row in family.ROWS.items()}
 SUITES = offline.SUITES
 

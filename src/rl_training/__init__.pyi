@@ -195,6 +195,20 @@ class PPO(ManagedAlgorithm):
 
     algo_name: ClassVar[str] = "ppo"
 
+class RecurrentPPO(ManagedAlgorithm):
+    """PPO with an LSTM or GRU, for tasks that need memory.
+
+    Schulman et al. 2017, Proximal policy optimization algorithms.
+
+    Example:
+
+        agent = RecurrentPPO("configs/recurrent_ppo/cartpole_no_velocity.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "recurrent_ppo"
+
 class PQN(ManagedAlgorithm):
     """Q-learning on rollouts of many environments, without replay and target network.
 
@@ -455,6 +469,9 @@ def train_fqf(config: TrainConfig, options: RunOptions | None = None) -> TrainRe
 
 def train_ppo(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train PPO from a config, in a new run folder."""
+
+def train_recurrent_ppo(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train RecurrentPPO from a config, in a new run folder."""
 
 def train_pqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train PQN from a config, in a new run folder."""

@@ -332,6 +332,14 @@ def test_any_head_composes_with_any_options_and_observations(case: tuple[Any, ..
     assert ("next_action_mask" in batch) == (choices["observations"] == "masks")
 
 
+@pytest.mark.learning
+@pytest.mark.parametrize("observations", ["image", "dict", "masks"])
+def test_a_recurrent_policy_resumes_inside_an_episode_with_any_observations(observations: str, tmp_path: Path) -> None:
+    # Episodes of at most 7 or 10 steps, rollouts of 4: after 5 steps an episode and a rollout are open.
+    factory = OBSERVATIONS[observations]
+    check_resume(lambda: make_run("recurrent_ppo", factory=factory, unroll_length=2), tmp_path, steps=5)
+
+
 # --- Compiled updates ------------------------------------------------------------------------------------------------
 # All heads in one program, which takes half a minute instead of a quarter for each; DQN's own is in test_dqn_update.py.
 # Rainbow has dueling streams and noise, the others what it has not; rows that differ in their memory have its weights

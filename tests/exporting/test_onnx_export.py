@@ -90,6 +90,8 @@ HEADS: dict[str, tuple[str, EnvFactory, dict[str, Any], Format]] = {
     "dueling noisy atoms, parts, mask": ("rainbow_dqn", MaskedDict, {}, "onnx"),
     "normalised, learned row": ("iql", PENDULUM, {"normalize_observations": True}, "onnx"),
     "carry, bool planes": ("dreamer", lambda: MinAtar("Breakout"), {}, "onnx"),
+    "carry, choices, mask": ("recurrent_ppo", Masked, {"cell": "gru"}, "onnx"),
+    "carry, dict": ("recurrent_ppo", TinyDict, {}, "pt2"),
     "carry, numbers": ("dreamer", PENDULUM, {}, "pt2"),
     "convolutions, frames": ("dqn", FewPixels, {}, "pt2"),
     "two choices, mask": ("ppo", lambda: Masked(multi=True), {}, "pt2"),

@@ -97,9 +97,11 @@ def ppo_loss(
 class PPO:
     """Samples from its policy; an update learns several epochs from one rollout."""
 
-    def __init__(self, network: nn.Module, setup: Setup[OnPolicyHParams]) -> None:
+    def __init__(self, network: nn.Module, setup: Setup[OnPolicyHParams], *, sequence_length: int = 1) -> None:
+        """`sequence_length`: steps of an env that minibatches keep together, for a network with memory."""
         self.hparams = hparams = setup.hparams
         self._setup = setup
+        self._sequence_length = sequence_length
         self.num_updates = 0
         self._shape = (hparams.num_steps, setup.num_envs)
         steps_per_env = -(-setup.total_timesteps // setup.num_envs)  # several envs may step past the run's end
@@ -118,17 +120,16 @@ class PPO:
         optimizer = clipped_adam(hparams, hparams.learning_rate)
         self._state = optimizer.state(self._network.params)
         self._state["clip_coef"] = torch.tensor(hparams.clip_coef, device=setup.device)
-        self._indices = torch.zeros(hparams.minibatch_size, dtype=torch.int64, device=setup.device)
+        sequences = hparams.minibatch_size // sequence_length
+        self._indices = torch.zeros(sequences, dtype=torch.int64, device=setup.device)
         policy = network.policy if isinstance(network, MLPActorCritic) else network
         self._policy = act_function(policy, setup.device, setup.acceleration)
 
         def step(state: State, batch: Batch) -> tuple[State, Metrics]:
-            rows = {name: values[batch["indices"]] for name, values in batch.items() if name != "indices"}
+            rows, apply = self._minibatch(batch)
 
             def loss(params: Tensor) -> Metrics:
-                return ppo_loss(
-                    params, rows, hparams, self._network.apply, self._distribution, clip_coef=state["clip_coef"]
-                )
+                return ppo_loss(params, rows, hparams, apply, self._distribution, clip_coef=state["clip_coef"])
 
             new_state, metrics = descend(loss, state, optimizer)
             if hparams.target_kl:  # the policy has moved too far already: nothing changes
@@ -137,7 +138,9 @@ class PPO:
             return new_state, metrics
 
         self.pure_step = step
-        self._step_in_place = accelerate(step, setup.acceleration, identity=setup.identity)
+        # A loop over time has too many operations for the compiler for GPUs.
+        plain = sequence_length > 1
+        self._step_in_place = accelerate(step, setup.acceleration, identity=setup.identity, capture_plain=plain)
 
     def act(
         self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
@@ -275,9 +278,8 @@ class PPO:
     def _advantages(self, rollout: Batch, old_log_probs: Tensor | None, params: Tensor | None = None) -> Batch:
         """Return values, log-probabilities, advantages and returns of every row under the present network."""
         params = self._state["params"] if params is None else params
-        outputs = self._network.apply(params, rollout["obs"])
+        outputs, next_values, more = self._evaluate(params, rollout)
         values = outputs[:, -1].view(self._shape)
-        next_values = successor_values(rollout, values, lambda obs: self._network.apply(params, obs)[:, -1])
         if old_log_probs is None:
             old_log_probs, _ = self._distribution.evaluate(outputs, rollout["actions"], rollout.get("action_mask"))
         rewards, terminated, truncated = (
@@ -297,7 +299,21 @@ class PPO:
             "log_probs": old_log_probs,
             "advantages": advantages.flatten(),
             "returns": (advantages + values).flatten(),
+            **more,
         }
+
+    def _evaluate(self, params: Tensor, rollout: Batch) -> tuple[Tensor, Tensor, Batch]:
+        """Return the outputs for each row, (rows, outputs + 1), the values of the true successors, (steps, envs), and
+        what else minibatches need."""
+        outputs = self._network.apply(params, rollout["obs"])
+        values = outputs[:, -1].view(self._shape)
+        next_values = successor_values(rollout, values, lambda obs: self._network.apply(params, obs)[:, -1])
+        return outputs, next_values, {}
+
+    def _minibatch(self, batch: Batch) -> tuple[Batch, Callable[[Tensor, Tensor], Tensor]]:
+        """Return the rows of a minibatch, and the network as a function of parameters and observations; pure."""
+        rows = {name: values[batch["indices"]] for name, values in batch.items() if name != "indices"}
+        return rows, self._network.apply
 
     def _learn_epoch(self, rollout: Batch, history: list[Metrics]) -> bool:
         """Take a gradient step on each minibatch of a shuffled rollout; return whether the KL limit ended it.
@@ -307,8 +323,9 @@ class PPO:
         not_rows = ("rewards", "terminated", "truncated", "final_obs", "final_rows")
         batch = {name: values for name, values in rollout.items() if name not in not_rows}
         batch["indices"] = self._indices
-        order = torch.from_numpy(self._generators["shuffle"].permutation(len(rollout["rewards"])))
-        for indices in order.view(-1, self.hparams.minibatch_size):
+        sequences = len(rollout["rewards"]) // self._sequence_length
+        order = torch.from_numpy(self._generators["shuffle"].permutation(sequences))
+        for indices in order.view(-1, len(self._indices)):
             self._indices.copy_(indices)
             history.append(self._step_in_place(self._state, batch))  # writes the new weights into self._state
             if self.hparams.target_kl and history[-1]["approx_kl"] > KL_LIMIT * self.hparams.target_kl:
@@ -322,7 +339,8 @@ def ppo_policy(ppo: PPO) -> NetworkPolicy:
     return NetworkPolicy(best, ppo._distribution, ppo._obs_normalizer)
 
 
-def build_ppo(setup: Setup[OnPolicyHParams]) -> PPO:
+def check_ppo_setup(setup: Setup[OnPolicyHParams]) -> None:
+    """Raise for normalisation that the observations do not allow; warn of a run without a whole rollout."""
     hparams, spaces = setup.hparams, setup.spaces
     kind = observation_kind(spaces.observation)
     if hparams.normalize in ("obs", "both") and kind != "vector":
@@ -335,6 +353,12 @@ def build_ppo(setup: Setup[OnPolicyHParams]) -> PPO:
         log.warning(
             "total_timesteps is %d, less than one rollout (%d): nothing is learned", setup.total_timesteps, rows
         )
+
+
+def build_ppo(setup: Setup[OnPolicyHParams]) -> PPO:
+    check_ppo_setup(setup)
+    hparams, spaces = setup.hparams, setup.spaces
+    kind = observation_kind(spaces.observation)
     distribution = build_distribution(spaces.action)
 
     def build() -> nn.Module:

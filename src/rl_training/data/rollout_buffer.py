@@ -119,8 +119,9 @@ def rollout_fields(setup: Setup[OnPolicyHParams]) -> dict[str, Field]:
     return fields
 
 
-def build_rollout_buffer(setup: Setup[OnPolicyHParams]) -> RolloutBuffer:
-    fields = rollout_fields(setup)
+def build_rollout_buffer(setup: Setup[OnPolicyHParams], more: Mapping[str, Field] | None = None) -> RolloutBuffer:
+    """Build the buffer; `more`: further fields of a row."""
+    fields = {**rollout_fields(setup), **(more or {})}
     rows = setup.hparams.num_steps * setup.num_envs
     row_bytes = sum(field.num_bytes for field in fields.values())
     check_memory(rows * row_bytes, f"a rollout of {rows:,} rows", "algo_kwargs.num_steps or num_envs")

@@ -1,6 +1,7 @@
 """Build environments from an env id: `gym.make` with errors that say what to do, and the backends.
 
-Importing this module registers the tiny environments, MinAtar's games and the tensor environments with gymnasium.
+Importing this module registers the tiny environments, the tasks that need memory, MinAtar's games and the tensor
+environments with gymnasium.
 """
 
 import contextlib
@@ -28,6 +29,7 @@ from rl_training.envs.envpool_envs import EnvPoolEnvs, reject
 from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.local_workers import LocalWorkers, WorkerStart
+from rl_training.envs.memory_tasks import register_memory_tasks
 from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.ray_workers import RayWorkers, check_ray
@@ -64,6 +66,7 @@ def register_tiny_envs() -> None:
 
 
 register_tiny_envs()
+register_memory_tasks()
 register_minatar_envs()
 register_tensor_envs()
 

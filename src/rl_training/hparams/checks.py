@@ -75,6 +75,20 @@ def check_minibatches(num_steps: int, minibatch_size: int, num_envs: int) -> Non
     check_rollout(num_steps, minibatch_size, normalize_advantages=False, num_envs=num_envs)
 
 
+def check_sequences(
+    num_steps: int, minibatch_size: int, unroll_length: int | None, normalize_advantages: bool, num_envs: int
+) -> None:
+    check_rollout(num_steps, minibatch_size, normalize_advantages, num_envs)
+    length = unroll_length or num_steps
+    if num_steps % length:
+        raise ValueError(f"unroll_length must divide num_steps, {num_steps}, got {length}")
+    if minibatch_size % length:
+        raise ValueError(
+            f"minibatch_size must be a multiple of unroll_length (null: num_steps), {length}, got {minibatch_size}: "
+            "a minibatch consists of whole sequences"
+        )
+
+
 def check_dynamics(num_ensembles: int, num_elites: int) -> None:
     if num_elites > num_ensembles:
         raise ValueError(f"num_elites must be at most num_ensembles, {num_ensembles}, got {num_elites}")

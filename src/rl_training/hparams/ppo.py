@@ -32,6 +32,7 @@ from rl_training.hparams.fields import (
     ValueCoef,
 )
 from rl_training.hparams.gail import GAILHParams
+from rl_training.hparams.recurrent_ppo import RecurrentPPOHParams
 
 
 class PPOHParams(HParams):
@@ -71,4 +72,4 @@ class PPOHParams(HParams):
 
 
 # What PPO's learner and memory take. GAIL trains its policy by them, too.
-OnPolicyHParams: TypeAlias = PPOHParams | GAILHParams
+OnPolicyHParams: TypeAlias = PPOHParams | GAILHParams | RecurrentPPOHParams

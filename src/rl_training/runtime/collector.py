@@ -105,6 +105,7 @@ class Collector:
         if self._pending is None:
             self._pending = act_on(algorithm, obs, self._carry, step=step, explore=True, action_mask=masks)
         actions, carry = self._pending.actions, self._pending.carry
+        memory = {} if carry is None else self._before_step(carry)
         env_actions = self._to_env(actions)
         result = self.envs.step(env_actions)
         ended = result.ended
@@ -134,6 +135,7 @@ class Collector:
             "next_obs": self._stored(result.obs),
             "terminated": self._terminated_for_learning(result),
             "truncated": result.truncated,
+            **memory,
         }
         if masks is None or next_masks is None:
             return transitions
@@ -215,6 +217,15 @@ class Collector:
         if (actions < low).any() or (actions > high).any():
             raise CheckpointError(f"{name} must be in {space}, found {actions.min()} to {actions.max()}")
         return actions
+
+    def _before_step(self, after: Carry) -> dict[str, np.ndarray]:
+        """Return what transitions of a recurrent algorithm hold in addition, with the parts of the next carry `after`.
+
+        `starts`: whether a step is the first of its episode; `carry_<part>`: the carry before the step.
+        """
+        before = self._carry or {name: np.zeros_like(values) for name, values in after.items()}
+        starts = np.array([not episode.actions for episode in self._open])
+        return {"starts": starts, **{f"carry_{name}": values for name, values in before.items()}}
 
     def _env_state(self, index: int) -> dict[str, np.ndarray]:
         """Return the state of an env if it offers one; in a step that failed, only the recipe is valid."""

@@ -4,6 +4,7 @@ from rl_training.experiment.algorithm_spec import ALL_OBSERVATIONS, AlgorithmSpe
 from rl_training.hparams.gail import GAILHParams
 from rl_training.hparams.ppo import PPOHParams
 from rl_training.hparams.pqn import PQNHParams
+from rl_training.hparams.recurrent_ppo import RecurrentPPOHParams
 from rl_training.hparams.schedules import ppo_updates
 
 ROWS = (
@@ -24,6 +25,24 @@ ROWS = (
         policy_module="rl_training.algorithms.ppo:ppo_policy",
         device_loop=True,
         reference_config="ppo/cartpole.yaml",
+    ),
+    AlgorithmSpec(
+        name="recurrent_ppo",
+        class_name="RecurrentPPO",
+        summary="PPO with an LSTM or GRU, for tasks that need memory",
+        paper="Schulman et al. 2017, Proximal policy optimization algorithms",
+        loop="on_policy",
+        actions=frozenset({"discrete", "box", "multidiscrete", "multibinary"}),
+        observations=ALL_OBSERVATIONS,
+        hparams=RecurrentPPOHParams,
+        action_masks=True,
+        stochastic=True,
+        build="rl_training.algorithms.recurrent_ppo:build_recurrent_ppo",
+        memory="rl_training.data.recurrent_rollouts:build_recurrent_rollouts",
+        updates_until=ppo_updates,
+        policy_module="rl_training.algorithms.recurrent_ppo:recurrent_ppo_policy",
+        min_updates_to_compile=50_000,  # the compiler unrolls the loop over a sequence: minutes
+        reference_config="recurrent_ppo/cartpole_no_velocity.yaml",
     ),
     AlgorithmSpec(
         name="pqn",

@@ -1,0 +1,30 @@
+"""Train recurrent PPO on CartPole without velocities, look at the result, save the agent and use it again."""
+
+import argparse
+from pathlib import Path
+
+from rl_training import RecurrentPPO, load_config
+from rl_training.envs.factory import make_env_factory
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--total-timesteps", type=int, help="env steps; default: as the reference config says")
+parser.add_argument("--eval-episodes", type=int, default=20)
+parser.add_argument("--output-dir", type=Path, default=Path("runs"))
+args = parser.parse_args()
+
+config = load_config("configs/recurrent_ppo/cartpole_no_velocity.yaml")
+config = config.updated(eval_episodes=args.eval_episodes, output_dir=args.output_dir)
+agent = RecurrentPPO(config)
+result = agent.learn(args.total_timesteps)
+print(f"mean return of {args.eval_episodes} episodes after {result.step:,} steps: {result.eval_return:.1f}")
+
+agent = RecurrentPPO.load(agent.save(result.run_dir / "agent"))
+env = make_env_factory(config.env_id)()
+play = agent.player()  # remembers what it has seen of its episode
+obs, _ = env.reset(seed=0)
+terminated = truncated = False
+total = 0.0
+while not (terminated or truncated):
+    obs, reward, terminated, truncated, _ = env.step(play(obs))
+    total += float(reward)
+print(f"return of the episode with seed 0: {total:.0f}; everything lies in {result.run_dir}")

@@ -1,0 +1,18 @@
+"""The example runs as a user would run it, from any folder."""
+
+from pathlib import Path
+
+import pytest
+
+from reference_scripts import check_reference_script
+
+pytestmark = pytest.mark.learning
+
+
+def test_the_reference_script_trains_evaluates_and_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env_id = "rl_training-CartPoleNoVelocity-v0"
+    check_reference_script(
+        "recurrent_ppo", tmp_path, monkeypatch, capsys, env_id=env_id, script="recurrent_ppo_cartpole"
+    )
