@@ -31,7 +31,6 @@ from result_tables import (
     pythons_table,
     replay_table,
     score_overview,
-    score_tables,
     slow_simulator_table,
     speed_overview,
     speed_table,
@@ -40,7 +39,7 @@ from result_tables import (
     tune_search_table,
     tuning_table,
 )
-from score_list import atari_list, missed_targets, score_list
+from score_list import atari_list, missed_targets, page_scores, score_list
 from settings_tables import action_spaces_table, algorithms_table, config_table, hparams_table, setting_links
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,7 +54,7 @@ TABLES: dict[str, Table] = {
     "algorithms": algorithms_table,
     "metrics": metrics_table,
     "action spaces": action_spaces_table,
-    "scores": score_tables,
+    "scores": page_scores,
     "score overview": score_overview,
     "curves": curves_block,
     "score list": score_list,

@@ -5,8 +5,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from learning_curves import published_score
-from result_tables import RESULTS, Entry, atari_table, contender_cells, library, of_algo, read_lines, rows, summary
-from targets import missed_rows, seeds_below, summary_text, verdicts
+from result_tables import (
+    RESULTS,
+    Entry,
+    atari_table,
+    contender_cells,
+    library,
+    of_algo,
+    read_lines,
+    rows,
+    score_tables,
+    summary,
+)
+from targets import Verdict, missed_rows, seeds_below, summary_text, verdicts
 
 from rl_training.experiment.registry import registry
 
@@ -24,6 +35,16 @@ HEADER = [
     "settings chosen on",
     "notes",
 ]
+
+
+def page_scores(folder: Path, algos: list[str]) -> Iterator[str]:
+    """Describe every row of these algorithms, then the clauses of their targets that the scores miss."""
+    yield from score_tables(folder, algos)
+    names = [name for algo in algos for name, entry in of_algo(summary()["scores"], algo) if name == entry["row"]]
+    missed = missed_rows(names)
+    if missed:
+        yield ""
+        yield from missed_table(missed, folder)
 
 
 def score_list(folder: Path, arguments: list[str]) -> Iterator[str]:
@@ -102,8 +123,7 @@ def notes(name: str, entry: Entry, each: Entry) -> str:
 def missed_targets(folder: Path, arguments: list[str]) -> Iterator[str]:
     """List the clauses of targets that our scores do not meet, then those that cannot be read off the results."""
     names = [name for name, entry in summary()["scores"].items() if name == entry["row"]]
-    body = [[task_cell(name, folder), verdict.clause, verdict.found, age(name)] for name, verdict in missed_rows(names)]
-    yield from rows(["row", "missed", "found", "note"], *body)
+    yield from missed_table(missed_rows(names), folder)
     unchecked: dict[tuple[str, str], list[str]] = {}
     for name in names:
         for verdict in verdicts(name):
@@ -115,6 +135,11 @@ def missed_targets(folder: Path, arguments: list[str]) -> Iterator[str]:
             ["target", "reason", "rows"],
             *([clause, found or "not checked", ", ".join(each)] for (clause, found), each in unchecked.items()),
         )
+
+
+def missed_table(missed: Sequence[tuple[str, Verdict]], folder: Path) -> Iterator[str]:
+    body = [[task_cell(name, folder), verdict.clause, verdict.found, age(name)] for name, verdict in missed]
+    yield from rows(["row", "target that is missed", "found", "note"], *body)
 
 
 def task_cell(name: str, folder: Path) -> str:

@@ -37,7 +37,8 @@ def hparams_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     base_model = find_spec(base).hparams
     missing = [name for name in base_model.model_fields if name not in model.model_fields]
     without = f" It has no {', '.join(f'`{name}`' for name in missing)}." if missing else ""
-    yield f"Only what differs from [{base}]({base}.md#settings).{without}"
+    line = f"Only what differs from [{base}]({base}.md#settings).{without}"
+    yield from textwrap.wrap(line, 100, break_long_words=False, break_on_hyphens=False)
     yield ""
     yield from settings_table(model, base_model)
 

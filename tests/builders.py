@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {
     "num_quantiles": 6,
     "num_tau_samples": 4,
     "embedding_dim": 8,
-    # Critics of REDQ and TQC
+    # Critics of REDQ, TQC and CrossQ
     "num_critics": 4,
     "critic_hidden_sizes": [16],
     # Models of MBPO and MOPO

@@ -98,6 +98,49 @@ def test_an_unknown_table_is_an_error(generator: ModuleType) -> None:
         generator.table("scors dqn", DOCS)
 
 
+GENERATED = re.compile(r"<!-- begin generated: .*?<!-- end generated -->", re.DOTALL)
+TYPED_RESULT = re.compile(
+    r"\d ± \d"
+    r"|\d (?:env )?(?:steps|updates)(?:/s| per second)"
+    r"|(?:ended|ends|scored|reached|reaches|made) (?:at |between )?-?\d[\d.,]*(?! steps)\b"
+    r"|^\|(?:[^|\n]*\|)*[^|\n]*(?:return|score|steps/s|updates/s|seconds)[^|\n]*\|[^\n]*\n\|(?:---\|)+\n(?:\|.*\d.*\n)",
+    re.MULTILINE,
+)
+
+
+def typed_results(text: str) -> list[str]:
+    """Return scores and speeds that stand in the text itself: in sentences, and in tables with such a column."""
+    return TYPED_RESULT.findall(MATH.sub("", FENCE.sub("", GENERATED.sub("", text))))
+
+
+def test_results_are_generated_not_typed() -> None:
+    pages = [README, *sorted(DOCS.rglob("*.md"))]
+    found = {name_of(page): typed_results(page.read_text("utf-8")) for page in pages}
+    assert {name: results for name, results in found.items() if results} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "reaches -169.3 ± 1.5",
+        "One seed had ended at 403.",
+        "Pong ran at 1,706 env steps per second.",
+        "| setting | seeds | final return |\n|---|---|---|\n| one update | 0 to 4 | 463 |\n",
+        "| backend | env steps/s |\n|---|---|\n| `local_sync` | 55,000 |\n",
+    ],
+)
+def test_a_typed_result_is_found(text: str) -> None:
+    assert typed_results(text)
+    assert not typed_results(f"<!-- begin generated: scores dqn -->\n{text}<!-- end generated -->\n")
+
+
+def test_a_page_names_the_targets_that_its_scores_miss(generator: ModuleType) -> None:
+    lines = generator.table("scores rainbow_dqn", DOCS).splitlines()
+    missed = lines[lines.index("| row | target that is missed | found | note |") + 2]
+    assert missed.startswith("| [`rainbow_dqn-minatar-breakout`](")
+    assert "| >= dqn on the mean |" in missed
+
+
 def test_every_setting_of_a_run_has_a_row() -> None:
     text = (DOCS / "config.md").read_text("utf-8")
     assert [name for name in TrainConfig.model_fields if f"| `{name}` |" not in text] == []

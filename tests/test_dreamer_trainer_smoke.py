@@ -47,9 +47,9 @@ def test_a_run_leaves_everything_in_its_folder(tmp_path: Path) -> None:
     assert not any(name.startswith("critic") for name in checkpoint.load(POLICY))
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
-def test_a_run_that_was_stopped_within_an_episode_goes_on_exactly(num_envs: int, tmp_path: Path) -> None:
-    changes = {"num_envs": num_envs, "total_timesteps": 60, "algo_kwargs": {"buffer_capacity": 45}}
+@pytest.mark.parametrize(("env_id", "num_envs"), [("rl_training/Catch-v0", 1), ("rl_training/TinyDict-v0", 3)])
+def test_a_run_that_was_stopped_within_an_episode_goes_on_exactly(env_id: str, num_envs: int, tmp_path: Path) -> None:
+    changes = {"env_id": env_id, "num_envs": num_envs, "algo_kwargs": {"buffer_capacity": 45}}
     unbroken = train_dreamer(config_of(tmp_path / "unbroken", **changes), QUIET)
     stop = RunOptions(show_progress=False, callbacks=[StopAt(33)])  # in mid-episode
     stopped = train_dreamer(config_of(tmp_path / "stopped", **changes), stop)

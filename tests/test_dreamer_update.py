@@ -119,7 +119,7 @@ def test_the_loss_is_the_weighted_sum_of_its_parts_and_only_terminations_are_end
         features=torch.zeros(1, 3, 1),
         posterior=torch.tensor([0.9, 0.1]).log().expand(1, 3, 2, 2),
         prior=logits.log_softmax(-1),
-        squared_error=torch.tensor([[1.0, 2.0, 6.0]]),
+        errors={"image": torch.tensor([[1.0, 1.5, 4.0]]), "vector": torch.tensor([[0.0, 0.5, 2.0]])},
         reward_logits=torch.zeros(1, 3, 5),
         continue_logits=torch.tensor([[math.log(3.0)] * 3]),  # goes on with probability 3/4
     )

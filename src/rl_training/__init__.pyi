@@ -294,6 +294,21 @@ class TQC(ManagedAlgorithm):
 
     algo_name: ClassVar[str] = "tqc"
 
+class CrossQ(ManagedAlgorithm):
+    """SAC without target networks, whose wide critics have batch normalization.
+
+    Bhatt et al. 2024, CrossQ: batch normalization in deep reinforcement learning for greater sample efficiency and
+    simplicity.
+
+    Example:
+
+        agent = CrossQ("configs/crossq/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "crossq"
+
 class RLPD(ManagedAlgorithm):
     """SAC with an ensemble of critics, and half of each batch from a dataset.
 
@@ -490,6 +505,9 @@ def train_redq(config: TrainConfig, options: RunOptions | None = None) -> TrainR
 
 def train_tqc(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train TQC from a config, in a new run folder."""
+
+def train_crossq(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train CrossQ from a config, in a new run folder."""
 
 def train_rlpd(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train RLPD from a config, in a new run folder."""

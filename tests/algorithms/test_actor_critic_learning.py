@@ -1,4 +1,4 @@
-"""SAC, TD3, REDQ and TQC learn tiny environments whose answer is known: the values themselves, not only the trend."""
+"""SAC, TD3, REDQ, TQC and CrossQ learn tiny environments whose answer is known: the values, not only the trend."""
 
 import math
 from pathlib import Path
@@ -11,10 +11,10 @@ import torch
 from gymnasium.spaces import Box
 
 from builders import make_config
+from rl_training.experiment.registry import registry
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.models.distributions import SquashedGaussian
-from rl_training.runtime.sac_trainer import train_sac
-from rl_training.runtime.trainer import RunOptions, TrainResult
+from rl_training.runtime.trainer import RunOptions, TrainResult, train
 
 pytestmark = pytest.mark.learning
 
@@ -33,6 +33,7 @@ QUICK: dict[str, Any] = {
 
 
 def learn(tmp_path: Path, algo: str, steps: int, *, env: Any = None, num_envs: int = 1, **hparams: Any) -> TrainResult:
+    known = registry()[algo].hparams.model_fields
     config = make_config(
         tmp_path,
         algo=algo,
@@ -41,9 +42,9 @@ def learn(tmp_path: Path, algo: str, steps: int, *, env: Any = None, num_envs: i
         total_timesteps=steps,
         num_envs=num_envs,
         eval_episodes=10,
-        algo_kwargs={**QUICK, **hparams},
+        algo_kwargs={name: value for name, value in QUICK.items() if name in known} | hparams,
     )
-    return train_sac(config, RunOptions(env_factory=env, show_progress=False))
+    return train(config, RunOptions(env_factory=env, show_progress=False))
 
 
 def q_values(result: TrainResult, obs: list[list[float]], actions: list[list[float]]) -> np.ndarray:
@@ -59,7 +60,15 @@ def q_values(result: TrainResult, obs: list[list[float]], actions: list[list[flo
 SMALL_TQC: dict[str, Any] = {"critic_hidden_sizes": [32, 32], "num_critics": 2, "num_quantiles": 3}
 
 
-@pytest.mark.parametrize(("algo", "extra"), [("sac", {"alpha": 0.01}), ("td3", {}), ("redq", {"alpha": 0.01})])
+@pytest.mark.parametrize(
+    ("algo", "extra"),
+    [
+        ("sac", {"alpha": 0.01}),
+        ("td3", {}),
+        ("redq", {"alpha": 0.01}),
+        ("crossq", {"alpha": 0.01, "critic_hidden_sizes": [64, 64], "norm_rate": 0.05, "norm_warmup": 0}),
+    ],
+)
 def test_numbers_are_answered_with_themselves_and_valued_by_their_distance(
     algo: str, extra: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -7,13 +7,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, MultiDiscrete
 from torch import Tensor
 
-from rl_training.models.dreamer import BlockGRU, Sizes, WorldModel, build_actor, build_critic
+from rl_training.core.spaces import pack_space
+from rl_training.models.dreamer import WorldModel, build_actor, build_critic
 from rl_training.models.dreamer_actions import Choices
-from rl_training.models.dreamer_codecs import ImageCodec, VectorCodec
-from rl_training.models.dreamer_latents import draw_index, draw_latents, mixed_log_probs, unit_vectors
+from rl_training.models.dreamer_codecs import ImageCodec, ObservationCodec, VectorCodec
+from rl_training.models.dreamer_latents import draw_index, draw_latents, mixed_log_probs, mixed_probs, unit_vectors
+from rl_training.models.dreamer_rssm import BlockGRU, Sizes
 from rl_training.models.layers import init_truncated
 
 SIZES = Sizes(deter=8, blocks=2, latents=3, classes=4, hidden=6, depth=2, bins=5, unimix=0.01)
@@ -41,21 +43,21 @@ def test_a_share_of_every_distribution_is_uniform() -> None:
 
 
 def test_a_class_is_drawn_where_the_cumulated_probability_passes_the_number() -> None:
-    log_probs = torch.tensor([0.2, 0.5, 0.3]).log().expand(6, 3)
+    probs = torch.tensor([0.2, 0.5, 0.3]).expand(6, 3)
     noise = torch.tensor([0.0, 0.19, 0.21, 0.69, 0.71, 0.9999999])
-    assert draw_index(log_probs, noise).tolist() == [0, 0, 1, 1, 2, 2]
+    assert draw_index(probs, noise).tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_classes_are_drawn_as_often_as_their_probabilities_say() -> None:
-    log_probs = torch.tensor([0.2, 0.5, 0.3]).log().expand(20_000, 3)
-    drawn = draw_index(log_probs, torch.rand(20_000, generator=generator()))
+    probs = torch.tensor([0.2, 0.5, 0.3]).expand(20_000, 3)
+    drawn = draw_index(probs, torch.rand(20_000, generator=generator()))
     assert (drawn.bincount() / 20_000).tolist() == pytest.approx([0.2, 0.5, 0.3], abs=0.015)
 
 
 def test_latents_are_exact_unit_vectors_whose_gradient_is_that_of_the_probabilities() -> None:
     logits = torch.randn(2, 3, 4, generator=generator(), requires_grad=True)
     weight = torch.randn(2, 12, generator=generator(1))
-    latents = draw_latents(mixed_log_probs(logits, 0.01), torch.rand(2, 3, generator=generator(2)))
+    latents = draw_latents(mixed_probs(logits, 0.01), torch.rand(2, 3, generator=generator(2)))
     assert set(latents.flatten().tolist()) == {0.0, 1.0}
     assert latents.view(2, 3, 4).sum(-1).tolist() == [[1.0] * 3] * 2
     (ours,) = torch.autograd.grad((latents * weight).sum(), logits)
@@ -65,8 +67,8 @@ def test_latents_are_exact_unit_vectors_whose_gradient_is_that_of_the_probabilit
 
 
 def test_without_noise_the_likeliest_class_is_taken() -> None:
-    log_probs = torch.tensor([[[0.1, 0.6, 0.3], [0.5, 0.2, 0.3]]]).log()
-    assert draw_latents(log_probs, None).tolist() == [[0, 1, 0, 1, 0, 0]]
+    probs = torch.tensor([[[0.1, 0.6, 0.3], [0.5, 0.2, 0.3]]])
+    assert draw_latents(probs, None).tolist() == [[0, 1, 0, 1, 0, 0]]
 
 
 # --- The recurrent state ---------------------------------------------------------------------------------------------
@@ -170,13 +172,13 @@ def test_imagination_follows_the_prior_with_the_chosen_actions() -> None:
     for number in range(3):
         before = features[number]
         inputs = [
-            world.deter_in(before[:, :8]),
-            world.stoch_in(before[:, 8:]),
-            world.action_in(unit_vectors(script[number], 3)),
+            world.rssm.deter_in(before[:, :8]),
+            world.rssm.stoch_in(before[:, 8:]),
+            world.rssm.action_in(unit_vectors(script[number], 3)),
         ]
-        deter = world.recurrent(before[:, :8], torch.cat(inputs, 1))
-        log_probs = mixed_log_probs(world.prior(deter).view(2, 3, 4), 0.01)
-        expected = torch.cat((deter, draw_latents(log_probs, noise[number])), 1)
+        deter = world.rssm.recurrent(before[:, :8], torch.cat(inputs, 1))
+        probs = mixed_probs(world.rssm.prior(deter).view(2, 3, 4), 0.01)
+        expected = torch.cat((deter, draw_latents(probs, noise[number])), 1)
         torch.testing.assert_close(features[number + 1], expected)
 
 
@@ -197,11 +199,11 @@ def test_decoded_images_of_any_size_have_their_shape(shape: tuple[int, ...]) -> 
 def test_the_error_is_summed_over_pixels_that_span_0_to_1() -> None:
     world = make_world()
     with torch.no_grad():
-        world.codec.decoder[-1].get_parameter("weight").zero_()  # the decoder then outputs 0.5 everywhere
+        world.codec.get_parameter("parts.0.decoder.4.weight").zero_()  # the decoder then outputs 0.5 everywhere
     obs, actions, is_first, noise = sequence()
     obs[:] = 255
     seen = world.observe(obs, actions, is_first, noise)
-    torch.testing.assert_close(seen.squared_error, torch.full((2, 5), 64 * 0.25))
+    torch.testing.assert_close(seen.errors["obs"], torch.full((2, 5), 64 * 0.25))
 
 
 def test_vectors_are_seen_and_predicted_as_their_symlog() -> None:
@@ -209,6 +211,51 @@ def test_vectors_are_seen_and_predicted_as_their_symlog() -> None:
     target = codec.target(torch.tensor([[[0.0, math.e - 1.0], [1.0 - math.e, 0.0]]]))
     torch.testing.assert_close(target, torch.tensor([[0.0, 1.0, -1.0, 0.0]]))
     assert codec.decode(torch.zeros(3, 7)).shape == (3, 4)
+
+
+PARTS = pack_space(Dict({"image": IMAGE, "vector": Box(-9.0, 9.0, (2,), np.float32), "choice": MultiDiscrete([2, 3])}))
+
+
+def silent(codec: ObservationCodec) -> ObservationCodec:
+    """A codec whose decoders output 0: images of 0.5, vectors of 0, equal probabilities."""
+    with torch.no_grad():
+        for part in codec.parts:
+            for values in list(part.get_submodule("decoder").children())[-1].parameters():
+                values.zero_()
+    return codec
+
+
+def test_each_part_of_a_dict_is_predicted_by_a_decoder_of_its_own() -> None:
+    codec = silent(ObservationCodec(PARTS, 7, units=5, depth=2))
+    row = np.zeros((1, *PARTS.shape), np.uint8)
+    parts = dict(zip(codec.names, PARTS.views(row), strict=True))
+    parts["image"][:], parts["vector"][:], parts["choice"][:] = 255, (math.e - 1.0, 0.0), (1, 2)
+    losses = codec.losses(torch.zeros(1, 7), codec.targets(torch.from_numpy(row)))
+    expected = {"image": 64 * 0.25, "vector": 1.0, "choice": math.log(2.0) + math.log(3.0)}
+    assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(expected)
+
+
+def test_the_gradient_of_a_parts_loss_reaches_its_decoder_alone() -> None:
+    codec = ObservationCodec(PARTS, 7, units=5, depth=2)
+    losses = codec.losses(torch.ones(1, 7), codec.targets(torch.zeros(1, *PARTS.shape, dtype=torch.uint8)))
+    losses["vector"].sum().backward()
+    reached = {name.split(".")[1] for name, values in codec.named_parameters() if values.grad is not None}
+    assert reached == {str(codec.names.index("vector"))}
+
+
+@torch.no_grad()
+def test_every_part_of_a_dict_is_seen_and_may_come_by_itself() -> None:
+    codec = ObservationCodec(PARTS, 7, units=5, depth=2)
+    rows = torch.from_numpy(np.stack([PARTS.sample() for _ in range(2)]))
+    parts = [torch.from_numpy(part.copy()) for part in PARTS.views(rows.numpy())]
+    embedding = codec.encode(codec.targets(rows))
+    assert embedding.shape == (2, codec.embedding_size)
+    assert torch.equal(codec.encode(codec.targets(parts)), embedding)
+    for part in parts:
+        before = part.clone()
+        part[:] = 1 - part
+        assert not torch.equal(codec.encode(codec.targets(parts)), embedding)
+        part[:] = before
 
 
 @torch.no_grad()

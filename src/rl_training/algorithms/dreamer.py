@@ -32,8 +32,9 @@ from rl_training.learners.optim import ClippedAdam, descend_part, named_part, po
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, normal, uniform
 from rl_training.learners.returns import lambda_return
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
-from rl_training.models.dreamer import DreamerPolicy, Observed, Sizes, WorldModel, build_actor, build_critic
+from rl_training.models.dreamer import DreamerPolicy, Observed, WorldModel, build_actor, build_critic
 from rl_training.models.dreamer_actions import Actions, build_actions
+from rl_training.models.dreamer_rssm import Sizes
 from rl_training.models.dreamer_two_hot import make_bins, two_hot_loss, two_hot_mean
 
 PERCENTILES = (0.05, 0.95)  # of the returns; their distance is the range
@@ -84,7 +85,7 @@ def world_model_loss(params: Tensor, batch: Batch, hparams: DreamerHParams, appl
     check_tensors("world_model_loss", batch, SEQUENCES)
     noise = batch["posterior_noise"]
     seen: Observed = apply(params, WorldModel.observe, batch["obs"], batch["actions"], batch["is_first"], noise)
-    reconstruction = seen.squared_error.mean()
+    reconstruction = torch.stack(list(seen.errors.values())).sum(0).mean()  # over the parts of an observation
     reward = two_hot_loss(seen.reward_logits, batch["rewards"], bins).mean()
     goes_on = F.binary_cross_entropy_with_logits(seen.continue_logits, (~batch["terminated"]).float())
     dynamics, representation = (kl.mean() for kl in balanced_kl(seen.posterior, seen.prior, hparams))

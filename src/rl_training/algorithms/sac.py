@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
-from rl_training.hparams.actor_critic import REDQHParams, SACHParams, SoftHParams
+from rl_training.hparams.actor_critic import CrossQHParams, REDQHParams, SACHParams, SoftHParams
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
-from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
+from rl_training.learners.optim import Optimizer, clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
 from rl_training.learners.targets import clip_to_returns, td_target
 from rl_training.models.distributions import SquashedGaussian
@@ -87,7 +87,7 @@ def sac_actor_loss(
     return {"loss": (alpha * log_probs - q_values).mean(), "entropy": -log_probs.detach().mean()}
 
 
-def learning_rates(hparams: SoftHParams) -> dict[str, float]:
+def learning_rates(hparams: SoftHParams | CrossQHParams) -> dict[str, float]:
     """Return the learning rate of each part: critic, actor, temperature."""
     rate = hparams.policy_learning_rate if isinstance(hparams, ModelHParams) else hparams.learning_rate
     return {
@@ -95,6 +95,12 @@ def learning_rates(hparams: SoftHParams) -> dict[str, float]:
         "actor": hparams.actor_learning_rate or rate,
         "temperature": hparams.alpha_learning_rate or rate,
     }
+
+
+def learn_temperature(state: State, excess: Tensor, optimizer: Optimizer) -> State:
+    """Take the step of log alpha; `excess`: entropy above its target, at which the temperature falls."""
+    new, _ = descend_part("temperature", lambda log_alpha: {"loss": log_alpha * excess}, state, optimizer)
+    return new
 
 
 class SAC:
@@ -194,11 +200,8 @@ class SAC:
         new, metrics = descend_part("actor", loss, state, self._optimizers["actor"])
         metrics["alpha"] = alpha
         if self.hparams.alpha == "auto":
-            excess = metrics["entropy"] - self._target_entropy  # above the target the temperature falls
-            more, _ = descend_part(
-                "temperature", lambda log_alpha: {"loss": log_alpha * excess}, state, self._optimizers["temperature"]
-            )
-            new |= more
+            excess = metrics["entropy"] - self._target_entropy
+            new |= learn_temperature(state, excess, self._optimizers["temperature"])
         return new, metrics
 
 

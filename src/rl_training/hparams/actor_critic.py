@@ -1,4 +1,4 @@
-"""Settings of the off-policy actor-critics: SAC, TD3, REDQ, TQC, RLPD."""
+"""Settings of the off-policy actor-critics: SAC, TD3, REDQ, TQC, RLPD, CrossQ."""
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -48,6 +48,7 @@ from rl_training.hparams.fields import (
     NonNegative,
     NStep,
     NumCritics,
+    OpenFraction,
     PolicyDelay,
     Prioritized,
     PriorityExponent,
@@ -312,8 +313,55 @@ class RLPDHParams(HParams):
     subset_size: SubsetSize = 2
 
 
+class CrossQHParams(HParams):
+    """CrossQ (Bhatt et al. 2024)."""
+
+    checks: ClassVar = (check_replay,)
+
+    buffer_capacity: BufferCapacity = 1_000_000
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 256
+    learning_starts: LearningStarts = 5_000
+    train_frequency: TrainFrequency = 1
+    gradient_updates_per_step: UpdatesPerStep = 1.0
+    n_step: NStep = 1
+    prioritized: Prioritized = False
+    prioritized_alpha: PriorityExponent = 0.6
+    prioritized_beta_start: ImportanceStart = 0.4
+    prioritized_beta_end: ImportanceEnd = 1.0
+
+    hidden_sizes: ActorHiddenSizes = (256, 256)
+    critic_hidden_sizes: CriticHiddenSizes = (2048, 2048)
+    norm_rate: OpenFraction = Field(
+        0.01, description="share of the distance to the moments of a batch that the running moments move per update"
+    )
+    norm_warmup: CountOrZero = Field(
+        100_000,
+        description="updates of a network before its normalization is corrected by the running moments; until then it "
+        "is plain batch normalization",
+    )
+
+    learning_rate: LearningRate = 1e-3
+    actor_learning_rate: ActorLearningRate = None
+    alpha_learning_rate: AlphaLearningRate = None
+    learning_rate_schedule: LinearSchedule = "constant"
+    adam_beta1: OpenFraction = Field(
+        0.5, description="decay of Adam's mean of the gradients of actor and critics; the temperature's is 0.9"
+    )
+    adam_eps: AdamEps = 1e-8
+    max_grad_norm: MaxGradNormOrNull = None
+
+    gamma: Discount = 0.99
+    policy_delay: PolicyDelay = 3
+    alpha: Temperature = "auto"
+    target_entropy: TargetEntropy = "auto"
+
+
 # What the shared parts take. The model-based algorithms train a soft actor-critic, too.
 SoftHParams: TypeAlias = SACHParams | REDQHParams | TQCHParams | RLPDHParams | MBPOHParams | MOPOHParams | CQLHParams
 DelayedHParams: TypeAlias = TD3HParams | BehaviorRegularizedHParams
-ActorCriticHParams: TypeAlias = SoftHParams | DelayedHParams
-OnlineHParams: TypeAlias = SACHParams | REDQHParams | TQCHParams | RLPDHParams | TD3HParams | MBPOHParams
+MLPHParams: TypeAlias = SoftHParams | DelayedHParams  # of networks that `build_model` builds
+ActorCriticHParams: TypeAlias = MLPHParams | CrossQHParams
+OnlineHParams: TypeAlias = (
+    SACHParams | REDQHParams | TQCHParams | RLPDHParams | TD3HParams | MBPOHParams | CrossQHParams
+)

@@ -17,8 +17,9 @@ from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate_rounds
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
+from rl_training.core.state_checks import check_like
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
-from rl_training.hparams.actor_critic import ActorCriticHParams
+from rl_training.hparams.actor_critic import ActorCriticHParams, CrossQHParams, MLPHParams
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.hparams.offline import DatasetCriticHParams
 from rl_training.hparams.schedules import is_warm_up
@@ -175,14 +176,20 @@ class ActorCritic:
         return {"learning_rate": float(self.state["critic.learning_rate"])}
 
     def policy_state_dict(self) -> StateDict:
-        """Return the actor's parameters and the statistics that its observations are normalised by."""
+        """Return the actor's parameters and the statistics that its layers or its observations are normalised by."""
         state: StateDict = dict(self.recipe.actor.named(self.state["actor.params"]))
+        if ACTOR_MOMENTS in self.state:
+            state[ACTOR_MOMENTS] = self.state[ACTOR_MOMENTS]
         if self._normalizer is not None:
             state["obs_moments"] = self._normalizer.moments.state_dict()
         return state
 
     def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
         actor = dict(state)
+        if ACTOR_MOMENTS in self.state:
+            moments = take_moments(actor, ACTOR_MOMENTS)
+            check_like(moments, self.state[ACTOR_MOMENTS], ACTOR_MOMENTS)
+            self.state[ACTOR_MOMENTS].copy_(moments)
         if self._normalizer is not None:
             self._normalizer.load_state_dict(take_moments(actor, "obs_moments"))
             self._use_statistics(self._normalizer)
@@ -220,11 +227,12 @@ class ActorCritic:
         return step_in_place(self.state, batch, rounds)  # writes the new weights into self.state
 
 
-_IN_POLICY = ("actor.params", "obs_mean", "obs_scale")  # saved with the policy
+ACTOR_MOMENTS = "actor.moments"  # entry of the state of an actor whose layers have running moments (batch_renorm.py)
+_IN_POLICY = ("actor.params", ACTOR_MOMENTS, "obs_mean", "obs_scale")  # saved with the policy
 
 
 def normalizes(hparams: ActorCriticHParams) -> bool:
-    return not isinstance(hparams, ModelHParams) and hparams.normalize_observations
+    return not isinstance(hparams, ModelHParams | CrossQHParams) and hparams.normalize_observations
 
 
 def _obs_normalizer(setup: Setup[ActorCriticHParams]) -> ObsNormalizer | None:
@@ -270,7 +278,7 @@ def critic_metrics(values: Tensor, targets: Tensor, batch: Batch) -> Metrics:
 
 
 def build_model(
-    setup: Setup[ActorCriticHParams],
+    setup: Setup[MLPHParams],
     kind: type[ContinuousActorCritic],
     *,
     num_critics: int,

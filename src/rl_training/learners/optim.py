@@ -111,6 +111,7 @@ class ClippedAdam:
     learning_rate: float
     eps: float
     max_grad_norm: float | None
+    beta1: float = 0.9
     rectified: bool = False
 
     def state(self, params: Tensor) -> State:
@@ -133,6 +134,7 @@ class ClippedAdam:
             state["adam_square"],
             state["adam_count"],
             learning_rate=state["learning_rate"],
+            beta1=self.beta1,
             eps=self.eps,
         )
         new_state = {"params": params, "adam_mean": mean, "adam_square": square, "adam_count": count}
@@ -148,8 +150,10 @@ class AdamSettings(Protocol):
     def max_grad_norm(self) -> float | None: ...
 
 
-def clipped_adam(hparams: AdamSettings, learning_rate: float) -> ClippedAdam:
-    return ClippedAdam(learning_rate=learning_rate, eps=hparams.adam_eps, max_grad_norm=hparams.max_grad_norm)
+def clipped_adam(hparams: AdamSettings, learning_rate: float, *, beta1: float = 0.9) -> ClippedAdam:
+    return ClippedAdam(
+        learning_rate=learning_rate, eps=hparams.adam_eps, max_grad_norm=hparams.max_grad_norm, beta1=beta1
+    )
 
 
 def descend(loss: Callable[[Tensor], Metrics], state: State, optimizer: Optimizer) -> tuple[State, Metrics]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_training.errors import SpaceError
-from rl_training.models.dreamer_latents import draw_index, mixed_log_probs, unit_vectors
+from rl_training.models.dreamer_latents import draw_index, mixed_probs, unit_vectors
 
 STD_RANGE = (0.1, 1.0)
 _LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -64,31 +64,33 @@ class Choices:
         self._counts = [count for count, _ in self._groups]
 
     def draw(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
-        log_probs = self._log_probs(outputs)
+        probs = self._probs(outputs)
         if noise is None:
-            drawn = [part.argmax(-1) for part in log_probs]
+            drawn = [part.argmax(-1) for part in probs]
         else:
-            drawn = [draw_index(*pair) for pair in zip(log_probs, noise.split(self._counts, -1), strict=True)]
+            drawn = [draw_index(*pair) for pair in zip(probs, noise.split(self._counts, -1), strict=True)]
         return torch.cat(drawn, -1).reshape(*outputs.shape[:-1], *self._shape)
 
     def encode(self, actions: Tensor) -> Tensor:
         return torch.cat([one_hot.flatten(-2) for one_hot in self._one_hots(actions)], -1)
 
     def evaluate(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        pairs = list(zip(self._log_probs(outputs), self._one_hots(actions), strict=True))
+        log_probs = [part.log() for part in self._probs(outputs)]
+        pairs = list(zip(log_probs, self._one_hots(actions), strict=True))
         # Not `gather`: its gradient adds with atomics, which is slow in the deterministic mode of a GPU.
         log_prob = torch.stack([(one_hot * part).sum((-2, -1)) for part, one_hot in pairs]).sum(0)
         entropy = torch.stack([-(part.exp() * part).sum((-2, -1)) for part, _ in pairs]).sum(0)
         return log_prob, entropy
 
     def scores(self, outputs: Tensor) -> Tensor | None:
-        log_probs = torch.cat([part.flatten(-2) for part in self._log_probs(outputs)], -1)
+        log_probs = torch.cat([part.log().flatten(-2) for part in self._probs(outputs)], -1)
         return log_probs[..., 1::2] - log_probs[..., ::2] if self._are_switches else log_probs
 
-    def _log_probs(self, outputs: Tensor) -> list[Tensor]:
+    def _probs(self, outputs: Tensor) -> list[Tensor]:
+        """Return (..., choices, options) of each group."""
         parts = outputs.split([count * size for count, size in self._groups], -1)
         return [
-            mixed_log_probs(part.unflatten(-1, group), self._unimix)
+            mixed_probs(part.unflatten(-1, group), self._unimix)
             for part, group in zip(parts, self._groups, strict=True)
         ]
 

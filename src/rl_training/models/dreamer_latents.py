@@ -1,18 +1,23 @@
-"""Categorical variables as one-hot vectors: Dreamer's stochastic state, and the actions of its policy."""
+"""Categorical variables as one-hot vectors: Dreamer's stochastic state, and the choices of its policy."""
 
 import torch
 from torch import Tensor
 
 
+def mixed_probs(logits: Tensor, unimix: float) -> Tensor:
+    """Return (1 - unimix) softmax + unimix uniform, over the last axis: no probability is 0."""
+    return (1.0 - unimix) * logits.softmax(-1) + unimix / logits.shape[-1]
+
+
 def mixed_log_probs(logits: Tensor, unimix: float) -> Tensor:
-    """Return the log of (1 - unimix) softmax + unimix uniform, over the last axis: no probability is 0."""
-    return ((1.0 - unimix) * logits.softmax(-1) + unimix / logits.shape[-1]).log()
+    """Return the log of `mixed_probs`."""
+    return mixed_probs(logits, unimix).log()
 
 
-def draw_index(log_probs: Tensor, noise: Tensor) -> Tensor:
+def draw_index(probs: Tensor, noise: Tensor) -> Tensor:
     """Sample a class by noise in [0, 1): the first whose cumulative probability exceeds it. (..., classes) -> (...)"""
-    passed = (log_probs.exp().cumsum(-1) <= noise[..., None]).sum(-1)
-    return passed.clamp(max=log_probs.shape[-1] - 1)  # rounding may leave the sum of all below the noise
+    passed = (probs.cumsum(-1) <= noise[..., None]).sum(-1)
+    return passed.clamp(max=probs.shape[-1] - 1)  # rounding may leave the sum of all below the noise
 
 
 def unit_vectors(index: Tensor, size: int) -> Tensor:
@@ -20,11 +25,11 @@ def unit_vectors(index: Tensor, size: int) -> Tensor:
     return (index[..., None] == torch.arange(size, device=index.device)).float()
 
 
-def draw_latents(log_probs: Tensor, noise: Tensor | None) -> Tensor:
+def draw_latents(probs: Tensor, noise: Tensor | None) -> Tensor:
     """Sample one-hot vectors, concatenated in one row: (..., latents, classes) -> (..., latents * classes).
 
     Without noise, take the most likely classes. Gradients are straight-through: they flow to the probabilities.
     """
-    index = log_probs.argmax(-1) if noise is None else draw_index(log_probs.detach(), noise)
-    probs = log_probs.exp()
-    return (unit_vectors(index, log_probs.shape[-1]) + (probs - probs.detach())).flatten(-2)
+    fixed = probs.detach()
+    index = fixed.argmax(-1) if noise is None else draw_index(fixed, noise)
+    return (unit_vectors(index, probs.shape[-1]) + (probs - fixed)).flatten(-2)

@@ -1,21 +1,35 @@
 """Rows of the off-policy actor-critics for continuous actions."""
 
 from rl_training.experiment.algorithm_spec import ACTOR_CRITIC_UPDATES_TO_COMPILE, ALL_OBSERVATIONS, AlgorithmSpec
-from rl_training.hparams.actor_critic import REDQHParams, RLPDHParams, SACHParams, TD3HParams, TQCHParams
+from rl_training.hparams.actor_critic import (
+    CrossQHParams,
+    REDQHParams,
+    RLPDHParams,
+    SACHParams,
+    TD3HParams,
+    TQCHParams,
+)
 from rl_training.hparams.base import HParams
 from rl_training.hparams.schedules import actor_critic_updates
 
 
 def _actor_critic(
-    name: str, summary: str, paper: str, hparams: type[HParams], *, stochastic: bool = True
+    name: str,
+    summary: str,
+    paper: str,
+    hparams: type[HParams],
+    *,
+    class_name: str = "",
+    family: str = "sac",
+    stochastic: bool = True,
 ) -> AlgorithmSpec:
     """Build a row of the off-policy actor-critics."""
     return AlgorithmSpec(
         name=name,
-        class_name=name.upper(),
+        class_name=class_name or name.upper(),
         summary=summary,
         paper=paper,
-        family="sac",
+        family=family,
         loop="off_policy",
         actions=frozenset({"box"}),
         observations=ALL_OBSERVATIONS,
@@ -57,6 +71,15 @@ ROWS = (
         "Kuznetsov et al. 2020, Controlling overestimation bias with truncated mixture of continuous distributional "
         "quantile critics",
         TQCHParams,
+    ),
+    _actor_critic(
+        "crossq",
+        "SAC without target networks, whose wide critics have batch normalization",
+        "Bhatt et al. 2024, CrossQ: batch normalization in deep reinforcement learning for greater sample efficiency "
+        "and simplicity",
+        CrossQHParams,
+        class_name="CrossQ",
+        family="",
     ),
     AlgorithmSpec(
         name="rlpd",

@@ -1,0 +1,179 @@
+"""Dreamer's recurrent state-space model (RSSM): a deterministic state h and categorical variables z.
+
+    h_t = GRU(h_{t-1}, z_{t-1}, a_{t-1})      z_t ~ q(z | h_t, x_t)      z^_t ~ p(z | h_t)
+
+Most of the time of an update is the launch of kernels in the loop over a sequence. So the loop contains only what
+depends on the state before: the shares of actions and observations in its layers, the prior and the divergences are
+computed for all steps at once.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rl_training.models.dreamer_latents import draw_latents, mixed_probs
+from rl_training.models.layers import NORM_EPS, StackedLinear, normed_mlp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The sizes of the networks."""
+
+    deter: int
+    blocks: int
+    latents: int
+    classes: int
+    hidden: int
+    depth: int
+    bins: int
+    unimix: float
+
+    @property
+    def stoch(self) -> int:
+        return self.latents * self.classes
+
+    @property
+    def features(self) -> int:
+        return self.deter + self.stoch
+
+
+class BlockGRU(nn.Module):
+    """h' = u tanh(r c) + (1 - u) h, with block-diagonal weights: gates and candidate use only their own block of h.
+
+    All blocks see all inputs. The -1 in the update gate makes the state change slowly at first.
+    """
+
+    def __init__(self, in_features: int, size: int, blocks: int) -> None:
+        super().__init__()
+        self.blocks, self.width = blocks, size // blocks
+        self.hidden = StackedLinear(blocks, self.width + in_features, self.width)
+        self.norm = nn.RMSNorm(size, NORM_EPS)
+        self.gates = StackedLinear(blocks, self.width, 3 * self.width)
+
+    def forward(self, state: Tensor, inputs: Tensor) -> Tensor:
+        """`state`: (batch, size), `inputs`: (batch, in_features) -> (batch, size)."""
+        weight, last = self.split_weight(inputs.shape[1])
+        return self.advance(state, (), weight, self.drive(inputs, last))
+
+    def split_weight(self, num_last: int) -> tuple[Tensor, Tensor]:
+        """Split the weight of the hidden layer into that of the state and the first inputs, and of the last inputs.
+
+        Do so once before a loop: each time adds a copy of the weight to the gradient.
+        """
+        rest, last = self.hidden.weight.split([self.hidden.weight.shape[1] - num_last, num_last], 1)
+        return rest, last
+
+    def drive(self, last_inputs: Tensor, last_weight: Tensor) -> Tensor:
+        """Return the share of the last inputs in the hidden layer, with its bias: (rows, n) -> (blocks, rows, ...).
+
+        The rows may be those of all steps, because they do not depend on the state.
+        """
+        return torch.baddbmm(self.hidden.bias, last_inputs.expand(self.blocks, -1, -1), last_weight)
+
+    def advance(self, state: Tensor, first_inputs: tuple[Tensor, ...], weight: Tensor, drive: Tensor) -> Tensor:
+        """Return the next state, (batch, size). `first_inputs`: those that are not in `drive`, (batch, ...) each."""
+        seen = torch.cat((self._group(state), *(part.expand(self.blocks, -1, -1) for part in first_inputs)), -1)
+        hidden = torch.baddbmm(drive, seen, weight)
+        hidden = F.silu(self.norm(hidden.transpose(0, 1).flatten(1)))
+        gates = self.gates(self._group(hidden)).unflatten(-1, (3, -1))  # (blocks, batch, 3, size / blocks)
+        reset, candidate, update = gates.permute(2, 1, 0, 3).flatten(2).unbind()
+        candidate = (reset.sigmoid() * candidate).tanh()
+        return torch.lerp(state, candidate, (update - 1.0).sigmoid())
+
+    def _group(self, x: Tensor) -> Tensor:
+        return torch.unflatten(x, 1, (self.blocks, -1)).transpose(0, 1)  # (blocks, batch, size / blocks)
+
+
+class States(NamedTuple):
+    """The states of sequences, (batch, time, ...), with the logits by which z was drawn."""
+
+    features: Tensor  # h and z in one row
+    logits: Tensor  # (..., latents, classes)
+
+
+class RSSM(nn.Module):
+    """Infers states from embeddings of observations, and predicts them without."""
+
+    def __init__(self, embedding_size: int, num_inputs: int, sizes: Sizes) -> None:
+        """`num_inputs`: the numbers of an encoded action."""
+        super().__init__()
+        self.sizes, hidden = sizes, (sizes.hidden,)
+        self.deter_in = nn.Sequential(*normed_mlp(sizes.deter, hidden, None))
+        self.stoch_in = nn.Sequential(*normed_mlp(sizes.stoch, hidden, None))
+        self.action_in = nn.Sequential(*normed_mlp(num_inputs, hidden, None))
+        self.recurrent = BlockGRU(3 * sizes.hidden, sizes.deter, sizes.blocks)
+        self.posterior_in = nn.Linear(sizes.deter + embedding_size, sizes.hidden)
+        self.posterior_out = nn.Sequential(
+            nn.RMSNorm(sizes.hidden, NORM_EPS), nn.SiLU(), nn.Linear(sizes.hidden, sizes.stoch)
+        )
+        self.prior = nn.Sequential(*normed_mlp(sizes.deter, hidden * 2, sizes.stoch))
+
+    def observe(self, embeddings: Tensor, actions: Tensor, is_first: Tensor, noise: Tensor) -> States:
+        """Infer the states of sequences: `is_first` (batch, time), the rest (batch, time, ...), encoded.
+
+        `actions` are those that led to the observations. Where an episode starts, they and the state are set to zero.
+        `noise`: (batch, time, latents), in [0, 1).
+        """
+        goes_on = (~is_first).float()[..., None]
+        weight, action_weight = self.recurrent.split_weight(self.sizes.hidden)
+        drive = self.recurrent.drive(self.action_in(actions * goes_on).flatten(0, 1), action_weight)
+        drives = torch.unflatten(drive, 1, is_first.shape).unbind(2)  # (blocks, batch, size / blocks) of each step
+        deter_weight, token_weight = self._split_posterior()
+        tokens = F.linear(embeddings, token_weight, self.posterior_in.bias).unbind(1)
+        deter = embeddings.new_zeros(len(is_first), self.sizes.deter)
+        stoch = embeddings.new_zeros(len(is_first), self.sizes.stoch)
+        deters, stochs, logits = [], [], []
+        for keep, drive, token, draw in zip(goes_on.unbind(1), drives, tokens, noise.unbind(1), strict=True):
+            deter = self._recur(deter * keep, stoch * keep, weight, drive)
+            logits.append(self._posterior(deter, deter_weight, token))
+            stoch = self._draw(logits[-1], draw)
+            deters.append(deter)
+            stochs.append(stoch)
+        features = torch.cat((torch.stack(deters, 1), torch.stack(stochs, 1)), -1)
+        return States(features, torch.stack(logits, 1))
+
+    def filter(self, embedding: Tensor, features: Tensor, action: Tensor, noise: Tensor | None) -> Tensor:
+        """Return the features after one more observation, (batch, ...); without noise, of the most likely classes.
+
+        `features`: those before it. `action`: the last one, encoded.
+        """
+        deter = self._after(features, action)
+        deter_weight, token_weight = self._split_posterior()
+        logits = self._posterior(deter, deter_weight, F.linear(embedding, token_weight, self.posterior_in.bias))
+        return torch.cat((deter, self._draw(logits, noise)), -1)
+
+    def predict(self, features: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+        """Return features of the next step, drawn from the prior: all (batch, ...), the action encoded."""
+        deter = self._after(features, action)
+        return torch.cat((deter, self._draw(self.prior_logits(deter), noise)), -1)
+
+    def prior_logits(self, deter: Tensor) -> Tensor:
+        """Return the logits of z without the observation: (..., deter) -> (..., latents, classes)."""
+        return self._latents(self.prior(deter))
+
+    def _after(self, features: Tensor, action: Tensor) -> Tensor:
+        deter, stoch = features.split([self.sizes.deter, self.sizes.stoch], -1)
+        weight, action_weight = self.recurrent.split_weight(self.sizes.hidden)
+        return self._recur(deter, stoch, weight, self.recurrent.drive(self.action_in(action), action_weight))
+
+    def _recur(self, deter: Tensor, stoch: Tensor, weight: Tensor, drive: Tensor) -> Tensor:
+        return self.recurrent.advance(deter, (self.deter_in(deter), self.stoch_in(stoch)), weight, drive)
+
+    def _split_posterior(self) -> tuple[Tensor, Tensor]:
+        """Split the weight of the posterior's first layer into that of h and that of the observation."""
+        weight = self.posterior_in.weight
+        deter, token = weight.split([self.sizes.deter, weight.shape[1] - self.sizes.deter], 1)
+        return deter, token
+
+    def _posterior(self, deter: Tensor, weight: Tensor, token: Tensor) -> Tensor:
+        """Return the logits of z; `token`: the share of the observation in the first layer."""
+        return self._latents(self.posterior_out(torch.addmm(token, deter, weight.T)))
+
+    def _latents(self, logits: Tensor) -> Tensor:
+        return torch.unflatten(logits, -1, (self.sizes.latents, self.sizes.classes))
+
+    def _draw(self, logits: Tensor, noise: Tensor | None) -> Tensor:
+        return draw_latents(mixed_probs(logits, self.sizes.unimix), noise)
