@@ -3,6 +3,8 @@
     y = r + gamma * max_a' Q_target(s', a')        (no second term after a termination)
     minimise Huber(Q(s, a) - y)
 
+With `munchausen`, r has a bonus and the maximum is soft (learners/munchausen.py).
+
 With `double_q` the online network picks a' and the target network values it (van Hasselt et al. 2016).
 
 Mnih et al. 2015, Human-level control through deep reinforcement learning.
@@ -19,10 +21,12 @@ from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.learners.checks import CHOICES, check_tensors
+from rl_training.learners.munchausen import bonus, soft_values
 from rl_training.learners.q_learning import (
     Apply,
     QLearner,
     build_q_network,
+    check_munchausen_setup,
     greedy_actions,
     noisy_copies,
     pick,
@@ -42,11 +46,15 @@ def dqn_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: DQNHP
     check_tensors("dqn_loss", batch, CHOICES)
     online, target, selection = noisy_copies(apply_q, batch)
     q_values = pick(online(params, batch["obs"]), batch["actions"])
-    next_q = target(target_params, batch["next_obs"])
-    best_actions = greedy_actions(selection(params.detach(), batch["next_obs"]) if hparams.double_q else next_q, batch)
-    next_values = pick(next_q, best_actions)
+    rewards, next_q = batch["rewards"], target(target_params, batch["next_obs"])
+    if hparams.munchausen:
+        rewards = rewards + bonus(target(target_params, batch["obs"]), batch["actions"], hparams)
+        next_values = soft_values(next_q, next_q, hparams.munchausen_tau)
+    else:
+        chosen_by = selection(params.detach(), batch["next_obs"]) if hparams.double_q else next_q
+        next_values = pick(next_q, greedy_actions(chosen_by, batch))
     discounts = batch.get("discounts", hparams.gamma)
-    targets = td_target(batch["rewards"], batch["terminated"], next_values, discounts).detach()
+    targets = td_target(rewards, batch["terminated"], next_values, discounts).detach()
     if hparams.clip_targets:
         targets = clip_to_returns(targets, hparams.gamma)
     td_errors = (targets - q_values).detach().abs()
@@ -70,4 +78,5 @@ class DQN:
 
 
 def build_dqn(setup: Setup[DQNHParams]) -> QLearner:
+    check_munchausen_setup(setup)
     return QLearner(DQN(build_q_network(setup, MLPQNetwork)), setup)

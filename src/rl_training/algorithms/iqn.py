@@ -3,6 +3,8 @@
     T_j = r + gamma * Z_target_tau'_j(s', a*),  tau'_j ~ U(0, 1)             (a* by the mean over K fractions)
     minimise sum over i, mean over j of |tau_i - 1{T_j < Z_i}| * Huber_kappa(T_j - Z_i) / kappa,  tau_i ~ U(0, 1)
 
+With `munchausen`, r has a bonus and the target is the expectation over a softmax policy (learners/munchausen.py).
+
 Dabney et al. 2018, Implicit quantile networks for distributional reinforcement learning.
 Deviation: greedy actions, when acting and in the target, use K evenly spaced fractions instead of random ones. Their
 mean is closer to the true one, and equal observations always get equal actions.
@@ -19,11 +21,13 @@ from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.dqn import IQNHParams
 from rl_training.learners.checks import CHOICES, FLOATS, Expected, check_tensors
+from rl_training.learners.munchausen import bonus, soft_values
 from rl_training.learners.networks import check_output, trial_obs
 from rl_training.learners.q_learning import (
     Apply,
     QLearner,
     build_q_network,
+    check_munchausen_setup,
     greedy_actions,
     noisy_copies,
     pick,
@@ -47,7 +51,12 @@ def iqn_loss(
     quantiles = pick(online(params, batch["obs"], taus)[0], batch["actions"])
     selected, _ = selection(params.detach(), next_obs) if hparams.double_q else target(target_params, next_obs)
     next_quantiles, _ = target(target_params, next_obs, batch["target_taus"])
-    next_quantiles = pick(next_quantiles, greedy_actions(selected.mean(2), batch))
+    if hparams.munchausen:
+        q_values = target(target_params, batch["obs"])[0].mean(2)
+        batch = batch | {"rewards": batch["rewards"] + bonus(q_values, batch["actions"], hparams)}
+        next_quantiles = soft_values(selected.mean(2), next_quantiles, hparams.munchausen_tau)
+    else:
+        next_quantiles = pick(next_quantiles, greedy_actions(selected.mean(2), batch))
     return quantile_metrics(quantiles, next_quantiles, taus, batch, hparams.gamma, hparams.kappa)
 
 
@@ -85,6 +94,7 @@ class _MeanValues(nn.Module):
 
 
 def build_iqn(setup: Setup[IQNHParams]) -> QLearner:
+    check_munchausen_setup(setup)
     hparams = setup.hparams
 
     def check(network: nn.Module) -> None:

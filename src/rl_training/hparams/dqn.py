@@ -100,6 +100,24 @@ EvaluationEpsilon = Annotated[Fraction, Field(description="share of random actio
 Kappa = Annotated[
     NonNegative, Field(description="size up to which errors count squared (Huber); 0: the plain quantile loss")
 ]
+Munchausen = Annotated[
+    Switch,
+    Field(
+        description="Munchausen targets: a bonus for actions that the policy prefers, and soft values; double_q has no "
+        "part in them"
+    ),
+]
+MunchausenAlpha = Annotated[Fraction, Field(description="weight of the Munchausen bonus")]
+MunchausenTau = Annotated[
+    Positive,
+    Field(description="temperature of the softmax policy in Munchausen targets, in the unit of the rewards"),
+]
+MunchausenClip = Annotated[
+    float,
+    Le(0.0),
+    REAL,
+    Field(description="smallest Munchausen bonus, before munchausen_alpha, in the unit of the rewards"),
+]
 EmbeddingDim = Annotated[Count, Field(description="cosines that describe a fraction to the network")]
 
 # --- Checks ----------------------------------------------------------------------------------------------------------
@@ -115,6 +133,13 @@ def check_target_update(tau: float, target_update_interval: int) -> None:
         raise ValueError(
             f"tau {tau:g} moves the target network at every gradient step, but target_update_interval is "
             f"{target_update_interval}; set target_update_interval: 1 for soft updates, or tau: 1 for copies"
+        )
+
+
+def check_munchausen(munchausen: bool, double_q: bool) -> None:
+    if munchausen and double_q:
+        raise ValueError(
+            "munchausen: true takes the mean over all actions, so that double_q selects none; set double_q: false"
         )
 
 
@@ -138,6 +163,7 @@ class DQNHParams(HParams):
         check_target_update,
         check_network,
         check_target_range,
+        check_munchausen,
     )
     run_checks: ClassVar = (check_goal_rewards,)
 
@@ -169,6 +195,10 @@ class DQNHParams(HParams):
 
     gamma: Discount = 0.99
     double_q: DoubleQ = False
+    munchausen: Munchausen = False
+    munchausen_alpha: MunchausenAlpha = 0.9
+    munchausen_tau: MunchausenTau = 0.03
+    munchausen_clip: MunchausenClip = -1.0
     target_update_interval: TargetUpdateInterval = 50
     tau: TargetTau = 1.0
     epsilon_start: EpsilonStart = 1.0
@@ -282,7 +312,14 @@ class QRDQNHParams(HParams):
 class IQNHParams(HParams):
     """Implicit quantile networks (Dabney et al. 2018)."""
 
-    checks: ClassVar = (check_replay, check_hindsight, check_gradient_steps, check_target_update, check_network)
+    checks: ClassVar = (
+        check_replay,
+        check_hindsight,
+        check_gradient_steps,
+        check_target_update,
+        check_network,
+        check_munchausen,
+    )
     run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 100_000
@@ -314,6 +351,10 @@ class IQNHParams(HParams):
 
     gamma: Discount = 0.99
     double_q: DoubleQ = False
+    munchausen: Munchausen = False
+    munchausen_alpha: MunchausenAlpha = 0.9
+    munchausen_tau: MunchausenTau = 0.03
+    munchausen_clip: MunchausenClip = -1.0
     target_update_interval: TargetUpdateInterval = 50
     tau: TargetTau = 1.0
     epsilon_start: EpsilonStart = 1.0

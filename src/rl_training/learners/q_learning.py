@@ -18,7 +18,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams import schedules
-from rl_training.hparams.dqn import QLearningHParams
+from rl_training.hparams.dqn import DQNHParams, IQNHParams, QLearningHParams
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, trial_obs
 from rl_training.learners.optim import Optimizer, clipped_adam, descend, polyak
@@ -251,6 +251,15 @@ def build_q_network(
         return kind(features, num_actions, hparams.hidden_sizes, encoder, style=style, **sizes)
 
     return build_network(setup, build, check)
+
+
+def check_munchausen_setup(setup: Setup[DQNHParams] | Setup[IQNHParams]) -> None:
+    """Raise for Munchausen targets in an environment with action masks."""
+    if setup.hparams.munchausen and setup.spaces.action_mask:
+        raise ConfigError(
+            "algo_kwargs.munchausen: true does not work with action masks: its bonus needs the mask of the state "
+            "itself, and the replay buffer stores that of its successor; set it to false"
+        )
 
 
 def check_per_action(setup: Setup[QLearningHParams], setting: str) -> Callable[[nn.Module], None]:
