@@ -40,6 +40,7 @@ SMALL: dict[str, Any] = {
     "num_tau_samples": 4,
     "embedding_dim": 8,
     "num_critics": 4,
+    "critic_hidden_sizes": [16, 16],
     "num_ensembles": 3,
     "num_elites": 2,
     "model_hidden_sizes": [16],

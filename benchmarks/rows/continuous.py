@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.engine import Peer, Row
+from benchmarks.engine import Control, Peer, Row
 from benchmarks.launch import TIANSHOU_ACTOR_CRITIC
 from benchmarks.rows.peers import sb3_actor_critic, tianshou
 
@@ -154,6 +154,17 @@ ROWS = {
         tianshou("redq", TIANSHOU_REDQ_PENDULUM, contender=TIANSHOU_ACTOR_CRITIC),
         threshold=-155.0,
         chosen_on="two seeds other than those scored",
+    ),
+    "sac-mountaincar_continuous": Row(
+        config="sac/mountaincar_continuous.yaml",
+        env_id="MountainCarContinuous-v0",
+        steps=20_000,
+        target=">= 90 on 5/5 seeds",
+        controls={"ours-white": Control(config="sac/mountaincar_continuous.yaml", hparams={"noise_color": 0.0})},
+        threshold=90.0,
+        track_every=1_000,
+        eval_episodes=20,
+        chosen_on="seeds 100 to 102",
     ),
     "tqc-pendulum": pendulum("tqc", 5_000, "none set", threshold=-150.0, by=5_000, chosen_on="seeds 100 and 101"),
     **five_tasks("tqc", {task: {"dropped_quantiles": dropped} for task, dropped in DROPPED_QUANTILES.items()}),

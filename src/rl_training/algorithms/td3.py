@@ -104,10 +104,10 @@ class TD3:
     def random_inputs(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, RandomInput]:
         return {"next_noise": RandomInput((rounds * rows, self._action_size), normal)}
 
-    def explore(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def explore(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
         actions = self.best(outputs)
-        noise = generator.standard_normal(actions.shape, np.float32) * self._exploration_noise
-        noisy: np.ndarray = np.clip(actions + noise, -1.0, 1.0, dtype=np.float32)
+        scaled = noise.reshape(actions.shape) * self._exploration_noise
+        noisy: np.ndarray = np.clip(actions + scaled, -1.0, 1.0, dtype=np.float32)
         return noisy
 
     def best(self, outputs: np.ndarray) -> np.ndarray:

@@ -45,6 +45,7 @@ from rl_training.hparams.fields import (
     MaxGradNormOrNull,
     MemoryKind,
     NetworkKind,
+    NoiseColor,
     NonNegative,
     NStep,
     NumCritics,
@@ -110,6 +111,7 @@ class SACHParams(HParams):
     tau: Tau = 0.005
     clip_targets: ClipTargets = False
     policy_delay: PolicyDelay = 1
+    noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"
     target_entropy: TargetEntropy = "auto"
 
@@ -150,6 +152,7 @@ class REDQHParams(HParams):
     tau: Tau = 0.005
     clip_targets: ClipTargets = False
     policy_delay: PolicyDelay = 20
+    noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"
     target_entropy: TargetEntropy = "auto"
     num_critics: NumCritics = 10
@@ -184,7 +187,11 @@ class TQCHParams(HParams):
 
     network: NetworkKind = "mlp"
     hidden_sizes: ActorHiddenSizes = (256, 256)
-    critic_hidden_sizes: CriticHiddenSizes = (512, 512, 512)
+    critic_hidden_sizes: Annotated[CriticHiddenSizes, Search(choices=((256, 256), (512, 512), (512, 512, 512)))] = (
+        512,
+        512,
+        512,
+    )
     layer_norm: CriticLayerNorm = False
 
     learning_rate: LearningRate = 3e-4
@@ -197,6 +204,7 @@ class TQCHParams(HParams):
     gamma: Discount = 0.99
     tau: Tau = 0.005
     policy_delay: PolicyDelay = 1
+    noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"
     target_entropy: TargetEntropy = "auto"
     num_critics: NumCritics = 5
@@ -242,6 +250,7 @@ class TD3HParams(HParams):
     tau: Tau = 0.005
     clip_targets: ClipTargets = False
     policy_delay: TargetsDelay = 2
+    noise_color: NoiseColor = 0.0
     exploration_noise: Annotated[NonNegative, Search(0.02, 0.5, log=True)] = Field(
         0.1, description="standard deviation of the exploration noise on actions, which span [-1, 1]"
     )
@@ -302,6 +311,7 @@ class RLPDHParams(HParams):
     gamma: Discount = 0.99
     tau: Tau = 0.005
     policy_delay: PolicyDelay = 20
+    noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"
     target_entropy: Real | Literal["auto"] = Field(
         "auto",
@@ -331,7 +341,10 @@ class CrossQHParams(HParams):
     prioritized_beta_end: ImportanceEnd = 1.0
 
     hidden_sizes: ActorHiddenSizes = (256, 256)
-    critic_hidden_sizes: CriticHiddenSizes = (2048, 2048)
+    critic_hidden_sizes: Annotated[CriticHiddenSizes, Search(choices=((512, 512), (1024, 1024), (2048, 2048)))] = (
+        2048,
+        2048,
+    )
     norm_rate: OpenFraction = Field(
         0.01, description="share of the distance to the moments of a batch that the running moments move per update"
     )
@@ -353,6 +366,7 @@ class CrossQHParams(HParams):
 
     gamma: Discount = 0.99
     policy_delay: PolicyDelay = 3
+    noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"
     target_entropy: TargetEntropy = "auto"
 

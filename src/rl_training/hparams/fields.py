@@ -219,11 +219,7 @@ ActorHiddenSizes = Annotated[
     Search(choices=((64, 64), (128, 128), (256, 256))),
     Field(description="units of the actor's hidden layers after the encoder"),
 ]
-CriticHiddenSizes = Annotated[
-    Sizes,
-    Search(choices=((256, 256), (512, 512), (512, 512, 512))),
-    Field(description="units of the critics' hidden layers after the encoder"),
-]
+CriticHiddenSizes = Annotated[Sizes, Field(description="units of the critics' hidden layers after the encoder")]
 CriticLayerNorm = Annotated[
     Switch,
     Search(choices=(False, True)),
@@ -301,6 +297,17 @@ ClipTargets = Annotated[
 ]
 PolicyDelay = Annotated[Count, Field(description="critic updates per actor update")]
 TargetsDelay = Annotated[Count, Field(description="critic updates per update of the actor and the target networks")]
+NoiseColor = Annotated[
+    float,
+    Ge(0.0),
+    Le(2.0),
+    REAL,
+    Search(choices=(0.0, 0.5, 1.0)),
+    Field(
+        description="color of the exploration noise: its power falls with frequency f as 1 / f ** color; 0: white, "
+        "steps are independent; 1: pink; 2: red, slow drifts"
+    ),
+]
 TargetNoise = Annotated[NonNegative, Field(description="standard deviation of the noise on the target's actions")]
 TargetNoiseClip = Annotated[NonNegative, Field(description="largest noise on the target's actions")]
 Temperature = Annotated[

@@ -18,12 +18,13 @@ from rl_training.acceleration.steps import accelerate_rounds
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.state_checks import check_like
-from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
+from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.actor_critic import ActorCriticHParams, CrossQHParams, MLPHParams
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.hparams.offline import DatasetCriticHParams
 from rl_training.hparams.schedules import is_warm_up
 from rl_training.learners.checks import FLOATS, Expected, check_tensors
+from rl_training.learners.colored_noise import ColoredNoise
 from rl_training.learners.dataset_rewards import reward_constants, scale_rewards
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, submodules, trial_obs
@@ -59,8 +60,11 @@ class ActorCriticRecipe(Protocol):
         """Return what is drawn for `rounds` updates of `rows` rows each; with `actor`, for the actor's step, too."""
         ...
 
-    def explore(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Return exploring actions for the actor's outputs: (rows, outputs) -> (rows, *action)."""
+    def explore(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Return exploring actions for the actor's outputs, (rows, outputs) -> (rows, *action).
+
+        `noise`: standard normal numbers, (rows, numbers).
+        """
         ...
 
     def best(self, outputs: np.ndarray) -> np.ndarray:
@@ -96,6 +100,7 @@ class ActorCritic:
             self.state |= {"obs_mean": mean.clone().to(setup.device), "obs_scale": scale.clone().to(setup.device)}
         self.device = setup.device
         self._action_shape = action_field(setup.spaces.action).shape
+        self._action_noise = ColoredNoise(_noise_color(setup.hparams), action_size(setup))
         self._total_updates = max(1, setup.total_updates)
         self._step_sizes = {name: float(rate) for name, rate in self.state.items() if name.endswith(".learning_rate")}
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise")}
@@ -122,14 +127,21 @@ class ActorCritic:
         self._step_both_in_place = accelerate_rounds(step_both, mode, identity=identity)
 
     def act(
-        self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
+        self,
+        obs: np.ndarray,
+        *,
+        step: int = 0,
+        explore: bool = False,
+        action_mask: np.ndarray | None = None,
+        carry: Carry | None = None,
     ) -> ActResult:
         if not explore:
             return ActResult(self.recipe.best(self._outputs_of(obs)))
         generator = self._generators["action"]
         if is_warm_up(self.hparams, step):
-            return ActResult(generator.uniform(-1.0, 1.0, (len(obs), *self._action_shape)).astype(np.float32))
-        return ActResult(self.recipe.explore(self._outputs_of(obs), generator))
+            return self._random_actions(len(obs), carry)
+        noise, carry = self._action_noise.draw(len(obs), generator, carry)
+        return ActResult(self.recipe.explore(self._outputs_of(obs), noise), carry)
 
     def estimated_returns(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
         """Return the smallest value of all critics for each row; None if the critics learn from scaled rewards."""
@@ -209,6 +221,15 @@ class ActorCritic:
         self._metrics = {name: torch.as_tensor(value) for name, value in state["metrics"].items()}
         load_generators(self._generators, state["generators"])
 
+    def _random_actions(self, rows: int, carry: Carry | None) -> ActResult:
+        """Return actions that are uniform at each step, and over time of the color of the noise."""
+        generator, shape = self._generators["action"], (rows, *self._action_shape)
+        if self._action_noise.color == 0.0:
+            return ActResult(generator.uniform(-1.0, 1.0, shape).astype(np.float32))
+        noise, carry = self._action_noise.draw(rows, generator, carry)
+        # The normal distribution function turns normal numbers into uniform ones, here in [-1, 1].
+        return ActResult(torch.erf(torch.from_numpy(noise) / math.sqrt(2.0)).numpy().reshape(shape), carry)
+
     def _outputs_of(self, obs: np.ndarray) -> np.ndarray:
         return self._outputs(obs if self._normalizer is None else self._normalizer.rows(obs))
 
@@ -233,6 +254,10 @@ _IN_POLICY = ("actor.params", ACTOR_MOMENTS, "obs_mean", "obs_scale")  # saved w
 
 def normalizes(hparams: ActorCriticHParams) -> bool:
     return not isinstance(hparams, ModelHParams | CrossQHParams) and hparams.normalize_observations
+
+
+def _noise_color(hparams: ActorCriticHParams) -> float:
+    return 0.0 if isinstance(hparams, ModelHParams | DatasetCriticHParams) else hparams.noise_color
 
 
 def _obs_normalizer(setup: Setup[ActorCriticHParams]) -> ObsNormalizer | None:

@@ -192,9 +192,9 @@ class SquashedGaussian:
         self.num_outputs = 2 * self.size
         self._shape = shape
 
-    def sample(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Turn standard normal `noise`, (batch, numbers), into actions."""
         log_std = np.clip(outputs[:, self.size :], *LOG_STD_RANGE)
-        noise = generator.standard_normal(log_std.shape, np.float32)
         return self._shaped(np.tanh(outputs[:, : self.size] + np.exp(log_std) * noise))
 
     def mode(self, outputs: np.ndarray) -> np.ndarray:
