@@ -37,6 +37,8 @@ ZOO_TD3_PENDULUM = {
     "gamma": 0.98,
 }
 
+DROQ = {"num_critics": 2, "layer_norm": True, "dropout": 0.01}
+
 # The hyperparameters of Tianshou's Pendulum example (test/continuous/test_redq.py), without its early stop at -250.
 TIANSHOU_REDQ_PENDULUM = {
     "learning_starts": 1_000,
@@ -152,6 +154,7 @@ ROWS = {
         3_000,
         ">= -155",
         tianshou("redq", TIANSHOU_REDQ_PENDULUM, contender=TIANSHOU_ACTOR_CRITIC),
+        controls={"ours-droq": Control(config="redq/pendulum.yaml", hparams=DROQ)},
         threshold=-155.0,
         chosen_on="two seeds other than those scored",
     ),

@@ -434,7 +434,7 @@ def all_at_once(learners: dict[str, ActorCritic]) -> Callable[[State, Batch], tu
 def test_compiled_rounds_equal_eager_updates() -> None:
     def make() -> tuple[dict[str, ActorCritic], State]:
         settings: dict[str, dict[str, Any]] = {
-            "redq": {"normalize_observations": True},
+            "redq": {"normalize_observations": True, "dropout": 0.2, "layer_norm": True},
             "tqc": {"num_critics": 2, "num_quantiles": 3, "dropped_quantiles": 1, "critic_hidden_sizes": (8,)},
             "td3": {"layer_norm": True},
             "rebrac": {"reward_scale": 0.5},

@@ -112,7 +112,7 @@ def cql_critic_loss(
 def build_cql(setup: Setup[CQLHParams]) -> ActorCritic:
     hparams, numbers = setup.hparams, action_size(setup)
 
-    def random_inputs(rounds: int) -> Mapping[str, RandomInput]:
+    def random_inputs(rounds: int, actor: bool) -> Mapping[str, RandomInput]:
         shape = (rounds * hparams.batch_size, hparams.num_sampled_actions, numbers)
         fills = {"uniform_numbers": uniform, "policy_noise": normal, "next_policy_noise": normal}
         return {name: RandomInput(shape, fill) for name, fill in fills.items()}

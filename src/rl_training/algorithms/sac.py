@@ -30,7 +30,7 @@ from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.mlp_sac import MLPSACModel
 
 ApplyActor = Callable[[Tensor, Tensor], Tensor]  # (params, obs) -> (batch, outputs)
-ApplyCritics = Callable[..., Tensor]  # (params, obs, actions, members=None) -> (critics, batch)
+ApplyCritics = Callable[..., Tensor]  # (params, obs, actions, members=None, masks=None) -> (critics, batch)
 # The estimate of the critics, (batch,), from a function that returns the values of some or all, (critics, batch).
 CriticEstimate = Callable[[Callable[..., Tensor], Batch], Tensor]
 
@@ -57,7 +57,7 @@ def sac_critic_loss(
     """Compute the critics' loss and its metrics.
 
     `batch`: obs, next_obs, actions, rewards (batch,), terminated (batch,) bool, next_noise (batch, numbers), and
-    optionally discounts and weights (batch,).
+    optionally discounts and weights (batch,), and critic_masks, of the critics' units, for dropout.
     """
     check_tensors("sac_critic_loss", batch, BOX_ACTIONS)
     next_actions, next_log_probs = policy.rsample(apply_actor(actor_params, batch["next_obs"]), batch["next_noise"])
@@ -66,7 +66,8 @@ def sac_critic_loss(
     targets = td_target(batch["rewards"], batch["terminated"], next_q - alpha * next_log_probs, discounts).detach()
     if clip_targets:
         targets = clip_to_returns(targets, gamma)
-    return critic_metrics(apply_critics(params, batch["obs"], batch["actions"]), targets, batch)
+    thinned = (None, batch["critic_masks"]) if "critic_masks" in batch else ()  # all critics, without dropped units
+    return critic_metrics(apply_critics(params, batch["obs"], batch["actions"], *thinned), targets, batch)
 
 
 def sac_actor_loss(
@@ -108,8 +109,8 @@ class SAC:
 
     `critic_loss`: another loss of the critics (cql.py), with the arguments of SAC's. `entropy_in_target`: whether
     targets reward the entropy of the next action. `entropy_per_number`: what `target_entropy: auto` aims at for each
-    number of an action. `extra_random_inputs`: the random inputs that the estimates and the
-    loss need, as a function of the number of updates. `value_of`: the values, (critics, batch), of critics whose
+    number of an action. `extra_random_inputs`: the random inputs that the estimates and the loss need, as a function of
+    the number of updates and of whether the actor learns. `value_of`: the values, (critics, batch), of critics whose
     outputs are distributions (tqc.py).
     """
 
@@ -123,7 +124,7 @@ class SAC:
         entropy_per_number: float = -1.0,
         target_estimate: CriticEstimate = minimum_over_critics,
         actor_estimate: CriticEstimate = minimum_over_critics,
-        extra_random_inputs: Callable[[int], Mapping[str, RandomInput]] = lambda rounds: {},
+        extra_random_inputs: Callable[[int, bool], Mapping[str, RandomInput]] = lambda rounds, actor: {},
         value_of: Callable[[Tensor], Tensor] = lambda outputs: outputs,
     ) -> None:
         self.hparams = setup.hparams
@@ -154,7 +155,7 @@ class SAC:
 
     def random_inputs(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, RandomInput]:
         noise = RandomInput((rounds * rows, self.policy.size), normal)
-        return {"next_noise": noise, **({"noise": noise} if actor else {}), **self._extra_random_inputs(rounds)}
+        return {"next_noise": noise, **({"noise": noise} if actor else {}), **self._extra_random_inputs(rounds, actor)}
 
     def values(self, state: State, obs: Tensor, actions: Tensor) -> Tensor:
         return self._value_of(self.critics.apply(state["critic.params"], obs, actions))

@@ -2,6 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
+from annotated_types import Ge, Lt
 from pydantic import Field
 
 from rl_training.hparams.base import HParams
@@ -15,6 +16,7 @@ from rl_training.hparams.checks import (
 )
 from rl_training.hparams.datasets import check_dataset
 from rl_training.hparams.fields import (
+    REAL,
     ActorHiddenSizes,
     ActorLearningRate,
     AdamEps,
@@ -45,6 +47,7 @@ from rl_training.hparams.fields import (
     MaxGradNormOrNull,
     MemoryKind,
     NetworkKind,
+    NetworkName,
     NoiseColor,
     NonNegative,
     NStep,
@@ -116,10 +119,15 @@ class SACHParams(HParams):
     target_entropy: TargetEntropy = "auto"
 
 
-class REDQHParams(HParams):
-    """Randomized ensembled double Q-learning (Chen et al. 2021)."""
+def check_dropout(network: NetworkName, dropout: float) -> None:
+    if network == "simba" and dropout:
+        raise ValueError(f"network: simba has no dropout, got dropout {dropout:g}; set it to 0")
 
-    checks: ClassVar = (check_replay, check_hindsight, check_network, check_subset, check_target_range)
+
+class REDQHParams(HParams):
+    """Randomized ensembled double Q-learning (Chen et al. 2021); with dropout: DroQ (Hiraoka et al. 2022)."""
+
+    checks: ClassVar = (check_replay, check_hindsight, check_network, check_subset, check_dropout, check_target_range)
     run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
@@ -140,6 +148,9 @@ class REDQHParams(HParams):
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
     layer_norm: CriticLayerNorm = False
+    dropout: Annotated[float, Ge(0.0), Lt(1.0), REAL, Search(choices=(0.0, 0.001, 0.01))] = Field(
+        0.0, description="share of the critics' hidden units that each computation drops while learning; 0.01: DroQ"
+    )
 
     learning_rate: LearningRate = 3e-4
     actor_learning_rate: ActorLearningRate = None

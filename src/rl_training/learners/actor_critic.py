@@ -310,11 +310,12 @@ def build_model(
     by_member: bool = False,
     critic_hidden_sizes: Sequence[int] | None = None,
     num_quantiles: int | None = None,
+    dropout: float = 0.0,
 ) -> nn.Module:
     """Return the user's networks, or new ones of this kind for the run's spaces.
 
     `by_member`: the recipe also computes the values of some critics alone. `critic_hidden_sizes`: None: as the actor.
-    `num_quantiles`: outputs of a critic whose values are distributions.
+    `num_quantiles`: outputs of a critic whose values are distributions. `dropout`: its rate in the critics.
     """
     hparams, outputs = setup.hparams, kind.outputs_per_action * action_size(setup)
 
@@ -328,6 +329,7 @@ def build_model(
             num_quantiles=num_quantiles,
             layer_norm=hparams.layer_norm,
             residual=hparams.network == "simba",
+            dropout=dropout,
         )
 
     def check(network: nn.Module) -> None:

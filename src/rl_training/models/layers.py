@@ -25,11 +25,13 @@ def mlp(
     dense: Dense = nn.Linear,
     norm: Norm = nn.LayerNorm,
     residual: bool = False,
+    dropout: bool = False,
 ) -> list[nn.Module]:
     """Return the layers of an MLP: (batch, in_features) -> (batch, out_features); without an output layer if None.
 
     `residual`: hidden layers are blocks x + W2 f(W1 norm(x)) with four times as many units inside, between a first
-    linear layer and a last norm (SimBa: Lee et al. 2025). They are normalised with or without `layer_norm`.
+    linear layer and a last norm (SimBa: Lee et al. 2025). They are normalised with or without `layer_norm`. `dropout`:
+    a `Dropout` after each linear layer of the hidden ones; not for residual blocks.
     """
     layers: list[nn.Module] = []
     if residual and hidden_sizes:
@@ -42,7 +44,7 @@ def mlp(
         for size in hidden_sizes:
             norms = [norm(size)] if layer_norm else []
             after = [activation(), *norms] if norm_after_activation else [*norms, activation()]
-            layers += [dense(in_features, size), *after]
+            layers += [dense(in_features, size), *([Dropout()] if dropout else []), *after]
             in_features = size
     return layers if out_features is None else [*layers, dense(in_features, out_features)]
 
@@ -96,6 +98,22 @@ class Residual(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = x + super().forward(x)  # type: ignore[no-untyped-call]
         return output
+
+
+class Dropout(nn.Module):
+    """Multiplies units by the buffer `factors`: 0 for the dropped ones. At first it is 1: nothing is dropped.
+
+    `nn.Dropout` draws its own random numbers. These are data: whoever calls the network sets the buffer.
+    """
+
+    factors: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("factors", torch.ones(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factors
 
 
 class StackedLinear(nn.Module):
