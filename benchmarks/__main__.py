@@ -19,6 +19,7 @@ COMMANDS = {
     "replay": "time to add to and sample from replay memory",
     "gpu": "updates per second on a CUDA device",
     "device_loop": "environment steps per second of PPO with environments on the device, beside JAX",
+    "whole_runs": "updates per second of whole training runs on a CUDA device",
     "populations": "updates per second of stacked members, and of single runs in turn",
     "atari": "Atari games from pixels on a CUDA device",
     "env_speed": "environment steps per second of processor time, by environment and execution backend",

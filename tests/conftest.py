@@ -88,7 +88,7 @@ def recorded_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `acceleration: cuda_graph` work on the CPU, with recorded graphs instead of CUDA's."""
     for name in ("device", "stream"):
         monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
-    for name in ("Stream", "current_stream"):
+    for name in ("Stream", "current_stream", "Event"):
         monkeypatch.setattr(torch.cuda, name, MagicMock())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph: graph)

@@ -14,6 +14,7 @@ import rl_training
 from builders import make_config
 from rl_training.acceleration.step_checks import is_due
 from rl_training.core.seeding import Streams
+from rl_training.core.spaces import Spaces
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config
@@ -22,7 +23,7 @@ from rl_training.experiment.registry import registry
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.dqn_trainer import train_dqn
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import load_policy, resolve
+from rl_training.runtime.setup import decide_device, load_policy, resolve
 from rl_training.runtime.trainer import RunOptions
 
 pytestmark = pytest.mark.learning
@@ -172,6 +173,31 @@ def test_auto_compiles_a_run_of_ten_thousand_updates(steps: int, mode: str, monk
     hparams = {"update_epochs": 4, "minibatch_size": 256}
     config = TrainConfig(algo="ppo", env_id="CartPole-v1", total_timesteps=steps, device="cpu", algo_kwargs=hparams)
     assert resolve(config).acceleration == mode
+
+
+BIG, SMALL = Box(0, 255, (8, 8, 3), np.uint8), Box(-1.0, 1.0, (4,))
+
+
+@pytest.mark.parametrize(
+    ("algo", "hparams", "observation", "device"),
+    [
+        ("dqn", {"hidden_sizes": (120, 84), "batch_size": 128}, SMALL, "cpu"),
+        ("dqn", {"hidden_sizes": (120, 84), "batch_size": 128}, BIG, "cuda"),
+        ("dqn", {"hidden_sizes": (256, 256), "batch_size": 128}, SMALL, "cuda"),
+        ("iqn", {"hidden_sizes": (120, 84), "batch_size": 128}, SMALL, "cuda"),  # 64 fractions per row
+        ("ppo", {"hidden_sizes": (64, 64), "minibatch_size": 64}, SMALL, "cpu"),
+        ("sac", {}, SMALL, "cuda"),
+    ],
+)
+def test_auto_uses_the_gpu_where_updates_are_large_enough(
+    algo: str, hparams: dict[str, Any], observation: Box, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = resolve(TrainConfig(algo=algo, env_id="x", total_timesteps=10**6, algo_kwargs=hparams))
+    decided = decide_device(config, Spaces(observation, Discrete(2)))
+    assert decided.device == device
+    assert decided.acceleration == ("cuda_graph" if device == "cuda" else "compile")
+    assert decide_device(config, Spaces(observation, Discrete(2)), torch.nn.Linear(4, 2)).device == "cuda"
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import make_setup
+from rl_training.acceleration.transfers import Block
 from rl_training.core import memory_limits
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.core.setup import Setup
@@ -20,7 +21,7 @@ from rl_training.data.frame_storage import FrameStorage
 from rl_training.data.n_step import NStepWindows
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer
-from rl_training.data.row_storage import Block, RowStorage, Storage
+from rl_training.data.row_storage import RowStorage, Storage
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams.dqn import DQNHParams
 from state_comparison import assert_identical, clone

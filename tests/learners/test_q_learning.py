@@ -25,6 +25,7 @@ from rl_training.errors import CheckpointError
 from rl_training.experiment.registry import registry
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.hparams.schedules import epsilon
+from rl_training.learners import q_learning
 from rl_training.learners.q_learning import Apply, QLearner, pick
 from rl_training.models.layers import NoisyLayers, NoisyLinear
 from rl_training.models.mlp_fqf_network import FQFOutput
@@ -285,6 +286,19 @@ def test_the_numbers_of_an_action_are_picked_in_each_row() -> None:
     values = torch.arange(12).view(2, 3, 2)
     assert pick(values, torch.tensor([2, 0])).tolist() == [[4, 5], [6, 7]]
     assert pick(values[..., 0], torch.tensor([1, 2])).tolist() == [2, 10]
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 4)])
+def test_picking_by_mask_has_the_values_and_gradients_of_picking_by_index(shape: tuple[int, ...]) -> None:
+    values, actions = torch.randn(shape, requires_grad=True), torch.tensor([0, 2, 1, 1, 0])
+    with torch.no_grad():
+        values[0, 1:], values[1, 0] = torch.inf, torch.nan  # of actions that were not taken
+    by_index, by_mask = q_learning._pick_by_index(values, actions), q_learning._pick_by_mask(values, actions)
+    assert torch.equal(by_index, by_mask)
+    weights = torch.randn_like(by_index)
+    (expected,) = torch.autograd.grad(by_index, values, weights)
+    (found,) = torch.autograd.grad(by_mask, values, weights)
+    assert torch.equal(expected, found)
 
 
 # --- Updates ---------------------------------------------------------------------------------------------------------

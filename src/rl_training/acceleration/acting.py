@@ -1,6 +1,7 @@
 """Networks as functions of numpy observations, without PyTorch's overhead where that is most of the time."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,27 +45,64 @@ def _captured_forward(module: nn.Module, device: torch.device) -> Forward:
 
     The graph reads the memory of the parameters, which updates change in place.
     """
-    captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]] = {}
+    captured: dict[tuple[int, ...], Forward] = {}
 
-    def capture(obs: np.ndarray) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
-        place = torch.from_numpy(obs).to(device)
-        with torch.inference_mode():
-            graph, outputs = capture_graph(device, lambda: module(place), lambda: module(place))
-        return graph, place, outputs
+    def capture(obs: np.ndarray) -> Forward:
+        inputs = pinned(torch.from_numpy(obs), device)
+        place = inputs.to(device, copy=True)
+        with torch.no_grad():
+            outputs = pinned(module(place), device)
+            done = torch.cuda.Event()
+
+            def run() -> None:
+                place.copy_(inputs, non_blocking=True)
+                outputs.copy_(module(place), non_blocking=True)
+
+            graph, _ = capture_graph(device, run, run)
+        written, read = inputs.numpy(), outputs.numpy()
+
+        def forward(obs: np.ndarray) -> np.ndarray:
+            written[:] = obs
+            graph.replay()
+            done.record()
+            start_work()  # the device computes the outputs meanwhile
+            done.synchronize()
+            return read.copy()
+
+        return forward
 
     def forward(obs: np.ndarray) -> np.ndarray:
         if obs.shape not in captured:
             if len(captured) == MAX_CAPTURED_SHAPES:
                 captured.clear()
             captured[obs.shape] = capture(obs)
-        graph, place, outputs = captured[obs.shape]
-        with torch.inference_mode():
-            place.copy_(torch.from_numpy(obs))
-            graph.replay()
-            result: np.ndarray[Any, Any] = outputs.cpu().numpy()
-        return result
+        return captured[obs.shape](obs)
 
     return forward
+
+
+def pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a copy on the host, in memory that a CUDA device copies from and to without waiting."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=device.type == "cuda").copy_(tensor)
+
+
+_work: list[Callable[[], object]] = []  # what the host does while the device computes actions
+
+
+@contextlib.contextmanager
+def meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Call `work` once while the block acts: when the device has been asked for its actions, or else at the end."""
+    _work.append(work)
+    try:
+        yield
+        start_work()
+    finally:
+        _work.clear()
+
+
+def start_work() -> None:
+    while _work:
+        _work.pop()()
 
 
 _ZERO, _HALF = np.zeros((), np.float32), np.full((), 0.5, np.float32)  # numpy converts Python numbers on each call

@@ -26,6 +26,7 @@ from rl_training.acceleration.compiled_packages import compiler, compiler_availa
 from rl_training.acceleration.compiled_steps import compile_step, tensor_signature
 from rl_training.acceleration.cuda_graphs import capture_step
 from rl_training.acceleration.step_checks import checked, is_due
+from rl_training.acceleration.transfers import is_fixed
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
 
@@ -54,7 +55,13 @@ def resolve_acceleration(requested: str, *, device_type: str, worth_compiling: b
 
 
 def accelerate(
-    step: Step, mode: str, name: str = "update", *, identity: str | None = None, capture_plain: bool = False
+    step: Step,
+    mode: str,
+    name: str = "update",
+    *,
+    identity: str | None = None,
+    capture_plain: bool = False,
+    reuses_metrics: bool = False,
 ) -> InPlaceStep:
     """Return a callable that runs `step`, writes the new state into the tensors of `state` and returns the metrics.
 
@@ -67,13 +74,16 @@ def accelerate(
 
     `capture_plain` skips the compiler in mode `cuda_graph` and captures the operations of the eager step. Use it for a
     step that takes longer to compile than compiling saves.
+
+    `reuses_metrics`: in mode `cuda_graph`, the metrics of a call are overwritten by those of the next, which saves a
+    copy.
     """
     if mode not in MODES:
         raise ValueError(f"acceleration must be one of {', '.join(MODES)}, got {mode}")
     if mode == "eager":
         return _run_eagerly(step)
     if mode == "cuda_graph":
-        return _capture_per_signature(step, name, rounds=1, plain=capture_plain)
+        return _capture_per_signature(step, name, rounds=1, plain=capture_plain, reuses_metrics=reuses_metrics)
     if not compiler_available():
         raise ConfigError(
             f"acceleration: compile needs a C++ compiler, but {compiler()[0]} was not found; "
@@ -86,7 +96,9 @@ def accelerate(
     )
 
 
-def accelerate_rounds(step: Step, mode: str, name: str = "update", *, identity: str | None = None) -> InPlaceRounds:
+def accelerate_rounds(
+    step: Step, mode: str, name: str = "update", *, identity: str | None = None, reuses_metrics: bool = False
+) -> InPlaceRounds:
     """Return a callable as `accelerate` does, which takes several steps in one call.
 
     Its third argument is the number of rounds. Each tensor of the batch holds the rows of all rounds, one round after
@@ -98,7 +110,9 @@ def accelerate_rounds(step: Step, mode: str, name: str = "update", *, identity: 
 
         def captured(state: State, batch: Batch, rounds: int) -> Metrics:
             if rounds not in by_rounds:
-                by_rounds[rounds] = _capture_per_signature(step, name, rounds=rounds, plain=False)
+                by_rounds[rounds] = _capture_per_signature(
+                    step, name, rounds=rounds, plain=False, reuses_metrics=reuses_metrics
+                )
             return by_rounds[rounds](state, batch)
 
         return captured
@@ -127,10 +141,10 @@ class _BuildPerSignature:
         eager: InPlaceStep,
         name: str,
         *,
-        uses_state_memory: bool = False,
+        uses_memory: bool = False,
     ) -> None:
-        """`uses_state_memory`: what `build` returns works on the memory of the state that it was built with."""
-        self._build, self._eager, self._name, self._uses_state_memory = build, eager, name, uses_state_memory
+        """`uses_memory`: what `build` returns works on the memory of the state, and of tensors at fixed places."""
+        self._build, self._eager, self._name, self._uses_memory = build, eager, name, uses_memory
         self._built: dict[object, InPlaceStep] = {}
         self._last_tensors: list[Tensor] = []
         self._signature: object
@@ -149,7 +163,8 @@ class _BuildPerSignature:
         return self._current(state, batch)
 
     def _find_or_build(self, state: State, batch: Batch) -> None:
-        memory = [tensor.data_ptr() for tensor in state.values()] if self._uses_state_memory else []
+        used = [*state.values(), *filter(is_fixed, batch.values())] if self._uses_memory else []
+        memory = [tensor.data_ptr() for tensor in used]
         self._signature = (tensor_signature(state), tensor_signature(batch), *memory)
         if self._signature not in self._built:
             self._built[self._signature] = self._build(state, batch)
@@ -189,7 +204,7 @@ def _compile(step: Step, state: State, batch: Batch, name: str, identity: str | 
 # --- Captured --------------------------------------------------------------------------------------------------------
 
 
-def _capture_per_signature(step: Step, name: str, *, rounds: int, plain: bool) -> InPlaceStep:
+def _capture_per_signature(step: Step, name: str, *, rounds: int, plain: bool, reuses_metrics: bool) -> InPlaceStep:
     run = _run_eagerly(step)
 
     def eager(state: State, batch: Batch) -> Metrics:
@@ -197,16 +212,20 @@ def _capture_per_signature(step: Step, name: str, *, rounds: int, plain: bool) -
         return _run_rounds(run, state, {key: tensor.to(device) for key, tensor in batch.items()}, rounds)
 
     def capture(state: State, batch: Batch) -> InPlaceStep:
-        captured = _capture(step, state, batch, name, rounds, plain=plain)
+        captured = _capture(step, state, batch, name, rounds, plain=plain, reuses_metrics=reuses_metrics)
         return checked(captured, eager, state, batch, name)
 
-    return _BuildPerSignature(capture, eager, name, uses_state_memory=True)
+    return _BuildPerSignature(capture, eager, name, uses_memory=True)
 
 
-def _capture(step: Step, state: State, batch: Batch, name: str, rounds: int, *, plain: bool) -> InPlaceStep:
+def _capture(
+    step: Step, state: State, batch: Batch, name: str, rounds: int, *, plain: bool, reuses_metrics: bool
+) -> InPlaceStep:
     device = next(iter(state.values())).device
-    inputs = {key: tensor.to(device, copy=True) for key, tensor in batch.items()}
+    inputs = {key: x if is_fixed(x) else x.to(device, copy=True) for key, x in batch.items()}
     first = inputs if rounds == 1 else {key: tensor.chunk(rounds)[0] for key, tensor in inputs.items()}
     with compiling(name):
         run = _run_eagerly(step) if plain else _compile(step, state, first, name)
-        return capture_step(lambda state: _run_rounds(run, state, inputs, rounds), state, inputs)
+        return capture_step(
+            lambda state: _run_rounds(run, state, inputs, rounds), state, inputs, reuses_metrics=reuses_metrics
+        )

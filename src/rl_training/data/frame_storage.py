@@ -15,12 +15,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from rl_training.acceleration.transfers import Block, mark_fixed
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.core.spaces import Field
 from rl_training.core.state_checks import stored_array, stored_count
 from rl_training.core.types import Batch, StateDict
 from rl_training.data.n_step import NStepWindows
-from rl_training.data.row_storage import Allocate, Block, Reader, RowStorage, write_ring
+from rl_training.data.row_storage import Allocate, Reader, RowStorage, write_ring
 from rl_training.errors import CheckpointError
 
 # A contiguous array of bytes. `Any`, because numpy declares the buffer protocol of arrays only from Python 3.12 on.
@@ -172,7 +173,7 @@ class FrameStorage:
             stacks = None
             return {name: parts[name] for name in names}
 
-        return Reader(batch_size, batch, rows.host, fill, snapshot)
+        return Reader(batch_size, batch, rows.host, rows.wait, fill, snapshot)
 
     def state_dict(self) -> StateDict:
         """Return the stored rows and the frames that they need."""
@@ -298,6 +299,7 @@ class _StackReader:
         frames = pixels.view(batch_size, frames_per_row * layers, height, width)
         next_start = layers if self.shares_frames else k * layers
         self.batch: Batch = {"obs": frames[:, : k * layers], "next_obs": frames[:, next_start:]}
+        mark_fixed(self.batch)
         self._numbers = np.empty((batch_size, frames_per_row), np.int64)
 
     def fill(self, obs_frames: np.ndarray, next_obs_frames: np.ndarray) -> None:
@@ -306,6 +308,7 @@ class _StackReader:
         numbers[:, :k] = obs_frames
         numbers[:, k:] = next_obs_frames[:, -1:] if self.shares_frames else next_obs_frames
         np.remainder(numbers, len(self._frames), out=numbers)
+        self._block.wait()
         self._frames.take(numbers.reshape(-1), 0, self._filled, "clip")
         self._block.transfer()
 

@@ -7,12 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.acceleration.transfers import WORD, Block, mark_fixed
 from rl_training.core.memory_limits import check_memory
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Replay, StateDict
 from rl_training.data.dataset_memory import DatasetMemory, build_dataset_memory
 from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer
-from rl_training.data.row_storage import WORD, Block, RowStorage, Storage
+from rl_training.data.row_storage import RowStorage, Storage
 from rl_training.errors import DatasetError
 from rl_training.hparams.actor_critic import RLPDHParams
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
@@ -77,7 +78,10 @@ class MixedSource:
         of_model = np.flatnonzero(np.arange(batch_size) % self._batch_size >= self._num_real)
         of_real = np.setdiff1d(np.arange(batch_size), of_model)
 
+        mark_fixed(batch)
+
         def draw() -> Batch:
+            block.wait()
             if len(self.model):
                 rows[of_real] = self._real_rows.take(self.real.draw_places(len(of_real)))
                 rows[of_model] = self._model_rows.take(self.model.draw_places(len(of_model)))

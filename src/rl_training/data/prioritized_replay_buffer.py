@@ -115,6 +115,7 @@ class PrioritizedReplayBuffer:
         priorities = self._tree.priorities.take(places).reshape(batches, -1)
         # (N P(i))^-beta divided by the largest of the batch: N and the sum of the priorities cancel.
         weights = (priorities.min(1, keepdims=True) / priorities) ** self.beta
+        reader.wait()
         reader.host["weights"].numpy()[:] = weights.reshape(-1)
         reader.fill(places)
         self._num_draws += batches

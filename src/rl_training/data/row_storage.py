@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.acceleration.transfers import WORD, Block, mark_fixed, torch_dtype
 from rl_training.core.spaces import Field
 from rl_training.core.state_checks import stored_array, stored_count
 from rl_training.core.types import Batch, StateDict
@@ -24,7 +25,6 @@ Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 Edit: TypeAlias = Callable[[np.ndarray, Mapping[str, np.ndarray]], None]
 
 _CHECKED_AT_ONCE = 65_536  # rows
-WORD = 8  # bytes; every field starts at a multiple, so that any dtype can be viewed in place
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Reader:
 
     batch_size: int
     batch: Batch
-    host: Batch  # the same batch on the CPU; set its columns that are not stored before `fill`
+    host: Batch  # the same batch on the CPU; after `wait` and before `fill`, set its columns that are not stored
+    wait: Callable[[], None]  # waits until `host` may be written to again
     fill: Callable[[np.ndarray], None]  # gathers the rows in these places, int64
     snapshot: Callable[[], Batch]  # returns the current batch in tensors that the next `fill` does not change
 
@@ -127,23 +128,6 @@ def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
 
 
-def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype)).dtype
-
-
-class Block:
-    """Memory for a batch on the host and on its device, copied in one transfer."""
-
-    def __init__(self, num_bytes: int, device: torch.device) -> None:
-        words, is_cuda = -(-num_bytes // WORD), device.type == "cuda"
-        self.host = torch.empty(words, dtype=torch.int64, pin_memory=is_cuda)  # pinned memory is copied faster
-        self.on_device = self.host if device.type == "cpu" else self.host.to(device)
-
-    def transfer(self) -> None:
-        if self.on_device is not self.host:
-            self.on_device.copy_(self.host)
-
-
 class RowStorage:
     """Holds the last `capacity` transitions, all fields of each in one row."""
 
@@ -232,6 +216,8 @@ class RowStorage:
             return batch
 
         def fill(places: np.ndarray) -> None:
+            if not on_host:
+                block.wait()
             stored.take(places, 0, filled, "clip")  # "raise" would copy through a buffer
             if edit is not None:
                 edit(places, arrays)
@@ -242,7 +228,8 @@ class RowStorage:
             return {name: tensor.clone() for name, tensor in batch.items()}  # faster than views on another block
 
         batch, on_host = view(block.on_device), block.on_device is block.host
-        return Reader(batch_size, batch, batch if on_host else view(block.host), fill, snapshot)
+        mark_fixed(batch)
+        return Reader(batch_size, batch, batch if on_host else view(block.host), block.wait, fill, snapshot)
 
     def state_dict(self) -> StateDict:
         """Return the filled part: the rows in the order of their places or, if rows were discarded, oldest first."""

@@ -123,8 +123,8 @@ class ActorCritic:
 
         self.pure_step = step_both
         mode, identity = setup.acceleration, setup.identity_with(recipe)
-        self._step_critics_in_place = accelerate_rounds(step_critics, mode, identity=identity)
-        self._step_both_in_place = accelerate_rounds(step_both, mode, identity=identity)
+        self._step_critics_in_place = accelerate_rounds(step_critics, mode, identity=identity, reuses_metrics=True)
+        self._step_both_in_place = accelerate_rounds(step_both, mode, identity=identity, reuses_metrics=True)
 
     def act(
         self,
@@ -171,7 +171,8 @@ class ActorCritic:
             count = rounds if delay == 1 else max(1, min(wait, rounds - done))
             part = batch if count == rounds else _cut(batch, done * rows, (done + count) * rows)
             metrics = self._learn(part, count, with_actor=wait == 0)
-            td_errors.append(metrics.pop("td_errors").flatten())
+            td_errors.append(metrics["td_errors"].flatten())
+            metrics = {name: values for name, values in metrics.items() if name != "td_errors"}
             self._metrics |= metrics if count == 1 else {name: values.mean() for name, values in metrics.items()}
             self.num_updates += count
             done += count

@@ -83,8 +83,19 @@ def greedy_actions(q_values: Tensor, batch: Batch) -> Tensor:
 
 def pick(values: Tensor, actions: Tensor) -> Tensor:
     """Pick the entry of one action in each row: (batch, actions, ...), (batch,) -> (batch, ...)."""
+    # The deterministic gradient of `gather` sorts on a GPU, which takes longer than all products of a small network.
+    return _pick_by_mask(values, actions) if values.is_cuda else _pick_by_index(values, actions)
+
+
+def _pick_by_index(values: Tensor, actions: Tensor) -> Tensor:
     index = actions.view(-1, *(1,) * (values.ndim - 1)).expand(-1, 1, *values.shape[2:])
     return values.gather(1, index).squeeze(1)
+
+
+def _pick_by_mask(values: Tensor, actions: Tensor) -> Tensor:
+    rest = (1,) * (values.ndim - 2)
+    choices = torch.arange(values.shape[1], device=values.device).view(1, -1, *rest)
+    return torch.where(actions.view(-1, 1, *rest) == choices, values, 0.0).sum(1)
 
 
 def weighted_mean(losses: Tensor, batch: Batch) -> Tensor:
@@ -137,7 +148,9 @@ class QLearner:
             return new, metrics
 
         self.apply, self.pure_step = apply, step
-        self._step_in_place = accelerate(step, setup.acceleration, identity=setup.identity_with(recipe))
+        self._step_in_place = accelerate(
+            step, setup.acceleration, identity=setup.identity_with(recipe), reuses_metrics=True
+        )
 
     def act(
         self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
@@ -165,7 +178,9 @@ class QLearner:
         self.num_updates += 1
         if self.hparams.tau == 1.0 and self.num_updates % self.hparams.target_update_interval == 0:
             self._state["target"].copy_(self._state["params"])
-        return UpdateResult(metrics, td_errors=metrics.pop("td_errors"))
+        return UpdateResult(
+            {name: value for name, value in metrics.items() if name != "td_errors"}, td_errors=metrics["td_errors"]
+        )
 
     def status(self, step: int) -> dict[str, float]:
         return {"epsilon": self._epsilon(step)}

@@ -1,12 +1,16 @@
 """Random numbers as data: drawn from an algorithm's own generator and passed to its loss in the batch."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from rl_training.acceleration.transfers import Block, mark_fixed, torch_dtype
 from rl_training.core.types import Batch
+
+_ALIGNMENT = 64  # bytes: products round differently if their memory starts elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +32,65 @@ def normal(generator: np.random.Generator, out: np.ndarray) -> None:
     generator.standard_normal(dtype=np.float32, out=out)
 
 
-class RandomInputs:
-    """The random numbers of an update, in the same tensors each time: a compiled step recognises its tensors."""
+_ON_DEVICE: dict[Callable[..., object], Callable[..., object]] = {
+    uniform: torch.Tensor.uniform_,
+    normal: torch.Tensor.normal_,
+}
 
-    def __init__(self, random_inputs: Mapping[str, RandomInput], device: torch.device) -> None:
-        self._random_inputs = dict(random_inputs)
-        self._arrays = {name: np.zeros(draw.shape, draw.dtype) for name, draw in random_inputs.items()}
-        self._sources = {name: torch.from_numpy(array) for name, array in self._arrays.items()}
-        self._batch = {name: source.to(device) for name, source in self._sources.items()}  # on the CPU: the same memory
+
+class RandomInputs:
+    """The random numbers of an update, in the same tensors each time: a compiled step recognises its tensors.
+
+    A CUDA device draws uniform and normal numbers itself, from a seed that the host draws: numpy would take longer than
+    a small update.
+    """
+
+    def __init__(
+        self, random_inputs: Mapping[str, RandomInput], device: torch.device, *, draws: bool | None = None
+    ) -> None:
+        """`draws`: whether the device draws what it can; by default, if it is a CUDA device."""
+        draws = device.type == "cuda" if draws is None else draws
+        of_device = {name: draw.fill for name, draw in random_inputs.items() if draws and draw.fill in _ON_DEVICE}
+        self._generator = torch.Generator(device) if of_device else None
+        self._drawn: list[tuple[Callable[..., object], torch.Tensor]] = []
+        drawn: Batch = {}
+        for fill in dict.fromkeys(of_device.values()):  # one call for all inputs of a kind
+            shapes = {name: random_inputs[name].shape for name, other in of_device.items() if other is fill}
+            block = torch.zeros(sum(map(math.prod, shapes.values())), device=device)
+            pieces = block.split([math.prod(shape) for shape in shapes.values()])
+            drawn |= {name: piece.view(shapes[name]) for name, piece in zip(shapes, pieces, strict=True)}
+            self._drawn.append((_ON_DEVICE[fill], block))
+        self._filled = {name: draw for name, draw in random_inputs.items() if name not in of_device}
+        self._block, self._arrays, sent = _host_block(self._filled, device)
+        self._batch = {name: (drawn | sent)[name] for name in random_inputs}
+        mark_fixed(self._batch)
 
     def fill(self, generator: np.random.Generator) -> Batch:
         """Draw new numbers, in the order in which the inputs were named."""
-        for name, draw in self._random_inputs.items():
-            draw.fill(generator, self._arrays[name])
-        for name, tensor in self._batch.items():
-            if tensor is not self._sources[name]:
-                tensor.copy_(self._sources[name])
+        if self._generator is not None:
+            self._generator.manual_seed(int(generator.integers(2**63)))
+            for draw_into, block in self._drawn:
+                draw_into(block, generator=self._generator)
+        if self._filled:
+            self._block.wait()
+            for name, draw in self._filled.items():
+                draw.fill(generator, self._arrays[name])
+            self._block.transfer()
         return self._batch
+
+
+def _host_block(inputs: Mapping[str, RandomInput], device: torch.device) -> tuple[Block, dict[str, np.ndarray], Batch]:
+    """Return memory for these inputs, and views on it: arrays on the host, tensors on the device."""
+    places, end = {}, 0
+    for name, draw in inputs.items():
+        size = math.prod(draw.shape) * np.dtype(draw.dtype).itemsize
+        places[name], end = slice(end, end + size), end + -(-size // _ALIGNMENT) * _ALIGNMENT
+    block = Block(end, device)
+    host, on_device = block.host.numpy().view(np.uint8), block.on_device.view(torch.uint8)
+    arrays = {name: host[places[name]].view(draw.dtype).reshape(draw.shape) for name, draw in inputs.items()}
+    dtypes = {name: torch_dtype(np.dtype(draw.dtype)) for name, draw in inputs.items()}
+    return (
+        block,
+        arrays,
+        {name: on_device[places[name]].view(dtypes[name]).view(draw.shape) for name, draw in inputs.items()},
+    )

@@ -95,6 +95,13 @@ class Collector:
         indices = range(self.envs.num_envs)
         self._open, self._obs, self._masks = self._start_episodes(indices, [0] * len(indices))
 
+    def choose(self, algorithm: Algorithm, *, step: int) -> ActResult:
+        """Return the actions of the next step, which are chosen once."""
+        if self._pending is None:
+            obs = self._stored(self._obs)
+            self._pending = act_on(algorithm, obs, self._carry, step=step, explore=True, action_mask=self._masks)
+        return self._pending
+
     def step(self, algorithm: Algorithm, *, step: int) -> dict[str, np.ndarray]:
         """Take one step in every env and return the transitions, one row per env. `step`: env steps taken before.
 
@@ -102,9 +109,8 @@ class Collector:
         same step again.
         """
         obs, masks = self._stored(self._obs), self._masks
-        if self._pending is None:
-            self._pending = act_on(algorithm, obs, self._carry, step=step, explore=True, action_mask=masks)
-        actions, carry = self._pending.actions, self._pending.carry
+        chosen = self.choose(algorithm, step=step)
+        actions, carry = chosen.actions, chosen.carry
         memory = {} if carry is None else self._before_step(carry)
         env_actions = self._to_env(actions)
         result = self.envs.step(env_actions)

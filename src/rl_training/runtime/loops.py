@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Protocol, cast
 
+from rl_training.acceleration.acting import meanwhile
 from rl_training.core.types import Observer, Replay, Rollouts, UpdateResult
 from rl_training.experiment.config import TrainConfig
 from rl_training.hparams.base import HParams
@@ -23,7 +24,11 @@ class BatchSettings(Protocol):
 
 
 def run_off_policy(run: Run, hparams: BatchSettings, callbacks: Sequence[Callback]) -> None:
-    """Collect, store, update, until all env steps are taken or a callback or signal asks to stop."""
+    """Collect, store, update, until all env steps are taken or a callback or signal asks to stop.
+
+    On a GPU, the updates that are due after a step are launched when the next actions have been chosen, so that the
+    device learns while the host steps the envs. Each action is then chosen one step's updates earlier than on the CPU.
+    """
     algorithm, memory, collector = run.algorithm, cast(Replay, run.memory), cast(Collector, run.collector)
     observer = algorithm if isinstance(algorithm, Observer) else None
     num_envs, total_timesteps = run.config.num_envs, run.config.total_timesteps
@@ -31,13 +36,11 @@ def run_off_policy(run: Run, hparams: BatchSettings, callbacks: Sequence[Callbac
     updates_until = partial(spec.updates_until, hparams)
     at_once = MAX_UPDATES_AT_ONCE if spec.updates_at_once else 1
     sampler = cache(lambda updates: memory.sampler(updates * hparams.batch_size))
-    while run.step < total_timesteps and not run.stop_reason:
-        transitions = collector.step(algorithm, step=run.step)
+
+    def learn() -> None:
+        if run.learned:
+            return
         run.mid_step = True
-        memory.add(transitions)
-        if observer is not None:
-            observer.observe(transitions["obs"])
-        run.previous_step, run.step = run.step, run.step + num_envs
         # Until the first n-step return is complete there is nothing to learn from.
         due = updates_until(run.step) - updates_until(run.previous_step) if len(memory) else 0
         for done in range(0, due, at_once):
@@ -45,9 +48,28 @@ def run_off_policy(run: Run, hparams: BatchSettings, callbacks: Sequence[Callbac
             if result.td_errors is not None:
                 memory.update_priorities(result.td_errors)
             _count_updates(run, result)
+        run.learned, run.mid_step = True, False
+
+    while run.step < total_timesteps and not run.stop_reason:
+        if not run.learned:
+            with meanwhile(learn):
+                collector.choose(algorithm, step=run.step)
+        transitions = collector.step(algorithm, step=run.step)
+        run.mid_step = True
+        memory.add(transitions)
+        if observer is not None:
+            observer.observe(transitions["obs"])
+        run.previous_step, run.step, run.learned = run.step, run.step + num_envs, False
+        if not learns_meanwhile(run.config):
+            learn()
         run.mid_step = False
         for callback in callbacks:
             callback.on_step(run)
+
+
+def learns_meanwhile(config: TrainConfig) -> bool:
+    """Return whether the device learns from a step while the host takes the next one."""
+    return config.device.startswith("cuda")
 
 
 def run_on_policy(run: Run, hparams: HParams, callbacks: Sequence[Callback]) -> None:

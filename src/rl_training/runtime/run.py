@@ -81,6 +81,7 @@ class Run:
     step: int = 0  # env steps taken; gradient steps if offline
     previous_step: int = 0  # before the latest round of steps
     gradient_step: int = 0
+    learned: bool = True  # whether the updates that are due after `step` were made
     mid_step: bool = False  # True during the updates of a step, when the state belongs to no step
     stop_reason: str = ""
     interrupted: bool = False  # by a signal, before the end of the run
@@ -134,6 +135,7 @@ class Run:
             "step": self.step,
             "previous_step": self.previous_step,
             "gradient_step": self.gradient_step,
+            "learned": self.learned,
             "wall_s": self.wall_s,
             "replayable": self.collector.replayable,
             "best_step": self.best_step,
@@ -189,6 +191,7 @@ class Run:
         self.step = int(counters["step"])
         self.previous_step = int(counters.get("previous_step", self.step))  # up to 0.2.0 it was not saved
         self.gradient_step = int(counters["gradient_step"])
+        self.learned = bool(counters.get("learned", True))
         self.best_step = counters.get("best_step")
         self._wall_before = float(counters["wall_s"])
         self._wall_start = time.perf_counter()

@@ -44,7 +44,7 @@ from rl_training.runtime.progress import Progress
 from rl_training.runtime.result import end_run
 from rl_training.runtime.resuming import ResumePoint, find_resume_point, remove_checkpoints, rewind_run_dir
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import PreparedRun, RunOptions, prepare_run, resolve
+from rl_training.runtime.setup import PreparedRun, RunOptions, prepare_run, resolve, resolve_device
 from rl_training.runtime.signals import signals_stop
 from rl_training.runtime.trainer import checkpoint_bytes, facts_of, opened_run, report_held_out
 from rl_training.tracking.sending import tracked
@@ -99,7 +99,9 @@ def train_stack(population: PopulationDir, folders: Sequence[Path], options: Run
     """
     states = population.states()
     step = max(states[folder.name].step for folder in folders)
-    configs = [resolve(read_run_config(folder)) for folder in folders]
+    configs = [read_run_config(folder) for folder in folders]
+    # One small update is no work for a GPU, but a stack of them is.
+    configs = [resolve(config.updated(device=str(resolve_device(config.device)))) for config in configs]
     if options.allow_code:
         configs = [config.as_own() for config in configs]
     _check_options(options)
