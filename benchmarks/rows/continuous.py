@@ -120,7 +120,8 @@ def five_tasks(
             f">= {target}",
             hparams=(hparams or {}).get(task, {}),
             threshold=float(target),
-            track_every=5_000,
+            track_every=10_000,
+            track_episodes=5,
             chosen_on="none: the authors' values",
             published=published,
         )
