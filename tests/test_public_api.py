@@ -369,6 +369,7 @@ def test_every_stochastic_algorithm_is_known() -> None:
         "redq",
         "tqc",
         "crossq",
+        "simbav2",
         "mbpo",
         "mopo",
         "dreamer",

@@ -85,7 +85,6 @@ DOPAMINE = "(Dopamine's SAC: training episodes, 5 seeds)"
 FIVE_TASKS = {"HalfCheetah": 6156, "Hopper": 1103, "Walker2d": 690, "Ant": 747, "Humanoid": 632}
 DROPPED_QUANTILES = {"HalfCheetah": 0, "Hopper": 5, "Walker2d": 2, "Ant": 2, "Humanoid": 2}  # the authors' values
 
-
 # Scores of the authors after 100k steps on version 4: mean and deviation over 10 seeds, from the same files.
 CROSSQ = {
     "HalfCheetah": (8058, 889),
@@ -93,6 +92,13 @@ CROSSQ = {
     "Walker2d": (3486, 1056),
     "Ant": (2686, 946),
     "Humanoid": (3184, 1068),
+}
+SIMBAV2 = {  # with two updates per step
+    "HalfCheetah": (7328, 993),
+    "Hopper": (2821, 729),
+    "Walker2d": (3023, 1728),
+    "Ant": (3881, 938),
+    "Humanoid": (1329, 769),
 }
 
 
@@ -174,6 +180,8 @@ ROWS = {
     **five_tasks("tqc", {task: {"dropped_quantiles": dropped} for task, dropped in DROPPED_QUANTILES.items()}),
     "crossq-pendulum": pendulum("crossq", 10_000, "none set", threshold=-160.0, chosen_on="seed 7"),
     **five_tasks("crossq", authors=CROSSQ),
+    "simbav2-pendulum": pendulum("simbav2", 10_000, "none set", threshold=-160.0, chosen_on="seed 7"),
+    **five_tasks("simbav2", authors=SIMBAV2),
     "sac-halfcheetah-50k": mujoco(
         "sac/halfcheetah.yaml",
         "HalfCheetah-v5",

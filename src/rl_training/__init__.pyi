@@ -309,6 +309,20 @@ class CrossQ(ManagedAlgorithm):
 
     algo_name: ClassVar[str] = "crossq"
 
+class SimBaV2(ManagedAlgorithm):
+    """SAC with hyperspherical networks, categorical critics and running normalization.
+
+    Lee et al. 2025, Hyperspherical normalization for scalable deep reinforcement learning.
+
+    Example:
+
+        agent = SimBaV2("configs/simbav2/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "simbav2"
+
 class RLPD(ManagedAlgorithm):
     """SAC with an ensemble of critics, and half of each batch from a dataset.
 
@@ -508,6 +522,9 @@ def train_tqc(config: TrainConfig, options: RunOptions | None = None) -> TrainRe
 
 def train_crossq(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train CrossQ from a config, in a new run folder."""
+
+def train_simbav2(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train SimBaV2 from a config, in a new run folder."""
 
 def train_rlpd(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train RLPD from a config, in a new run folder."""

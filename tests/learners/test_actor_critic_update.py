@@ -336,7 +336,7 @@ def observed(algo: str, rows: np.ndarray, **settings: Any) -> ActorCritic:
     """A learner that normalises and has seen these observations, in two steps."""
     learner = build(algo, normalize_observations=True, **settings)
     for part in np.array_split(rows, 2):
-        learner.observe(part)
+        learner.observe({"obs": part})
     return learner
 
 
@@ -383,7 +383,7 @@ def test_statistics_are_saved_with_the_policy_and_acting_leaves_them_alone(algo:
     other.load_state_dict(learner.state_dict())
     learner.load_policy_state_dict(saved)
     for each in (learner, other):
-        each.observe(rows[:2] * 2)
+        each.observe({"obs": rows[:2] * 2})
         each.update(make_box_batch(1))
     assert_identical(other.policy_state_dict(), learner.policy_state_dict())
     assert_identical(other.state, learner.state)
@@ -410,8 +410,8 @@ def test_training_counts_every_step_once_and_a_resumed_run_equals_an_unbroken_on
 
 
 # --- The fast path ---------------------------------------------------------------------------------------------------
-# REDQ's step is SAC's with a subset and a mean; with those of TQC, TD3, ReBRAC, CQL and CrossQ in one program they are
-# compiled in less time than each for itself.
+# REDQ's step is SAC's with a subset and a mean; with those of TQC, TD3, ReBRAC, CQL, CrossQ and SimBaV2 in one program
+# they are compiled in less time than each for itself.
 
 
 def all_at_once(learners: dict[str, ActorCritic]) -> Callable[[State, Batch], tuple[State, Metrics]]:
@@ -440,9 +440,10 @@ def test_compiled_rounds_equal_eager_updates() -> None:
             "rebrac": {"reward_scale": 0.5},
             "cql": {"normalize_observations": False, "num_sampled_actions": 2},
             "crossq": {"norm_warmup": 2},  # ends within the rounds
+            "simbav2": {"num_critics": 2, "num_atoms": 5},
         }
         learners = {name: build(name, hidden_sizes=(8,), **own) for name, own in settings.items()}
-        learners["redq"].observe(make_box_batch(1, size=50)["obs"].numpy())
+        learners["redq"].observe({"obs": make_box_batch(1, size=50)["obs"].numpy()})
         state = {f"{name}/{key}": value for name, learner in learners.items() for key, value in learner.state.items()}
         return learners, state
 

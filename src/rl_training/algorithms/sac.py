@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
-from rl_training.hparams.actor_critic import CrossQHParams, REDQHParams, SACHParams, SoftHParams
+from rl_training.hparams.actor_critic import CrossQHParams, REDQHParams, SACHParams, SimBaV2HParams, SoftHParams
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
@@ -88,7 +88,7 @@ def sac_actor_loss(
     return {"loss": (alpha * log_probs - q_values).mean(), "entropy": -log_probs.detach().mean()}
 
 
-def learning_rates(hparams: SoftHParams | CrossQHParams) -> dict[str, float]:
+def learning_rates(hparams: SoftHParams | CrossQHParams | SimBaV2HParams) -> dict[str, float]:
     """Return the learning rate of each part: critic, actor, temperature."""
     rate = hparams.policy_learning_rate if isinstance(hparams, ModelHParams) else hparams.learning_rate
     return {

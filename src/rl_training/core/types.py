@@ -69,10 +69,10 @@ class Algorithm(Protocol):
 
 @runtime_checkable
 class Observer(Protocol):
-    """An algorithm that keeps statistics of the observations of training, which evaluations must not change."""
+    """An algorithm that keeps statistics of observations or rewards of training, which evaluations must not change."""
 
-    def observe(self, obs: np.ndarray) -> None:
-        """Take note of the observations, (envs, *shape), that the latest env step acted on."""
+    def observe(self, transitions: Mapping[str, np.ndarray]) -> None:
+        """Take note of the latest step of the envs, as the collector returns it: one row per env."""
         ...
 
 

@@ -321,6 +321,13 @@ TargetEntropy = Annotated[
         "action dimensions"
     ),
 ]
+HalfTargetEntropy = Annotated[
+    Real | Literal["auto"],
+    Field(
+        description="entropy that alpha: auto aims at, in nats, of actions in [-1, 1]; auto: minus half the number of "
+        "action dimensions"
+    ),
+]
 NumCritics = Annotated[Count, Field(description="critics in the ensemble")]
 SubsetSize = Annotated[
     Count, Field(description="critics sampled for each update; the target uses the smallest of their values")

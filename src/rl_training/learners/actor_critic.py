@@ -19,7 +19,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.state_checks import check_like
 from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, StateDict, UpdateResult
-from rl_training.hparams.actor_critic import ActorCriticHParams, CrossQHParams, MLPHParams
+from rl_training.hparams.actor_critic import ActorCriticHParams, CrossQHParams, MLPHParams, SimBaV2HParams
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.hparams.offline import DatasetCriticHParams
 from rl_training.hparams.schedules import is_warm_up
@@ -30,6 +30,7 @@ from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, submodules, trial_obs
 from rl_training.learners.normalization import (
     ObsNormalizer,
+    ReturnScaler,
     dataset_normalizer,
     normalize_batch,
     take_moments,
@@ -87,11 +88,28 @@ class ActorCriticRecipe(Protocol):
 class ActorCritic:
     """Acts at random during warm-up, then by its actor; `update` makes one update per `batch_size` rows."""
 
-    def __init__(self, recipe: ActorCriticRecipe, setup: Setup[ActorCriticHParams]) -> None:
+    def __init__(
+        self,
+        recipe: ActorCriticRecipe,
+        setup: Setup[ActorCriticHParams],
+        *,
+        normalizer: ObsNormalizer | None = None,
+        return_scaler: ReturnScaler | None = None,
+        actor_first: bool = False,
+        final_rate_share: float = 0.0,
+    ) -> None:
+        """`normalizer`: of observations, if not by the settings. `return_scaler`: rewards are learned in its unit.
+
+        `actor_first`: the critics' step follows the actor's within an update. `final_rate_share`: share of the
+        learning rates that a linear schedule leaves at the end of the run.
+        """
         self.recipe, self.hparams = recipe, setup.hparams
         self.num_updates = 0
-        self._normalizer = _obs_normalizer(setup)
+        self._normalizer = normalizer or _obs_normalizer(setup)
+        self._return_scaler, self._final_rate_share = return_scaler, final_rate_share
         self.state = recipe.state()
+        if return_scaler is not None:
+            self.state["reward_scale"] = torch.tensor(return_scaler.scale, device=setup.device)
         self._scales_rewards = isinstance(setup.hparams, DatasetCriticHParams)
         if self._scales_rewards:
             self.state |= reward_constants(cast(Setup[DatasetCriticHParams], setup))
@@ -109,17 +127,23 @@ class ActorCritic:
         self._outputs = act_function(recipe.actor.module, setup.device, setup.acceleration)
 
         def seen(state: State, batch: Batch) -> Batch:
-            batch = scale_rewards(batch, state) if self._scales_rewards else batch
-            return batch if self._normalizer is None else normalize_batch(batch, state)
+            if self._scales_rewards:
+                batch = scale_rewards(batch, state)
+            if self._return_scaler is not None:
+                batch = {**batch, "rewards": batch["rewards"] * state["reward_scale"]}
+            return batch if self._normalizer is None else normalize_batch(batch, state, self._normalizer.limit)
+
+        order = (recipe.learn_critics, recipe.learn_actor)
+        order = order[::-1] if actor_first else order
 
         def step_critics(state: State, batch: Batch) -> tuple[State, Metrics]:
             return recipe.learn_critics(state, seen(state, batch))
 
         def step_both(state: State, batch: Batch) -> tuple[State, Metrics]:
             batch = seen(state, batch)
-            critics, metrics = recipe.learn_critics(state, batch)
-            actor, actor_metrics = recipe.learn_actor({**state, **critics}, batch)
-            return {**critics, **actor}, {**metrics, **actor_metrics}
+            first, metrics = order[0](state, batch)
+            second, more = order[1]({**state, **first}, batch)
+            return {**first, **second}, {**metrics, **more}
 
         self.pure_step = step_both
         mode, identity = setup.acceleration, setup.identity_with(recipe)
@@ -144,28 +168,34 @@ class ActorCritic:
         return ActResult(self.recipe.explore(self._outputs_of(obs), noise), carry)
 
     def estimated_returns(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
-        """Return the smallest value of all critics for each row; None if the critics learn from scaled rewards."""
+        """Return the smallest value of all critics for each row; None if they learn from rewards that are shifted."""
         if self._scales_rewards:
             return None
         rows = obs if self._normalizer is None else self._normalizer.rows(obs)
         inputs = (torch.as_tensor(values, device=self.device) for values in (rows, actions))
         with torch.no_grad():
-            values: np.ndarray = self.recipe.values(self.state, *inputs).amin(0).cpu().numpy()
-        return values
+            values = self.recipe.values(self.state, *inputs).amin(0)
+        if self._return_scaler is not None:
+            values = values / self.state["reward_scale"]
+        found: np.ndarray = values.cpu().numpy()
+        return found
 
-    def observe(self, obs: np.ndarray) -> None:
-        """Add the observations of a training step to the statistics, which acting and updates use from now on."""
+    def observe(self, transitions: Mapping[str, np.ndarray]) -> None:
+        """Add a step of the envs to the statistics, which acting and updates use from now on."""
         if self._normalizer is not None:
-            self._normalizer.update(torch.from_numpy(obs))
+            self._normalizer.update(torch.from_numpy(transitions["obs"]))
             self._use_statistics(self._normalizer)
+        if self._return_scaler is not None:
+            self._return_scaler.update(transitions["rewards"], transitions["terminated"] | transitions["truncated"])
+            self.state["reward_scale"].fill_(self._return_scaler.scale)
 
     def update(self, batch: Batch) -> UpdateResult:
         rows, delay = self.hparams.batch_size, self.hparams.policy_delay
         rounds, done, td_errors = len(batch["rewards"]) // rows, 0, []
         if self.hparams.learning_rate_schedule == "linear":
-            left = max(0.0, 1.0 - self.num_updates / self._total_updates)
+            final, left = self._final_rate_share, max(0.0, 1.0 - self.num_updates / self._total_updates)
             for name, rate in self._step_sizes.items():
-                self.state[name].fill_(rate * left)
+                self.state[name].fill_(rate * (final + (1.0 - final) * left))
         while done < rounds:
             wait = delay - 1 - self.num_updates % delay  # updates of the critics alone before the actor's next
             count = rounds if delay == 1 else max(1, min(wait, rounds - done))
@@ -214,6 +244,7 @@ class ActorCritic:
             "num_updates": self.num_updates,
             "metrics": dict(self._metrics),
             "generators": generators_to_save(self._generators),
+            **({} if self._return_scaler is None else {"return_scaler": self._return_scaler.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -221,6 +252,8 @@ class ActorCritic:
         self.num_updates = int(state["num_updates"])
         self._metrics = {name: torch.as_tensor(value) for name, value in state["metrics"].items()}
         load_generators(self._generators, state["generators"])
+        if self._return_scaler is not None:
+            self._return_scaler.load_state_dict(state["return_scaler"])
 
     def _random_actions(self, rows: int, carry: Carry | None) -> ActResult:
         """Return actions that are uniform at each step, and over time of the color of the noise."""
@@ -254,7 +287,7 @@ _IN_POLICY = ("actor.params", ACTOR_MOMENTS, "obs_mean", "obs_scale")  # saved w
 
 
 def normalizes(hparams: ActorCriticHParams) -> bool:
-    return not isinstance(hparams, ModelHParams | CrossQHParams) and hparams.normalize_observations
+    return not isinstance(hparams, ModelHParams | CrossQHParams | SimBaV2HParams) and hparams.normalize_observations
 
 
 def _noise_color(hparams: ActorCriticHParams) -> float:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_training.core.spaces import observation_field, observation_kind
+from rl_training.core.state_checks import stored_number
 from rl_training.core.types import Batch, State, StateDict
 from rl_training.errors import CheckpointError, SpaceError
 from rl_training.learners.returns import discounted_sum
@@ -74,18 +75,28 @@ class RunningMoments:
         self.total.fill_(int(state["count"]))
 
 
-def normalized(obs: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    return ((obs - mean) * scale).clamp(-_LIMIT, _LIMIT)
+def normalized(obs: Tensor, mean: Tensor, scale: Tensor, limit: float | None = _LIMIT) -> Tensor:
+    scaled = (obs - mean) * scale
+    return scaled if limit is None else scaled.clamp(-limit, limit)
 
 
 class ObsNormalizer:
-    """Normalises each entry of an observation: (obs - mean) / standard deviation, of at least `min_std`."""
+    """Normalises each entry of an observation: (obs - mean) / standard deviation, of at least `min_std`.
+
+    The result is clipped to ± `limit`, unless that is None.
+    """
 
     def __init__(
-        self, shape: tuple[int, ...], *, min_std: float = 0.0, device: torch.device | str = "cpu", live: bool = False
+        self,
+        shape: tuple[int, ...],
+        *,
+        min_std: float = 0.0,
+        limit: float | None = _LIMIT,
+        device: torch.device | str = "cpu",
+        live: bool = False,
     ) -> None:
         """`live`: a step on the device changes the statistics, so they are read again for every use on the host."""
-        self.moments = RunningMoments(shape, device)
+        self.moments, self.limit = RunningMoments(shape, device), limit
         self._min_std, self._live = min_std, live
         self._refresh()
 
@@ -94,13 +105,13 @@ class ObsNormalizer:
         if self._live:
             self._refresh()
         floats = obs.astype(np.float32, copy=False)  # numpy would make float64 of integers
-        normalized: np.ndarray = np.clip((floats - self._mean) * self._scale, -_LIMIT, _LIMIT)
-        return normalized
+        scaled: np.ndarray = (floats - self._mean) * self._scale
+        return scaled if self.limit is None else np.clip(scaled, -self.limit, self.limit)
 
     def tensor(self, obs: Tensor) -> Tensor:
         """Normalise observations for learning."""
         mean, scale = (constant.to(obs.device) for constant in self.constants())
-        return normalized(obs, mean, scale)
+        return normalized(obs, mean, scale, self.limit)
 
     def constants(self) -> tuple[Tensor, Tensor]:
         """Return the mean and the scale that `normalized` takes."""
@@ -121,17 +132,17 @@ class ObsNormalizer:
         self._scale = (1.0 / self.moments.std.clamp(min=self._min_std)).float().cpu().numpy()
 
 
-def normalize_batch(batch: Batch, state: State) -> Batch:
+def normalize_batch(batch: Batch, state: State, limit: float | None = _LIMIT) -> Batch:
     """Return the batch with observations normalised by the constants in the state of a pure step."""
-    seen = {name: normalized(batch[name], state["obs_mean"], state["obs_scale"]) for name in ("obs", "next_obs")}
-    return {**batch, **seen}
+    mean, scale = state["obs_mean"], state["obs_scale"]
+    return {**batch, **{name: normalized(batch[name], mean, scale, limit) for name in ("obs", "next_obs")}}
 
 
-def vector_normalizer(space: gym.Space[Any], *, min_std: float = 0.0) -> ObsNormalizer:
+def vector_normalizer(space: gym.Space[Any], *, min_std: float = 0.0, limit: float | None = _LIMIT) -> ObsNormalizer:
     """Return a normalizer without statistics; raise `SpaceError` for observations that are no vectors."""
     if observation_kind(space) != "vector":
         raise SpaceError(f"normalize_observations needs vector observations, but these are {space}; set it to false")
-    return ObsNormalizer(observation_field(space).shape, min_std=min_std)
+    return ObsNormalizer(observation_field(space).shape, min_std=min_std, limit=limit)
 
 
 def take_moments(policy: dict[str, Any], name: str) -> Any:
@@ -152,6 +163,38 @@ def dataset_normalizer(space: gym.Space[Any], obs: np.ndarray | None) -> ObsNorm
     for start in range(0, len(obs), _ROWS_AT_ONCE):
         normalizer.update(torch.from_numpy(obs[start : start + _ROWS_AT_ONCE].copy()))
     return normalizer
+
+
+class ReturnScaler:
+    """The scale of rewards by the discounted returns G since the start of each episode, of all steps so far.
+
+    It is 1 / max(standard deviation of G, largest |G| / limit): returns then stay within ± `limit`. A new return
+    starts after the end of an episode. Lee et al. 2025, Hyperspherical normalization, section 4.
+    """
+
+    def __init__(self, num_envs: int, gamma: float, *, limit: float) -> None:
+        self.moments, self.largest = RunningMoments(), 0.0
+        self.returns = torch.zeros(num_envs, dtype=torch.float64)  # of the open episodes
+        self._gamma, self._limit = gamma, limit
+
+    def update(self, rewards: np.ndarray, ended: np.ndarray) -> None:
+        """Add a step of all envs: rewards and ends of episodes, both (envs,)."""
+        self.returns = self._gamma * self.returns + torch.from_numpy(rewards).double()
+        self.moments.update(self.returns)
+        self.largest = max(self.largest, float(self.returns.abs().max()))
+        self.returns[torch.from_numpy(ended)] = 0.0
+
+    @property
+    def scale(self) -> float:
+        return 1.0 / max(float(self.moments.std), self.largest / self._limit)
+
+    def state_dict(self) -> StateDict:
+        return {"moments": self.moments.state_dict(), "largest": self.largest, "returns": self.returns.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.moments.load_state_dict(state["moments"])
+        self.largest = stored_number(state["largest"], "the largest return")
+        self.returns.copy_(torch.as_tensor(state["returns"]))
 
 
 class RewardScaler:

@@ -32,6 +32,7 @@ class NetworkPolicy(nn.Module):
         self.network, self._distribution = network, distribution
         self.normalizes = normalizer is not None
         if normalizer is not None:
+            self._limit = normalizer.limit
             for name, values in zip(("obs_mean", "obs_scale"), normalizer.constants(), strict=True):
                 self.register_buffer(name, values.clone())
 
@@ -39,7 +40,7 @@ class NetworkPolicy(nn.Module):
         return self._decide(self.network(self._seen(obs)), action_mask)
 
     def _seen(self, obs: Any) -> Any:
-        return normalized(obs, self.obs_mean, self.obs_scale) if self.normalizes else obs
+        return normalized(obs, self.obs_mean, self.obs_scale, self._limit) if self.normalizes else obs
 
     def _decide(self, outputs: Tensor, action_mask: Tensor | None, carry: tuple[Tensor, ...] = ()) -> Decision:
         actions = self._distribution.greedy(outputs, action_mask)

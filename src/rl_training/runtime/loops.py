@@ -58,7 +58,7 @@ def run_off_policy(run: Run, hparams: BatchSettings, callbacks: Sequence[Callbac
         run.mid_step = True
         memory.add(transitions)
         if observer is not None:
-            observer.observe(transitions["obs"])
+            observer.observe(transitions)
         run.previous_step, run.step, run.learned = run.step, run.step + num_envs, False
         if not learns_meanwhile(run.config):
             learn()

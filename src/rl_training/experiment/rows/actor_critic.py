@@ -1,11 +1,13 @@
 """Rows of the off-policy actor-critics for continuous actions."""
 
+from rl_training.core.kinds import ObservationKind
 from rl_training.experiment.algorithm_spec import ACTOR_CRITIC_UPDATES_TO_COMPILE, ALL_OBSERVATIONS, AlgorithmSpec
 from rl_training.hparams.actor_critic import (
     CrossQHParams,
     REDQHParams,
     RLPDHParams,
     SACHParams,
+    SimBaV2HParams,
     TD3HParams,
     TQCHParams,
 )
@@ -21,6 +23,7 @@ def _actor_critic(
     *,
     class_name: str = "",
     family: str = "sac",
+    observations: frozenset[ObservationKind] = ALL_OBSERVATIONS,
     stochastic: bool = True,
 ) -> AlgorithmSpec:
     """Build a row of the off-policy actor-critics."""
@@ -32,7 +35,7 @@ def _actor_critic(
         family=family,
         loop="off_policy",
         actions=frozenset({"box"}),
-        observations=ALL_OBSERVATIONS,
+        observations=observations,
         hparams=hparams,
         stochastic=stochastic,
         build=f"rl_training.algorithms.{name}:build_{name}",
@@ -80,6 +83,15 @@ ROWS = (
         CrossQHParams,
         class_name="CrossQ",
         family="",
+    ),
+    _actor_critic(
+        "simbav2",
+        "SAC with hyperspherical networks, categorical critics and running normalization",
+        "Lee et al. 2025, Hyperspherical normalization for scalable deep reinforcement learning",
+        SimBaV2HParams,
+        class_name="SimBaV2",
+        family="",
+        observations=frozenset({"vector"}),
     ),
     AlgorithmSpec(
         name="rlpd",
