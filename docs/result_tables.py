@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -454,15 +455,21 @@ def _package_cells(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         (remedy,) = (name for name, value in first["remedy"].items() if value)
         outcome = f"refused; works with `{remedy}`"
     exact = {True: "exact", False: "not exact", None: ""}[first.get("resume_exact")]
-    said = [first.get("resume_said", ""), first.get("resume_said_later", "")]
     return [
         first["package"],
         f"`{first['env_id']}`",
         f"`{first['algo']}`",
         outcome,
-        said[0] if said[0] == said[1] else f"{said[0]}; later: {said[1]}",
+        claim(first.get("resume_said", ""), first.get("resume_said_later", "")),
         exact,
     ]
+
+
+def claim(said: str, later: str) -> str:
+    """Shorten what `metadata.json` said before training and after a resume: `exact, 8 of 8 trials`."""
+    trials = re.search(r"\d+ of \d+ trials", said)
+    head = f"{said.partition(':')[0]}{f', {trials[0]}' if trials else ''}"
+    return head if said.startswith("exact") == later.startswith("exact") else f"{head}; later: {later}"
 
 
 def deterministic_table(folder: Path, arguments: list[str]) -> Iterator[str]:
@@ -490,6 +497,21 @@ def tracking_cost_table(folder: Path, arguments: list[str]) -> Iterator[str]:
             for tracker, found in summary()["tracking_cost"].items()
             for ratio in [found["with_over_without"]]
         ),
+    )
+
+
+def plot_cost_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """Show what a figure takes and what it costs the run, in seconds of processor time."""
+    found = summary()["plot_cost"]
+    figure, (low, high) = found["plot_cpu_s"], found["interval"]
+    yield from rows(
+        ["figures", "one takes, s", "one costs the run, s (95 % interval)", "one a minute costs the run"],
+        [
+            str(found["figures"]),
+            f"{figure['median']:.2f} ({figure['min']:.2f} to {figure['max']:.2f})",
+            f"{found['lost_s']:.3f} ({low:.3f} to {high:.3f})",
+            f"{100 * found['lost_s'] / 60:.2f} % ({100 * low / 60:.2f} to {100 * high / 60:.2f} %)",
+        ],
     )
 
 

@@ -51,7 +51,7 @@ def test_every_page_with_scores_shows_its_curves(curves: ModuleType) -> None:
         page = (DOCS / "algorithms" / f"{algo}.md").read_text("utf-8")
         shown = re.findall(r"images/curves/([\w.-]+)\.svg", page)
         assert shown == list(curves.figures(algo)), algo
-        assert bool(shown) == (f"begin generated: scores {algo} " in page), algo
+        assert bool(shown) == ("Not scored yet: " not in page), algo
 
 
 def test_pictures_of_rows_that_are_gone_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -128,3 +128,11 @@ def test_the_results_page_lists_every_contender_and_every_published_score(monkey
     published = sum(len(entry["published"]) for name, entry in scores.items() if name == entry["row"])
     assert len(lines) == contenders + published
     assert all(line.count(" | ") == 10 for line in lines)
+
+
+def test_what_a_run_says_about_its_resume_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = module("result_tables", monkeypatch).claim
+    repeated, open_ones = "exact: episodes were repeated in 8 of 8 trials", "exact: the open episodes were repeated"
+    assert claim(repeated, open_ones) == "exact, 8 of 8 trials"
+    assert claim("at an episode boundary: seed and actions did not", "resumed at one") == "at an episode boundary"
+    assert claim(repeated, "resumed at one") == "exact, 8 of 8 trials; later: resumed at one"
