@@ -37,6 +37,7 @@ COMMANDS = {
     "fuzz": "damaged and hostile files, bad settings and faulty environments are refused",
     "probe": "planted faults in environments are named, healthy environments cause no alarm",
     "trackers": "MLflow, W&B and Trackio hold exactly what a run recorded, also after kills; what they cost",
+    "plot_cost": "what drawing figures of a run costs its speed",
     "versions": "speed of two versions of the library, in turn",
     "compile_times": "how long a first run waits for the compiler",
     "export": "every algorithm as an ONNX file: equal actions, and the time of one",

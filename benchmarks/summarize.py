@@ -13,6 +13,7 @@ from benchmarks import measurements
 from benchmarks.command_line import add_out, result_folder
 from benchmarks.compile_times import summarize_compile_times
 from benchmarks.env_speed import summarize_env_speed
+from benchmarks.plot_cost import summarize_plot_cost
 from benchmarks.results import RESULTS, Line, named, read_lines, to_line, write_text
 from benchmarks.rows import ROWS, SUITES
 from benchmarks.rows.atari import ATARI_ROWS
@@ -42,6 +43,7 @@ SINGLE_FILES = {
     "packages": measurements.summarize_packages,
     "trackers": measurements.summarize_trackers,
     "tracking_cost": measurements.summarize_tracking_cost,
+    "plot_cost": summarize_plot_cost,
     "export": measurements.summarize_export,
     "deterministic_cuda": measurements.summarize_deterministic,
     "compile_times": summarize_compile_times,

@@ -25,6 +25,7 @@ from benchmarks.measurements import (
     summarize_tune_kills,
     summarize_tune_search,
 )
+from benchmarks.plot_cost import Tick, lost_seconds, phases, read_ticks, summarize_plot_cost, work_between
 from benchmarks.results import Session, named, read_lines
 from benchmarks.speed import cores_for, share_of_floor
 from benchmarks.speed_tasks import TASKS
@@ -296,3 +297,30 @@ def test_a_probe_counts_named_faults_and_false_alarms() -> None:
         {"alarm": False},
     ]
     assert summarize_probe(lines) == {"faults": 2, "named": 1, "healthy": 2, "false_alarms": 1}
+
+
+def test_the_work_of_a_phase_lies_between_its_first_and_last_tick() -> None:
+    # Clock 10 to 20: steps 100 to 400 in 6 - 3 = 3 s of processor time; the other ticks belong to other phases.
+    ticks = [Tick(9.0, 2.0, 0), Tick(10.0, 3.0, 100), Tick(15.0, 4.0, 150), Tick(19.0, 6.0, 400), Tick(21.0, 7.0, 500)]
+    assert work_between(ticks, 10.0, 20.0) == (300, 3.0)
+    with pytest.raises(RuntimeError, match="1 ticks within a phase of 1 s"):
+        work_between(ticks, 8.5, 9.5)
+
+
+def test_an_unfinished_tick_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "ticks.jsonl").write_text("[1.0, 0.5, 20]\n[2.0, 0.9, 4")
+    assert read_ticks(tmp_path / "ticks.jsonl") == [Tick(1.0, 0.5, 20)]
+
+
+def test_either_kind_of_phase_may_be_first() -> None:
+    assert list(phases(2)) == ["with", "without", "without", "with"]
+
+
+def test_a_figure_costs_what_the_steps_beside_it_took_longer() -> None:
+    # 100 steps/s alone: 90 steps need 0.9 s and took 1.0; 200 steps/s alone: 100 steps need 0.5 s and took 0.5.
+    work = {"with": [(90, 1.0), (100, 0.5)], "without": [(100, 1.0), (200, 1.0)]}
+    assert lost_seconds(work) == pytest.approx([0.1, 0.0])
+    found = summarize_plot_cost([{"steps_and_cpu_s": work, "plot_cpu_s": [0.4, 0.6]}])
+    assert found["figures"] == 2
+    assert found["plot_cpu_s"] == {"median": 0.5, "min": 0.4, "max": 0.6}
+    assert found["lost_s"] == pytest.approx(0.05)
