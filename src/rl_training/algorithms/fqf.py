@@ -22,7 +22,7 @@ from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
 from rl_training.hparams.dqn import FQFHParams
 from rl_training.learners.checks import CHOICES, check_tensors
-from rl_training.learners.optim import ClippedAdam, clipped_adam, rmsprop
+from rl_training.learners.optim import ClippedAdam, rmsprop
 from rl_training.learners.q_learning import (
     Apply,
     QLearner,
@@ -30,6 +30,7 @@ from rl_training.learners.q_learning import (
     greedy_actions,
     noisy_copies,
     pick,
+    q_optimizer,
     weighted_mean,
 )
 from rl_training.models.mlp_fqf_network import MLPFQFNetwork
@@ -137,7 +138,5 @@ def build_fqf(setup: Setup[FQFHParams]) -> QLearner:
             "put your own layers into the encoder"
         )
     num_fraction_params = sum(parameter.numel() for parameter in network.fraction.parameters())
-    optimizer = FQFOptimizer(
-        clipped_adam(hparams, hparams.learning_rate), num_fraction_params, hparams.fraction_learning_rate
-    )
+    optimizer = FQFOptimizer(q_optimizer(network.quantile, setup), num_fraction_params, hparams.fraction_learning_rate)
     return QLearner(FQF(network), setup, optimizer)

@@ -120,6 +120,39 @@ MunchausenClip = Annotated[
 ]
 EmbeddingDim = Annotated[Count, Field(description="cosines that describe a fraction to the network")]
 
+AugmentationKind = Annotated[
+    Literal["none", "shift", "shift_and_intensity"],
+    Field(description="random changes of the images of a batch: shifts by up to 4 pixels; also factors of up to 10 %"),
+]
+ImageEncoder = Annotated[
+    Literal["auto", "impala"],
+    Fixed("the saved weights belong to it"),
+    Field(
+        description="network for images; auto: Nature's convolutions, for small images MinAtar's; impala: a residual "
+        "network in three stages"
+    ),
+]
+EncoderWidth = Annotated[
+    Count, Fixed("the saved weights have these sizes"), Field(description="factor on the channels of encoder: impala")
+]
+WeightDecay = Annotated[
+    NonNegative,
+    Field(description="decoupled weight decay (AdamW) of matrices and convolutions, times the learning rate; 0: none"),
+]
+ActWithTarget = Annotated[
+    Switch, Field(description="actions by the target network, in training and evaluation; sensible with tau below 1")
+]
+ResetInterval = Annotated[
+    Count | None,
+    Field(
+        description="gradient steps between resets, of which the last leaves as many before the end of the run: the "
+        "hidden layers after the encoder get new weights, Adam starts again; null: no resets"
+    ),
+]
+ResetShare = Annotated[
+    Fraction, Field(description="share of the encoder's weights that a reset keeps; the rest is that of new ones")
+]
+
 # --- Checks ----------------------------------------------------------------------------------------------------------
 
 
@@ -134,6 +167,11 @@ def check_target_update(tau: float, target_update_interval: int) -> None:
             f"tau {tau:g} moves the target network at every gradient step, but target_update_interval is "
             f"{target_update_interval}; set target_update_interval: 1 for soft updates, or tau: 1 for copies"
         )
+
+
+def check_act_with_target(act_with_target: bool, noisy: bool) -> None:
+    if act_with_target and noisy:
+        raise ValueError("act_with_target: true acts without noise, so that noisy explores nothing; set noisy: false")
 
 
 def check_munchausen(munchausen: bool, double_q: bool) -> None:
@@ -162,6 +200,7 @@ class DQNHParams(HParams):
         check_gradient_steps,
         check_target_update,
         check_network,
+        check_act_with_target,
         check_target_range,
         check_munchausen,
     )
@@ -180,7 +219,10 @@ class DQNHParams(HParams):
     prioritized_beta_end: ImportanceEnd = 1.0
     her: HindsightGoals = "none"
     her_ratio: HindsightRatio = 4.0
+    augmentation: AugmentationKind = "none"
 
+    encoder: ImageEncoder = "auto"
+    encoder_width: EncoderWidth = 1
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
     layer_norm: QLayerNorm = True
@@ -192,6 +234,7 @@ class DQNHParams(HParams):
     learning_rate_schedule: LinearSchedule = "linear"
     adam_eps: QAdamEps = 1e-8
     max_grad_norm: QMaxGradNorm = 10.0
+    weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
     double_q: DoubleQ = False
@@ -201,6 +244,9 @@ class DQNHParams(HParams):
     munchausen_clip: MunchausenClip = -1.0
     target_update_interval: TargetUpdateInterval = 50
     tau: TargetTau = 1.0
+    act_with_target: ActWithTarget = False
+    reset_interval: ResetInterval = None
+    reset_share: ResetShare = 0.5
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
@@ -218,6 +264,7 @@ class C51HParams(HParams):
         check_gradient_steps,
         check_target_update,
         check_network,
+        check_act_with_target,
         check_support,
     )
     run_checks: ClassVar = (check_goal_rewards,)
@@ -235,7 +282,10 @@ class C51HParams(HParams):
     prioritized_beta_end: ImportanceEnd = 1.0
     her: HindsightGoals = "none"
     her_ratio: HindsightRatio = 4.0
+    augmentation: AugmentationKind = "none"
 
+    encoder: ImageEncoder = "auto"
+    encoder_width: EncoderWidth = 1
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
     layer_norm: QLayerNorm = True
@@ -247,11 +297,15 @@ class C51HParams(HParams):
     learning_rate_schedule: LinearSchedule = "linear"
     adam_eps: QAdamEps = 1e-8
     max_grad_norm: QMaxGradNorm = 10.0
+    weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
     double_q: DoubleQ = False
     target_update_interval: TargetUpdateInterval = 50
     tau: TargetTau = 1.0
+    act_with_target: ActWithTarget = False
+    reset_interval: ResetInterval = None
+    reset_share: ResetShare = 0.5
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
@@ -268,7 +322,14 @@ class C51HParams(HParams):
 class QRDQNHParams(HParams):
     """Quantile regression (Dabney et al. 2018)."""
 
-    checks: ClassVar = (check_replay, check_hindsight, check_gradient_steps, check_target_update, check_network)
+    checks: ClassVar = (
+        check_replay,
+        check_hindsight,
+        check_gradient_steps,
+        check_target_update,
+        check_network,
+        check_act_with_target,
+    )
     run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 100_000
@@ -284,7 +345,10 @@ class QRDQNHParams(HParams):
     prioritized_beta_end: ImportanceEnd = 1.0
     her: HindsightGoals = "none"
     her_ratio: HindsightRatio = 4.0
+    augmentation: AugmentationKind = "none"
 
+    encoder: ImageEncoder = "auto"
+    encoder_width: EncoderWidth = 1
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
     layer_norm: QLayerNorm = True
@@ -296,11 +360,15 @@ class QRDQNHParams(HParams):
     learning_rate_schedule: LinearSchedule = "linear"
     adam_eps: QAdamEps = 1e-8
     max_grad_norm: QMaxGradNorm = 10.0
+    weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
     double_q: DoubleQ = False
     target_update_interval: TargetUpdateInterval = 50
     tau: TargetTau = 1.0
+    act_with_target: ActWithTarget = False
+    reset_interval: ResetInterval = None
+    reset_share: ResetShare = 0.5
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
@@ -318,6 +386,7 @@ class IQNHParams(HParams):
         check_gradient_steps,
         check_target_update,
         check_network,
+        check_act_with_target,
         check_munchausen,
     )
     run_checks: ClassVar = (check_goal_rewards,)
@@ -335,7 +404,10 @@ class IQNHParams(HParams):
     prioritized_beta_end: ImportanceEnd = 1.0
     her: HindsightGoals = "none"
     her_ratio: HindsightRatio = 4.0
+    augmentation: AugmentationKind = "none"
 
+    encoder: ImageEncoder = "auto"
+    encoder_width: EncoderWidth = 1
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
     layer_norm: QLayerNorm = True
@@ -348,6 +420,7 @@ class IQNHParams(HParams):
     learning_rate_schedule: LinearSchedule = "linear"
     adam_eps: QAdamEps = 1e-8
     max_grad_norm: QMaxGradNorm = 10.0
+    weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
     double_q: DoubleQ = False
@@ -357,6 +430,9 @@ class IQNHParams(HParams):
     munchausen_clip: MunchausenClip = -1.0
     target_update_interval: TargetUpdateInterval = 50
     tau: TargetTau = 1.0
+    act_with_target: ActWithTarget = False
+    reset_interval: ResetInterval = None
+    reset_share: ResetShare = 0.5
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
@@ -371,7 +447,14 @@ class IQNHParams(HParams):
 class FQFHParams(HParams):
     """Fully parameterized quantile function (Yang et al. 2019)."""
 
-    checks: ClassVar = (check_replay, check_hindsight, check_gradient_steps, check_target_update, check_network)
+    checks: ClassVar = (
+        check_replay,
+        check_hindsight,
+        check_gradient_steps,
+        check_target_update,
+        check_network,
+        check_act_with_target,
+    )
     run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 100_000
@@ -387,7 +470,10 @@ class FQFHParams(HParams):
     prioritized_beta_end: ImportanceEnd = 1.0
     her: HindsightGoals = "none"
     her_ratio: HindsightRatio = 4.0
+    augmentation: AugmentationKind = "none"
 
+    encoder: ImageEncoder = "auto"
+    encoder_width: EncoderWidth = 1
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
     layer_norm: QLayerNorm = True
@@ -400,6 +486,7 @@ class FQFHParams(HParams):
     learning_rate_schedule: LinearSchedule = "linear"
     adam_eps: QAdamEps = 1e-8
     max_grad_norm: QMaxGradNorm = 10.0
+    weight_decay: WeightDecay = 0.0
     fraction_learning_rate: Annotated[Positive, Search(1e-9, 1e-5, log=True)] = Field(
         2e-7, description="learning rate of RMSprop for the fraction proposals; about 0.01 / updates of the run"
     )
@@ -408,6 +495,9 @@ class FQFHParams(HParams):
     double_q: DoubleQ = False
     target_update_interval: TargetUpdateInterval = 50
     tau: TargetTau = 1.0
+    act_with_target: ActWithTarget = False
+    reset_interval: ResetInterval = None
+    reset_share: ResetShare = 0.5
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1

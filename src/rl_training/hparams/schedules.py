@@ -58,6 +58,15 @@ def _exact(ratio: float) -> Fraction:
     return Fraction(str(ratio))
 
 
+# --- Resets ----------------------------------------------------------------------------------------------------------
+
+
+def is_reset(hparams: QLearningHParams, updates: int, total_updates: int) -> bool:
+    """Return whether the weights are reset after this many updates: not if less than an interval is left to learn."""
+    interval = hparams.reset_interval
+    return interval is not None and updates % interval == 0 and updates + interval <= total_updates
+
+
 # --- Exploration -----------------------------------------------------------------------------------------------------
 
 

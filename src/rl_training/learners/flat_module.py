@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,6 +53,14 @@ class FlatModule:
         """Return views on the flat vector under the module's own names, as `module.state_dict()` has them."""
         parts = torch.split(params, self.sizes)  # one split: its backward is one concatenation
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+
+    def per_parameter(self, value: Callable[[str, torch.Size], float]) -> Tensor:
+        """Return a vector with one number for all entries of a parameter, by its name and shape."""
+        parts = [
+            torch.full((size,), value(name, shape), device=self.params.device)
+            for name, shape, size in zip(self.names, self.shapes, self.sizes, strict=True)
+        ]
+        return torch.cat(parts)
 
     def load(self, params: Tensor, named: Mapping[str, Tensor]) -> None:
         """Copy the tensors in `named` into the flat vector; names and shapes must be exactly the module's."""

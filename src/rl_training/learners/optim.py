@@ -106,13 +106,18 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedAdam:
-    """Adam, or RAdam if `rectified`, on a gradient whose global norm is clipped unless `max_grad_norm` is None."""
+    """Adam, or RAdam if `rectified`, on a gradient whose global norm is clipped unless `max_grad_norm` is None.
+
+    `decay`: weight decay of each parameter, times the learning rate, apart from the gradient (Loshchilov and Hutter
+    2019, Decoupled weight decay regularization); None: none.
+    """
 
     learning_rate: float
     eps: float
     max_grad_norm: float | None
     beta1: float = 0.9
     rectified: bool = False
+    decay: Tensor | None = None
 
     def state(self, params: Tensor) -> State:
         return {
@@ -127,8 +132,11 @@ class ClippedAdam:
         metrics: Metrics = {}
         if self.max_grad_norm is not None:
             gradient, metrics["grad_norm"] = clip_by_global_norm(gradient, self.max_grad_norm)
+        before = state["params"]
+        if self.decay is not None:
+            before = before - state["learning_rate"] * self.decay * before
         params, mean, square, count = (radam if self.rectified else adam)(
-            state["params"],
+            before,
             gradient,
             state["adam_mean"],
             state["adam_square"],

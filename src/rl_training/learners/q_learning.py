@@ -4,7 +4,9 @@ A recipe (dqn.py, c51_dqn.py, qr_dqn.py, iqn.py, fqf.py) brings the network, its
 selection, dueling streams, noisy layers, n-step returns and prioritized replay are settings that any recipe takes.
 """
 
+import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,11 +21,13 @@ from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, 
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams import schedules
 from rl_training.hparams.dqn import DQNHParams, IQNHParams, QLearningHParams
+from rl_training.learners.augmentation import Augmentation
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, trial_obs
-from rl_training.learners.optim import Optimizer, clipped_adam, descend, polyak
+from rl_training.learners.optim import ClippedAdam, Optimizer, clipped_adam, descend, polyak
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
+from rl_training.learners.resets import ResetWeights
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.distributions import Categorical
 from rl_training.models.encoders import build_encoder
@@ -130,15 +134,24 @@ class QLearner:
             sizes = {"observations": 2, "actions": self.num_actions}
             check_output(recipe.q_values, (trial_obs(setup),), sizes)
         self._no_noise = torch.zeros(noisy.size, device=setup.device)
-        optimizer = optimizer or clipped_adam(setup.hparams, setup.hparams.learning_rate)
+        optimizer = optimizer or q_optimizer(recipe.network, setup)
         self._state = {**optimizer.state(network.params), "target": network.params.clone()}
+        self._acting = "target" if setup.hparams.act_with_target else "params"  # the weights of the policy
+        self.policy = self._target_q_values() if setup.hparams.act_with_target else recipe.q_values
         mode = "eager" if noisy.size else setup.acceleration  # a captured graph would keep its first noise
-        self._q_values = act_function(recipe.q_values, setup.device, mode)
+        self._q_values = act_function(self.policy, setup.device, mode)
+        self._reset_weights: ResetWeights | None = None
+        if setup.hparams.reset_interval is not None:
+            self._reset_weights = ResetWeights(recipe.network, setup.streams, share=setup.hparams.reset_share)
+
+        self._augment = augment = build_augmentation(setup)
 
         def apply(params: Tensor, *inputs: Any, noise: Tensor | None = None) -> Any:
             return network.apply(params, *inputs, buffers=None if noise is None else noisy.buffers(noise))
 
         def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+            batch = batch if augment is None else augment(batch)
+
             def loss(params: Tensor) -> Metrics:
                 return recipe.loss(params, state["target"], batch, setup.hparams, apply)
 
@@ -178,6 +191,8 @@ class QLearner:
         self.num_updates += 1
         if self.hparams.tau == 1.0 and self.num_updates % self.hparams.target_update_interval == 0:
             self._state["target"].copy_(self._state["params"])
+        if self._reset_weights is not None and schedules.is_reset(self.hparams, self.num_updates, self._total_updates):
+            self._reset(self._reset_weights)
         return UpdateResult(
             {name: value for name, value in metrics.items() if name != "td_errors"}, td_errors=metrics["td_errors"]
         )
@@ -186,13 +201,13 @@ class QLearner:
         return {"epsilon": self._epsilon(step)}
 
     def policy_state_dict(self) -> StateDict:
-        return dict(self._network.named(self._state["params"]))
+        return dict(self._network.named(self._state[self._acting]))
 
     def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._network.load(self._state["params"], state)
+        self._network.load(self._state[self._acting], state)
 
     def state_dict(self) -> StateDict:
-        learning = tensors_to_save(self._state, without=("params",))
+        learning = tensors_to_save(self._state, without=(self._acting,))
         return {**learning, "num_updates": self.num_updates, "generators": generators_to_save(self._generators)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -200,15 +215,32 @@ class QLearner:
             raise CheckpointError(
                 "the checkpoint lacks the states of the random generators: it can be evaluated, but not continued"
             )
-        load_tensors(self._state, state, without=("params",))
+        load_tensors(self._state, state, without=(self._acting,))
         self.num_updates = int(state["num_updates"])
         load_generators(self._generators, state["generators"])
+
+    def _target_q_values(self) -> nn.Module:
+        """Return a copy of the module that computes Q-values, with the parameters of the target network."""
+        copied = copy.deepcopy(self.recipe.q_values)
+        FlatModule(copied).use(self._state["target"])
+        return copied
+
+    def _reset(self, weights: ResetWeights) -> None:
+        """Reset both networks, each with a draw of its own; a target as it was would pull the other one back."""
+        number = self.num_updates // (self.hparams.reset_interval or 1)
+        for which, name in enumerate(("params", "target")):
+            self._state[name].copy_(weights.of(self._state[name], number, which))
+        for name, value in self._state.items():
+            if name not in ("params", "target", "learning_rate"):
+                value.zero_()
 
     def _draw(self, rows: int) -> Batch:
         if rows not in self._random_inputs:
             inputs = {name: RandomInput((rows, count), uniform) for name, count in self.recipe.random_inputs.items()}
             if self._noisy.size:
                 inputs["noise"] = RandomInput((3, self._noisy.size), _draw_noise_factors)
+            if self._augment is not None:
+                inputs |= self._augment.random_inputs(rows)
             self._random_inputs[rows] = RandomInputs(inputs, self._device)
         return self._random_inputs[rows].fill(self._generators["noise"])
 
@@ -238,7 +270,22 @@ def _draw_noise_factors(generator: np.random.Generator, out: np.ndarray) -> None
 
 
 def q_policy(learner: QLearner) -> NetworkPolicy:
-    return NetworkPolicy(learner.recipe.q_values, Categorical([learner.num_actions], single=True))
+    return NetworkPolicy(learner.policy, Categorical([learner.num_actions], single=True))
+
+
+def build_augmentation(setup: Setup[QLearningHParams]) -> Augmentation | None:
+    kind = setup.hparams.augmentation
+    intensity = kind == "shift_and_intensity"
+    return None if kind == "none" else Augmentation(setup.spaces.observation, intensity=intensity)
+
+
+def q_optimizer(network: nn.Module, setup: Setup[QLearningHParams]) -> ClippedAdam:
+    """Return Adam for the parameters of a network, with weight decay of those that are no vectors."""
+    adam, decay = clipped_adam(setup.hparams, setup.hparams.learning_rate), setup.hparams.weight_decay
+    if not decay:
+        return adam
+    each = [torch.full((p.numel(),), decay if p.ndim > 1 else 0.0, device=setup.device) for p in network.parameters()]
+    return replace(adam, decay=torch.cat(each))
 
 
 def build_q_network(
@@ -262,7 +309,8 @@ def build_q_network(
     num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
 
     def build() -> nn.Module:
-        encoder, features = build_encoder(setup.spaces.observation)
+        width = hparams.encoder_width if hparams.encoder == "impala" else None
+        encoder, features = build_encoder(setup.spaces.observation, impala_width=width)
         return kind(features, num_actions, hparams.hidden_sizes, encoder, style=style, **sizes)
 
     return build_network(setup, build, check)

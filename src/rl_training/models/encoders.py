@@ -17,26 +17,37 @@ from torch import Tensor, nn
 from rl_training.core.packed_space import PackedSpace
 from rl_training.core.spaces import observation_field, observation_kind
 from rl_training.errors import SpaceError
+from rl_training.models.layers import Residual
 
 _NATURE_MIN_SIZE = 36  # pixels per side; the Nature CNN has no output for smaller images
 
 
-def build_encoder(space: gym.Space[Any]) -> tuple[nn.Sequential, int]:
-    """Return the encoder for an observation space and its number of features."""
+class Encoder(nn.Sequential):
+    """The layers from an observation to its features."""
+
+
+def build_encoder(space: gym.Space[Any], *, impala_width: int | None = None) -> tuple[Encoder, int]:
+    """Return the encoder for an observation space and its number of features.
+
+    `impala_width`: images pass through the residual network of IMPALA with this many times its channels.
+    """
     kind = observation_kind(space)
     if isinstance(space, PackedSpace):
-        parts = [build_encoder(leaf.space) for leaf in space.leaves]
-        return nn.Sequential(DictInput(space, [encoder for encoder, _ in parts])), sum(size for _, size in parts)
+        parts = [build_encoder(leaf.space, impala_width=impala_width) for leaf in space.leaves]
+        return Encoder(DictInput(space, [encoder for encoder, _ in parts])), sum(size for _, size in parts)
     if kind == "discrete":
         sizes, starts = (np.ravel(getattr(space, "nvec", getattr(space, "n", 0))), np.ravel(getattr(space, "start", 0)))
-        return nn.Sequential(OneHot(sizes.tolist(), starts.tolist())), int(sizes.sum())
+        return Encoder(OneHot(sizes.tolist(), starts.tolist())), int(sizes.sum())
+    if kind == "image" and impala_width is not None:
+        layers, features = _impala_layers(image_shape(space), impala_width)
+        return Encoder(ImageInput(space), *layers, nn.Flatten()), features
     if kind == "image":
         layers = _conv_layers(image_shape(space))
-        return nn.Sequential(ImageInput(space), *layers, nn.Flatten()), _num_features(layers, image_shape(space))
+        return Encoder(ImageInput(space), *layers, nn.Flatten()), _num_features(layers, image_shape(space))
     if kind == "vector":
         size = int(np.prod(space.shape))  # type: ignore[arg-type]
         is_flat_float = space.shape == (size,) and observation_field(space).dtype == np.float32
-        return nn.Sequential(nn.Identity() if is_flat_float else FlatFloat(byte_scale(space))), size
+        return Encoder(nn.Identity() if is_flat_float else FlatFloat(byte_scale(space))), size
     raise SpaceError(f"there is no encoder for observations of {space}")
 
 
@@ -84,6 +95,38 @@ def _conv_layers(shape: tuple[int, int, int]) -> list[nn.Module]:
     if min(height, width) < 3:
         raise SpaceError(f"images must measure at least 3x3 pixels, got {height}x{width}")
     return [nn.Conv2d(channels, 16, 3), nn.ReLU()]  # MinAtar's network (Young and Tian 2019)
+
+
+IMPALA_CHANNELS = (16, 32, 32)
+
+
+class XavierConv(nn.Conv2d):
+    """A 3x3 convolution that keeps the size of an image, with Xavier's first weights and zero biases."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, 3, padding=1)
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+def _impala_layers(shape: tuple[int, int, int], width: int) -> tuple[list[nn.Module], int]:
+    """Return the layers of Espeholt et al. 2018 (IMPALA), figure 3, and their number of features.
+
+    Each of three stages halves the image, and then adds two residual blocks of two convolutions to it.
+    """
+    channels, *sides = shape
+    layers: list[nn.Module] = []
+    for stage in IMPALA_CHANNELS:
+        outputs = width * stage
+        blocks = [
+            Residual(nn.ReLU(), XavierConv(outputs, outputs), nn.ReLU(), XavierConv(outputs, outputs)) for _ in range(2)
+        ]
+        layers += [XavierConv(channels, outputs), nn.MaxPool2d(3, stride=2, padding=1), *blocks]
+        channels, sides = outputs, [(side + 1) // 2 for side in sides]
+    return [*layers, nn.ReLU()], channels * math.prod(sides)
 
 
 def byte_scale(space: gym.Space[Any]) -> float:

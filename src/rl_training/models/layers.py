@@ -204,12 +204,22 @@ class NoisyLinear(nn.Module):
     def __init__(self, in_features: int, out_features: int, *, sigma: float = 0.5) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        bound = 1.0 / math.sqrt(in_features)
-        self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(out_features).uniform_(-bound, bound))
-        self.weight_sigma = nn.Parameter(torch.full((out_features, in_features), sigma * bound))
-        self.bias_sigma = nn.Parameter(torch.full((out_features,), sigma * bound))
+        self._sigma = sigma
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features))
+        self.weight_sigma = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias_sigma = nn.Parameter(torch.empty(out_features))
         self.register_buffer("noise", torch.zeros(in_features + out_features), persistent=False)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw new weights, as at the start."""
+        bound = 1.0 / math.sqrt(self.in_features)
+        for parameter in (self.weight, self.bias):
+            parameter.uniform_(-bound, bound)
+        for parameter in (self.weight_sigma, self.bias_sigma):
+            parameter.fill_(self._sigma * bound)
 
     def forward(self, x: Tensor) -> Tensor:
         noise_in, noise_out = self.noise[..., : self.in_features], self.noise[..., self.in_features :]

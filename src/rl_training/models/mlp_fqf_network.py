@@ -65,7 +65,11 @@ class MLPFQFNetwork(nn.Module):
             style=style,
         )
         self.fraction = nn.Linear(self.quantile.features, num_quantiles)  # the last parameters: FQF splits them off
-        nn.init.xavier_uniform_(self.fraction.weight, gain=0.01)  # fractions start nearly even
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new weights of the proposal, as at the start: fractions are then nearly even."""
+        nn.init.xavier_uniform_(self.fraction.weight, gain=0.01)
         nn.init.zeros_(self.fraction.bias)
 
     def forward(self, obs: Tensor, taus: Tensor | None = None, edges: bool = False) -> FQFOutput:

@@ -1,0 +1,70 @@
+"""Random shifts and intensities of images, drawn for each observation of a batch: a network must not depend on them.
+
+    x := crop of the image padded by 4 pixels of its edge, at a random place;   x := x * (1 + 0.05 * clip(e, -2, 2))
+
+All frames of a stacked observation move alike. Kostrikov et al. 2021, Image augmentation is all you need; the intensity
+is that of Schwarzer et al. 2021, Data-efficient reinforcement learning with self-predictive representations.
+"""
+
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from rl_training.core.spaces import observation_kind
+from rl_training.core.types import Batch
+from rl_training.errors import SpaceError
+from rl_training.learners.random_inputs import RandomInput, normal, uniform
+from rl_training.models.encoders import channels_first
+
+PADDING = 4  # pixels
+INTENSITY = 0.05
+SEEN = ("obs", "next_obs")
+
+
+class Augmentation:
+    """Augments the observations of a batch; the random numbers come with it."""
+
+    def __init__(self, space: gym.Space[Any], *, intensity: bool) -> None:
+        """`intensity`: whether images also get brighter or darker."""
+        if observation_kind(space) != "image":
+            raise SpaceError(f"algo_kwargs.augmentation needs images, but observations are {space}; set it to none")
+        shape = tuple(space.shape or ())
+        last = len(shape) == 2 or channels_first(
+            shape[-3:]
+        )  # (..., height, width), else (..., height, width, channels)
+        self._sides = (-2, -1) if last else (-3, -2)
+        self._intensity = intensity
+
+    def random_inputs(self, rows: int) -> dict[str, RandomInput]:
+        """Name the random numbers of an update: for `obs` and `next_obs`, two places and an intensity of each row."""
+        shift = {"shift": RandomInput((len(SEEN), 2, rows), uniform)}
+        return shift | ({"intensity": RandomInput((len(SEEN), rows), normal)} if self._intensity else {})
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return the batch with augmented observations; pure."""
+        seen = {}
+        for number, name in enumerate(SEEN):
+            seen[name] = shifted(batch[name], batch["shift"][number], self._sides)
+            if self._intensity:
+                factors = 1.0 + INTENSITY * batch["intensity"][number].clamp(-2.0, 2.0)
+                seen[name] = seen[name].float() * factors.reshape(-1, *(1,) * (seen[name].ndim - 1))
+        return {**batch, **seen}
+
+
+def shifted(images: Tensor, places: Tensor, sides: tuple[int, int]) -> Tensor:
+    """Return images moved by up to `PADDING` pixels in each direction; their edges are repeated: (batch, ...) -> same.
+
+    `places`: (2, batch) in [0, 1), one number per direction. `sides`: the axes of height and width.
+    """
+    moved = images.movedim(sides, (-2, -1))
+    flat = moved.reshape(moved.shape[0], -1, *moved.shape[-2:])  # (batch, layers, height, width)
+    offsets = (places * (2 * PADDING + 1)).long() - PADDING
+    rows, columns = (
+        (torch.arange(size, device=images.device) + offset[:, None]).clamp(0, size - 1)
+        for size, offset in zip(flat.shape[-2:], offsets, strict=True)
+    )
+    batch, layers = (torch.arange(size, device=images.device) for size in flat.shape[:2])
+    taken = flat[batch[:, None, None, None], layers[:, None, None], rows[:, None, :, None], columns[:, None, None, :]]
+    return taken.reshape(moved.shape).movedim((-2, -1), sides)
