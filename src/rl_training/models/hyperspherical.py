@@ -29,7 +29,8 @@ class UnitLinear(nn.Module):
         weight = torch.empty(*members, out_features, in_features)
         for matrix in weight.view(-1, out_features, in_features):
             nn.init.orthogonal_(matrix)
-        self.weight = nn.Parameter(unit(weight))
+        # Networks are measured on the meta device, where a division by a sum would import sympy.
+        self.weight = nn.Parameter(weight if weight.is_meta else unit(weight))
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight.mT
