@@ -377,6 +377,7 @@ def test_every_stochastic_algorithm_is_known() -> None:
         "iql_online",
         "bc",
         "cql",
+        "cal_ql",
         "rlpd",
     }
 

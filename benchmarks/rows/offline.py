@@ -119,6 +119,17 @@ ROWS = {
         eval_episodes=100,
         chosen_on=NOT_CHOSEN,
     ),
+    "cal_ql-pendulum": Row(
+        config="cal_ql/pendulum.yaml",
+        env_id="Pendulum-v1",
+        steps=5_000,
+        target="none set; from scratch, without init_from",
+        controls={"ours-not-calibrated": Control(config="cal_ql/pendulum.yaml", hparams={"calibrated": False})},
+        threshold=-200.0,
+        track_every=500,
+        eval_episodes=100,
+        chosen_on=NOT_CHOSEN,
+    ),
     "mopo-pendulum-medium-replay": offline(
         "mopo",
         "pendulum",

@@ -463,6 +463,20 @@ class CQL(ManagedAlgorithm):
 
     algo_name: ClassVar[str] = "cql"
 
+class CalQL(ManagedAlgorithm):
+    """CQL that continues in an environment, with values that the returns of the data bound below.
+
+    Nakamoto et al. 2023, Cal-QL: calibrated offline RL pre-training for efficient online fine-tuning.
+
+    Example:
+
+        agent = CalQL("configs/cal_ql/pendulum.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "cal_ql"
+
 def train_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train DQN or another algorithm of its family from a config, in a new run folder."""
 
@@ -555,3 +569,6 @@ def train_rebrac(config: TrainConfig, options: RunOptions | None = None) -> Trai
 
 def train_cql(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train CQL from a config, in a new run folder."""
+
+def train_cal_ql(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train CalQL from a config, in a new run folder."""

@@ -10,7 +10,12 @@
 The sum estimates the integral of exp Q over all actions: w lowers the values of all of them and raises those of the
 dataset. With w = 0 and entropy in the target it is SAC.
 
+Cal-QL: in the sum, max(Q_i(s, a_j), G) replaces Q_i(s, a_j) for the actions of pi, where G is the return that follows
+(s, a) in the data (data/returns_to_go.py). Values then do not fall below those of the policy that collected the data,
+and do not have to rise again when learning continues in the environment.
+
 Kumar et al. 2020, Conservative Q-learning for offline reinforcement learning. Deviations: docs/algorithms/cql.md.
+Nakamoto et al. 2023, Cal-QL: calibrated offline RL pre-training for efficient online fine-tuning: cal_ql.md there.
 """
 
 import math
@@ -30,7 +35,7 @@ from rl_training.algorithms.sac import (
 )
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
-from rl_training.hparams.offline import CQLHParams
+from rl_training.hparams.offline import ConservativeHParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, build_model
 from rl_training.learners.checks import FLOATS, Expected, check_tensors
 from rl_training.learners.random_inputs import RandomInput, normal, uniform
@@ -68,11 +73,16 @@ def conservative_gap(
 ) -> Tensor:
     """Return log sum exp of the critics' values of sampled actions minus the value of the dataset's: (critics, batch).
 
-    `actions`: (batch, samples, numbers). `log_densities`: (batch, samples).
+    `actions`: (batch, samples, numbers). `log_densities`: (batch, samples). If the batch has `returns_to_go`, (batch,),
+    they are a floor under the values of all sampled actions but the uniform ones, which come first.
     """
     rows, samples = log_densities.shape
     repeated = batch["obs"].repeat_interleave(samples, 0)
     values: Tensor = apply_critics(params, repeated, actions.flatten(0, 1)).unflatten(1, (rows, samples))
+    if "returns_to_go" in batch:
+        num_uniform = batch["uniform_numbers"].shape[1]
+        floored = values[..., num_uniform:].maximum(batch["returns_to_go"][:, None])
+        values = torch.cat([values[..., :num_uniform], floored], 2)
     return torch.logsumexp(values - log_densities, 2) - apply_critics(params, batch["obs"], batch["actions"])
 
 
@@ -109,7 +119,7 @@ def cql_critic_loss(
     return {**metrics, "loss": loss, "conservative_gap": gaps.detach().mean()}
 
 
-def build_cql(setup: Setup[CQLHParams]) -> ActorCritic:
+def build_cql(setup: Setup[ConservativeHParams]) -> ActorCritic:
     hparams, numbers = setup.hparams, action_size(setup)
 
     def random_inputs(rounds: int, actor: bool) -> Mapping[str, RandomInput]:

@@ -17,17 +17,19 @@ from rl_training.core.spaces import transition_fields
 from rl_training.core.state_checks import stored_count
 from rl_training.core.types import Batch, StateDict
 from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.returns_to_go import RETURN_FIELDS, dataset_returns
 from rl_training.data.row_storage import RowStorage
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import CheckpointError, DatasetError
-from rl_training.hparams.offline import OfflineHParams
+from rl_training.hparams.offline import CQLHParams, OfflineHParams
 
 
 class DatasetMemory:
     """Samples transitions of `dataset` uniformly. The held-out set, if there is one, serves evaluation only.
 
-    `next_actions`: batches hold the next action of the episode, too; rows without one that counts are left out. A
-    checkpoint holds the digest of the rows, not the rows themselves.
+    `next_actions`: batches hold the next action of the episode, too; rows without one that counts are left out.
+    `return_gamma`: batches hold the return that follows, with this discount. A checkpoint holds the digest of the rows,
+    not the rows themselves.
     """
 
     def __init__(
@@ -37,11 +39,14 @@ class DatasetMemory:
         generator: np.random.Generator,
         held_out: TransitionDataset | None = None,
         next_actions: bool = False,
+        return_gamma: float | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         self.dataset, self.held_out = dataset, held_out
         self._generator = generator
-        self._buffer = replay_from_dataset(dataset, generator=generator, next_actions=next_actions, device=device)
+        self._buffer = replay_from_dataset(
+            dataset, generator=generator, next_actions=next_actions, return_gamma=return_gamma, device=device
+        )
         self.storage, self.device = cast(RowStorage, self._buffer.storage), self._buffer.device
         self.draw_places = self._buffer.draw_places
 
@@ -98,6 +103,7 @@ def replay_from_dataset(
     *,
     generator: np.random.Generator,
     next_actions: bool = False,
+    return_gamma: float | None = None,
     device: torch.device | str = "cpu",
 ) -> ReplayBuffer:
     """Return a replay buffer that holds the rows and samples them uniformly."""
@@ -106,6 +112,9 @@ def replay_from_dataset(
     if next_actions:
         fields["next_actions"] = fields["actions"]
         columns = _with_next_actions(dataset, columns)
+    if return_gamma is not None:
+        fields |= RETURN_FIELDS
+        columns |= dataset_returns(dataset, return_gamma)
     what = f"a replay buffer of the {len(dataset):,} transitions of {dataset.source}"
     check_memory(RowStorage.num_bytes(len(dataset), fields), what, "the size of the dataset")
     buffer = ReplayBuffer(RowStorage(len(columns["rewards"]), fields), generator=generator, device=device)
@@ -126,16 +135,24 @@ def _with_next_actions(dataset: TransitionDataset, columns: Mapping[str, np.ndar
     return {name: values[known] for name, values in {**columns, "next_actions": following}.items()}
 
 
-def build_dataset_memory(setup: Setup[OfflineHParams], *, next_actions: bool = False) -> DatasetMemory:
+def build_dataset_memory(
+    setup: Setup[OfflineHParams], *, next_actions: bool = False, return_gamma: float | None = None
+) -> DatasetMemory:
     assert setup.dataset is not None  # the caller has loaded it
     return DatasetMemory(
         setup.dataset,
         generator=setup.streams.numpy("buffer"),
         held_out=setup.held_out,
         next_actions=next_actions,
+        return_gamma=return_gamma,
         device=setup.device,
     )
 
 
 def build_memory_with_next_actions(setup: Setup[OfflineHParams]) -> DatasetMemory:
     return build_dataset_memory(setup, next_actions=True)
+
+
+def build_memory_with_returns(setup: Setup[CQLHParams]) -> DatasetMemory:
+    """Build a memory whose batches hold the return that follows, if the settings need it."""
+    return build_dataset_memory(setup, return_gamma=setup.hparams.gamma if setup.hparams.calibrated else None)

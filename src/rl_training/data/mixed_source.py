@@ -10,13 +10,16 @@ from torch import Tensor
 from rl_training.acceleration.transfers import WORD, Block, mark_fixed
 from rl_training.core.memory_limits import check_memory
 from rl_training.core.setup import Setup
+from rl_training.core.spaces import transition_fields
 from rl_training.core.types import Batch, Replay, StateDict
 from rl_training.data.dataset_memory import DatasetMemory, build_dataset_memory
-from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer
+from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer, choose_allocator
+from rl_training.data.returns_to_go import RETURN_FIELDS, ReturnRows
 from rl_training.data.row_storage import RowStorage, Storage
 from rl_training.errors import DatasetError
 from rl_training.hparams.actor_critic import RLPDHParams
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
+from rl_training.hparams.offline import CalQLHParams
 from rl_training.hparams.schedules import max_horizon, synthetic_rows
 
 MIN_TRANSITIONS = 2  # to fit a model: one to learn from, one held out
@@ -117,6 +120,27 @@ def build_online_and_dataset(setup: Setup[RLPDHParams]) -> MixedSource:
     assert setup.dataset is not None  # the caller has loaded it
     dataset = DatasetMemory(setup.dataset, generator=setup.streams.numpy("dataset"), device=setup.device)
     hparams = setup.hparams
+    return MixedSource(real, dataset, batch_size=hparams.batch_size, model_ratio=hparams.offline_ratio)
+
+
+def build_online_with_returns(setup: Setup[CalQLHParams]) -> MixedSource:
+    """Build a replay buffer and a memory of the dataset, both with the return that follows if the settings need it."""
+    hparams, capacity = setup.hparams, setup.hparams.buffer_capacity
+    assert setup.dataset is not None  # the caller has loaded it
+    fields = transition_fields(setup.spaces) | (RETURN_FIELDS if hparams.calibrated else {})
+    allocate = choose_allocator(hparams, RowStorage.num_bytes(capacity, fields), "transitions")
+    rows = (
+        ReturnRows(capacity, fields, gamma=hparams.gamma, num_envs=setup.num_envs, allocate=allocate)
+        if hparams.calibrated
+        else RowStorage(capacity, fields, allocate=allocate)
+    )
+    dataset = DatasetMemory(
+        setup.dataset,
+        generator=setup.streams.numpy("dataset"),
+        return_gamma=hparams.gamma if hparams.calibrated else None,
+        device=setup.device,
+    )
+    real = ReplayBuffer(rows, generator=setup.streams.numpy("buffer"), device=setup.device)
     return MixedSource(real, dataset, batch_size=hparams.batch_size, model_ratio=hparams.offline_ratio)
 
 

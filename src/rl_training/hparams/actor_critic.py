@@ -55,6 +55,7 @@ from rl_training.hparams.fields import (
     NonNegative,
     NStep,
     NumCritics,
+    OfflineRatio,
     OpenFraction,
     PolicyDelay,
     Positive,
@@ -74,7 +75,13 @@ from rl_training.hparams.fields import (
     UpdatesPerStep,
 )
 from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
-from rl_training.hparams.offline import BehaviorRegularizedHParams, CQLHParams, check_plain_replay
+from rl_training.hparams.offline import (
+    BehaviorRegularizedHParams,
+    CalQLHParams,
+    CQLHParams,
+    check_plain_replay,
+    check_whole_shares,
+)
 
 
 def check_subset(num_critics: int, subset_size: int) -> None:
@@ -279,14 +286,6 @@ class TD3HParams(HParams):
     target_noise_clip: TargetNoiseClip = 0.5
 
 
-def check_whole_shares(batch_size: int, offline_ratio: float) -> None:
-    rows = batch_size * offline_ratio
-    if not rows.is_integer():
-        raise ValueError(
-            f"offline_ratio must give a whole number of rows: {offline_ratio:g} of batch_size {batch_size} is {rows:g}"
-        )
-
-
 class RLPDHParams(HParams):
     """Online reinforcement learning with offline data (Ball et al. 2023)."""
 
@@ -304,7 +303,7 @@ class RLPDHParams(HParams):
     dataset_id: DatasetId = None
     dataset_size: DatasetSize = None
     dataset_seed: DatasetSeed = 0
-    offline_ratio: Fraction = Field(0.5, description="share of each batch that comes from the dataset")
+    offline_ratio: OfflineRatio = 0.5
     buffer_capacity: BufferCapacity = 1_000_000
     memory: MemoryKind = "ram"
     batch_size: BatchSize = 256
@@ -437,10 +436,20 @@ class SimBaV2HParams(HParams):
 
 
 # What the shared parts take. The model-based algorithms train a soft actor-critic, too.
-SoftHParams: TypeAlias = SACHParams | REDQHParams | TQCHParams | RLPDHParams | MBPOHParams | MOPOHParams | CQLHParams
+SoftHParams: TypeAlias = (
+    SACHParams | REDQHParams | TQCHParams | RLPDHParams | MBPOHParams | MOPOHParams | CQLHParams | CalQLHParams
+)
 DelayedHParams: TypeAlias = TD3HParams | BehaviorRegularizedHParams
 MLPHParams: TypeAlias = SoftHParams | DelayedHParams  # of networks that `build_model` builds
 ActorCriticHParams: TypeAlias = MLPHParams | CrossQHParams | SimBaV2HParams
 OnlineHParams: TypeAlias = (
-    SACHParams | REDQHParams | TQCHParams | RLPDHParams | TD3HParams | MBPOHParams | CrossQHParams | SimBaV2HParams
+    SACHParams
+    | REDQHParams
+    | TQCHParams
+    | RLPDHParams
+    | TD3HParams
+    | MBPOHParams
+    | CrossQHParams
+    | SimBaV2HParams
+    | CalQLHParams
 )

@@ -171,6 +171,8 @@ NormalizeObservations = Annotated[
     Switch, Field(description="normalization of observations by the dataset's mean and standard deviation")
 ]
 
+OfflineRatio = Annotated[Fraction, Field(description="share of each batch that comes from the dataset")]
+
 RunningNormalization = Annotated[
     Switch,
     Field(description="normalization of observations by the mean and standard deviation of all training steps so far"),
@@ -331,6 +333,11 @@ HalfTargetEntropy = Annotated[
 NumCritics = Annotated[Count, Field(description="critics in the ensemble")]
 SubsetSize = Annotated[
     Count, Field(description="critics sampled for each update; the target uses the smallest of their values")
+]
+Calibrated = Annotated[
+    Switch,
+    FIXED_BUFFER,
+    Field(description="floor under the penalized values of the policy's actions: the return that follows in the data"),
 ]
 EntropyInTarget = Annotated[
     Switch, Field(description="entropy of the next action as part of the critics' target, as in SAC")

@@ -1,4 +1,4 @@
-"""Settings of the algorithms that learn from a dataset without a model: IQL, BC, TD3+BC, ReBRAC, CQL."""
+"""Settings of the algorithms that learn from a dataset without a model: IQL, BC, TD3+BC, ReBRAC, CQL, Cal-QL."""
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -13,6 +13,8 @@ from rl_training.hparams.fields import (
     AdamEps,
     AlphaLearningRate,
     BatchSize,
+    BufferCapacity,
+    Calibrated,
     CosineSchedule,
     Count,
     CountOrZero,
@@ -43,6 +45,7 @@ from rl_training.hparams.fields import (
     NonNegative,
     NormalizeObservations,
     NStep,
+    OfflineRatio,
     OrthogonalInit,
     PathOrNull,
     PolicyDelay,
@@ -58,6 +61,8 @@ from rl_training.hparams.fields import (
     TargetsDelay,
     Tau,
     Temperature,
+    TrainFrequency,
+    UpdatesPerStep,
     ValueLayerNorm,
 )
 from rl_training.hparams.mbpo import MOPOHParams
@@ -66,6 +71,19 @@ from rl_training.hparams.mbpo import MOPOHParams
 def check_plain_replay(n_step: int, prioritized: bool) -> None:
     if n_step > 1 or prioritized:
         raise ValueError("n_step must be 1 and prioritized false: the rows of a dataset are single steps, all alike")
+
+
+def check_whole_shares(batch_size: int, offline_ratio: float) -> None:
+    rows = batch_size * offline_ratio
+    if not rows.is_integer():
+        raise ValueError(
+            f"offline_ratio must give a whole number of rows: {offline_ratio:g} of batch_size {batch_size} is {rows:g}"
+        )
+
+
+def check_calibration(calibrated: bool, gamma: float) -> None:
+    if calibrated and gamma >= 1.0:
+        raise ValueError(f"calibrated needs a gamma below 1, got {gamma:g}: returns after a time limit have no bound")
 
 
 def check_statistics(init_from: object, normalize_observations: bool, reward_scale: float | str) -> None:
@@ -261,10 +279,21 @@ class ReBRACHParams(HParams):
     )
 
 
+ConservativeWeight = Annotated[
+    NonNegative,
+    Search(0.01, 20.0, log=True),
+    Field(description="weight of the values of sampled actions against those of the dataset; 0: none"),
+]
+NumSampledActions = Annotated[
+    Count,
+    Field(description="sampled actions per row of each kind: uniform, of the policy there and at the next observation"),
+]
+
+
 class CQLHParams(HParams):
     """Conservative Q-learning (Kumar et al. 2020)."""
 
-    checks: ClassVar = (check_dataset, check_network)
+    checks: ClassVar = (check_dataset, check_network, check_calibration)
     run_checks: ClassVar = (check_evaluable,)
 
     dataset_kind: DatasetSource = None
@@ -295,17 +324,61 @@ class CQLHParams(HParams):
     alpha: Temperature = "auto"
     target_entropy: TargetEntropy = "auto"
     entropy_in_target: EntropyInTarget = False
-    conservative_weight: Annotated[NonNegative, Search(0.01, 20.0, log=True)] = Field(
-        10.0, description="weight of the values of sampled actions against those of the dataset; 0: none"
+    conservative_weight: ConservativeWeight = 10.0
+    num_sampled_actions: NumSampledActions = 10
+    calibrated: Calibrated = False
+
+
+class CalQLHParams(HParams):
+    """Calibrated Q-learning (Nakamoto et al. 2023): CQL, continued in an environment."""
+
+    checks: ClassVar = (check_dataset, check_network, check_whole_shares, check_calibration)
+
+    init_from: Annotated[PathOrNull, Fixed("the saved run has begun from it")] = Field(
+        None, description="run folder or checkpoint of the run of cql to continue; null: a new start"
     )
-    num_sampled_actions: Count = Field(
-        10, description="sampled actions per row of each kind: uniform, of the policy there and at the next observation"
-    )
+    dataset_kind: DatasetSource = None
+    dataset_path: DatasetPath = None
+    dataset_id: DatasetId = None
+    dataset_size: DatasetSize = None
+    dataset_seed: DatasetSeed = 0
+    offline_ratio: OfflineRatio = 0.5
+    reward_scale: RewardScale = "none"
+    reward_shift: RewardShift = 0.0
+    normalize_observations: NormalizeObservations = True
+    buffer_capacity: BufferCapacity = 1_000_000
+    memory: MemoryKind = "ram"
+    batch_size: BatchSize = 256
+    learning_starts: CountOrZero = Field(1_000, description="env steps before learning begins")
+    train_frequency: TrainFrequency = 1
+    gradient_updates_per_step: UpdatesPerStep = 1.0
+
+    network: NetworkKind = "mlp"
+    hidden_sizes: DeepHiddenSizes = (256, 256, 256)
+    layer_norm: CriticLayerNorm = False
+
+    learning_rate: LearningRate = 3e-4
+    actor_learning_rate: ActorLearningRate = 3e-5
+    alpha_learning_rate: AlphaLearningRate = 3e-5
+    learning_rate_schedule: LinearSchedule = "constant"
+    adam_eps: AdamEps = 1e-8
+    max_grad_norm: MaxGradNormOrNull = None
+
+    gamma: Discount = 0.99
+    tau: Tau = 0.005
+    policy_delay: PolicyDelay = 1
+    alpha: Temperature = "auto"
+    target_entropy: TargetEntropy = "auto"
+    entropy_in_target: EntropyInTarget = False
+    conservative_weight: ConservativeWeight = 10.0
+    num_sampled_actions: NumSampledActions = 10
+    calibrated: Calibrated = True
 
 
 # What the shared parts take: IQL's losses, the offline learner, critics on a dataset, the memory of a dataset.
 ExpectileHParams: TypeAlias = IQLHParams | IQLOnlineHParams
 LearnerHParams: TypeAlias = ExpectileHParams | BCHParams
 BehaviorRegularizedHParams: TypeAlias = TD3BCHParams | ReBRACHParams
-DatasetCriticHParams: TypeAlias = BehaviorRegularizedHParams | CQLHParams
+ConservativeHParams: TypeAlias = CQLHParams | CalQLHParams
+DatasetCriticHParams: TypeAlias = BehaviorRegularizedHParams | ConservativeHParams
 OfflineHParams: TypeAlias = IQLHParams | BCHParams | MOPOHParams | DatasetCriticHParams

@@ -182,7 +182,7 @@ class ActorCritic:
 
     def observe(self, transitions: Mapping[str, np.ndarray]) -> None:
         """Add a step of the envs to the statistics, which acting and updates use from now on."""
-        if self._normalizer is not None:
+        if self._normalizer is not None and not self._scales_rewards:  # those of a dataset are constants
             self._normalizer.update(torch.from_numpy(transitions["obs"]))
             self._use_statistics(self._normalizer)
         if self._return_scaler is not None:
@@ -263,6 +263,11 @@ class ActorCritic:
         noise, carry = self._action_noise.draw(rows, generator, carry)
         # The normal distribution function turns normal numbers into uniform ones, here in [-1, 1].
         return ActResult(torch.erf(torch.from_numpy(noise) / math.sqrt(2.0)).numpy().reshape(shape), carry)
+
+    def start_from(self, policy: Mapping[str, Any], training: Mapping[str, Any]) -> None:
+        """Load what another run has learned, with its optimizers' moments, but without learning rates and counts."""
+        self.load_policy_state_dict(policy)
+        load_tensors(self.state, training, without=(*_IN_POLICY, *self._step_sizes))
 
     def _outputs_of(self, obs: np.ndarray) -> np.ndarray:
         return self._outputs(obs if self._normalizer is None else self._normalizer.rows(obs))

@@ -31,8 +31,12 @@ def reward_constants(setup: Setup[RewardSettings]) -> State:
 
 
 def scale_rewards(batch: Batch, state: State) -> Batch:
-    """Return the batch with scaled and shifted rewards."""
-    return {**batch, "rewards": batch["rewards"] * state["reward_scale"] + state["reward_shift"]}
+    """Return the batch with scaled and shifted rewards, and with returns of such rewards if it has any returns."""
+    scale, shift = state["reward_scale"], state["reward_shift"]
+    scaled = {**batch, "rewards": batch["rewards"] * scale + shift}
+    if "returns_to_go" in batch:  # discount_sums: what a reward of 1 at each of these steps would have returned
+        scaled["returns_to_go"] = batch["returns_to_go"] * scale + batch["discount_sums"] * shift
+    return scaled
 
 
 def reward_scale(hparams: RewardSettings, dataset: TransitionDataset | None) -> float:

@@ -9,7 +9,9 @@ from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.experiment.manifest import POLICY, TRAINING
-from rl_training.hparams.offline import IQLHParams, IQLOnlineHParams
+from rl_training.hparams.base import HParams
+from rl_training.hparams.offline import CalQLHParams, CQLHParams, IQLHParams, IQLOnlineHParams
+from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.offline import OfflineLearner
 from rl_training.runtime.dataset_loading import find_arrays, load_transition_dataset
 from rl_training.runtime.resuming import run_dir_of
@@ -24,7 +26,7 @@ def begin_from_offline_run(prepared: PreparedRun, options: RunOptions) -> None:
     if hparams.init_from is None:
         return
     try:
-        checkpoint = _open(hparams)
+        checkpoint = _open(hparams, IQLHParams, "iql")
         dataset = _dataset(checkpoint, prepared, options)
         algorithm = cast(OfflineLearner, prepared.algorithm)
         policy, training = checkpoint.load(POLICY), checkpoint.load(TRAINING)
@@ -43,13 +45,27 @@ def begin_from_offline_run(prepared: PreparedRun, options: RunOptions) -> None:
     )
 
 
-def _open(hparams: IQLOnlineHParams) -> Checkpoint:
-    """Open the checkpoint of an offline run whose networks are those of this one."""
+def begin_from_cql_run(prepared: PreparedRun, options: RunOptions) -> None:
+    """Load what a run of cql has learned. The dataset is the one that the settings of this run name."""
+    hparams = cast(CalQLHParams, prepared.setup.hparams)
+    if hparams.init_from is None:
+        return
+    try:
+        checkpoint = _open(hparams, CQLHParams, "cql")
+        policy, training = checkpoint.load(POLICY), checkpoint.load(TRAINING)
+        with loading(checkpoint.path):
+            cast(ActorCritic, prepared.algorithm).start_from(policy, training["algorithm"])
+    except UserError as error:
+        raise type(error)(f"cal_ql.algo_kwargs.init_from: {error}") from error
+
+
+def _open(hparams: IQLOnlineHParams | CalQLHParams, kind: type[HParams], algo: str) -> Checkpoint:
+    """Open the checkpoint of an offline run whose networks are those of this one. `kind`: its settings."""
     assert hparams.init_from is not None
     checkpoint = open_checkpoint(find_checkpoint(hparams.init_from), parts=(POLICY, TRAINING))
     offline_hparams = checkpoint.config.hparams
-    if not isinstance(offline_hparams, IQLHParams):
-        raise CheckpointError(f"{checkpoint.path} is of {checkpoint.config.algo}, but must be of iql")
+    if not isinstance(offline_hparams, kind):
+        raise CheckpointError(f"{checkpoint.path} is of {checkpoint.config.algo}, but must be of {algo}")
     if not checkpoint.is_resumable:
         raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation), without the critics")
     for name in _SAME_SETTINGS:

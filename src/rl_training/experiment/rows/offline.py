@@ -3,8 +3,16 @@
 from rl_training.core.kinds import ActionKind
 from rl_training.experiment.algorithm_spec import ACTOR_CRITIC_UPDATES_TO_COMPILE, ALL_OBSERVATIONS, AlgorithmSpec
 from rl_training.hparams.base import HParams
-from rl_training.hparams.offline import BCHParams, CQLHParams, IQLHParams, IQLOnlineHParams, ReBRACHParams, TD3BCHParams
-from rl_training.hparams.schedules import iql_online_updates, offline_updates
+from rl_training.hparams.offline import (
+    BCHParams,
+    CalQLHParams,
+    CQLHParams,
+    IQLHParams,
+    IQLOnlineHParams,
+    ReBRACHParams,
+    TD3BCHParams,
+)
+from rl_training.hparams.schedules import actor_critic_updates, iql_online_updates, offline_updates
 
 
 def _offline(
@@ -129,6 +137,26 @@ ROWS = (
         "Kumar et al. 2020, Conservative Q-learning for offline reinforcement learning",
         CQLHParams,
         build="cql:build_cql",
+        memory="build_memory_with_returns",
         stochastic=True,
+    ),
+    AlgorithmSpec(
+        name="cal_ql",
+        class_name="CalQL",
+        summary="CQL that continues in an environment, with values that the returns of the data bound below",
+        paper="Nakamoto et al. 2023, Cal-QL: calibrated offline RL pre-training for efficient online fine-tuning",
+        loop="off_policy",
+        actions=frozenset({"box"}),
+        observations=frozenset({"vector"}),
+        hparams=CalQLHParams,
+        stochastic=True,
+        build="rl_training.algorithms.cql:build_cql",
+        memory="rl_training.data.mixed_source:build_online_with_returns",
+        updates_until=actor_critic_updates,
+        policy_module="rl_training.learners.actor_critic:actor_policy",
+        updates_at_once=True,
+        min_updates_to_compile=ACTOR_CRITIC_UPDATES_TO_COMPILE,
+        begin="rl_training.runtime.offline_to_online:begin_from_cql_run",
+        reference_config="cal_ql/pendulum.yaml",
     ),
 )
