@@ -342,7 +342,8 @@ class RLPDHParams(HParams):
 class CrossQHParams(HParams):
     """CrossQ (Bhatt et al. 2024)."""
 
-    checks: ClassVar = (check_replay,)
+    checks: ClassVar = (check_replay, check_hindsight)
+    run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
     memory: MemoryKind = "ram"
@@ -355,6 +356,8 @@ class CrossQHParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    her: HindsightGoals = "none"
+    her_ratio: HindsightRatio = 4.0
 
     hidden_sizes: ActorHiddenSizes = (256, 256)
     critic_hidden_sizes: Annotated[CriticHiddenSizes, Search(choices=((512, 512), (1024, 1024), (2048, 2048)))] = (
