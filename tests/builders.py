@@ -52,6 +52,7 @@ SMALL: dict[str, Any] = {
     "cnn_depth": 2,
     "num_bins": 11,
     "symlog_limit": 3.0,
+    "warmup_updates": 2,
     # Learning from a dataset
     "dataset_kind": "random",
     "dataset_size": 60,

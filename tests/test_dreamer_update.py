@@ -16,21 +16,20 @@ from rl_training.algorithms.dreamer import (
     actor_loss,
     balanced_kl,
     build_dreamer,
-    continuation_weights,
     critic_loss,
     kl_divergence,
-    replayed_returns,
-    return_range,
+    sizes_of,
     world_model_loss,
 )
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch
 from rl_training.data.recurrent_replay_buffer import build_recurrent_replay_buffer
 from rl_training.errors import ConfigError
-from rl_training.hparams.dreamer import DreamerHParams
+from rl_training.hparams.dreamer import DreamerHParams, network_size
 from rl_training.hparams.schedules import dreamer_updates
+from rl_training.learners.imagined_returns import continuation_weights, replayed_returns, return_range
 from rl_training.learners.returns import lambda_return
-from rl_training.models.dreamer import Observed
+from rl_training.models.dreamer import Observed, WorldModel, build_actor, build_critic
 from rl_training.models.dreamer_actions import Choices, build_actions
 from state_comparison import assert_identical, clone, moved_by
 
@@ -322,7 +321,7 @@ def test_the_same_seed_and_batches_give_the_same_learner() -> None:
 def test_rewards_and_terminations_of_a_known_world_are_learnt() -> None:
     """Episodes of four shades, from dark to bright: the second one brings reward 1, the brightest is final."""
     sizes = {"batch_size": 16, "sequence_length": 4, "hidden_size": 16, "num_bins": 21, "symlog_limit": 1.0}
-    setup = dreamer_setup(world_model_learning_rate=1e-2, imagination_horizon=1, **sizes)
+    setup = dreamer_setup(learning_rate=1e-2, imagination_horizon=1, **sizes)
     learner, buffer = build_dreamer(setup), build_recurrent_replay_buffer(setup)
     for number in range(60):
         shade = number % 3
@@ -435,6 +434,25 @@ def test_sampled_evaluation_draws_from_a_stream_of_its_own() -> None:
 def test_sizes_that_do_not_fit_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DreamerHParams(**values)
+
+
+def test_one_setting_determines_the_sizes_and_each_can_be_overridden() -> None:
+    assert network_size(DreamerHParams()) == (2_048, 256, 16, 16)  # 12m
+    assert network_size(DreamerHParams(size="25m")) == (3_072, 384, 24, 24)
+    assert network_size(DreamerHParams(size="50m", hidden_size=100)) == (4_096, 100, 32, 32)
+    with pytest.raises(ValueError, match="deter_size must be a multiple of num_blocks, 7, got 512"):
+        DreamerHParams(size="1m", num_blocks=7)
+
+
+@pytest.mark.parametrize(("size", "millions"), [("1m", 0.78), ("12m", 11.9), ("25m", 26.7), ("50m", 47.3)])
+def test_sizes_are_named_by_about_their_number_of_parameters(size: str, millions: float) -> None:
+    space, actions = Box(0, 255, (64, 64, 3), np.uint8), Choices([18], (), unimix=0.01)
+    with torch.device("meta"):
+        sizes = sizes_of(DreamerHParams(size=size))
+        networks = [WorldModel(space, actions, sizes), build_actor(18, sizes), build_critic(sizes)]
+    assert sum(p.numel() for network in networks for p in network.parameters()) / 1e6 == pytest.approx(
+        millions, rel=0.01
+    )
 
 
 def test_a_buffer_without_room_for_a_sequence_of_each_env_is_refused() -> None:

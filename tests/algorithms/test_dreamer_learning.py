@@ -47,7 +47,7 @@ def test_the_chain_is_walked_straight_and_valued_by_its_discounted_reward(tmp_pa
             "learning_starts": 100,
             "train_ratio": 32,  # 300 updates
             "gamma": GAMMA,
-            "world_model_learning_rate": 1e-2,
+            "learning_rate": 1e-2,
             "actor_learning_rate": 3e-3,
             "critic_learning_rate": 1e-2,
             "deter_size": 32,

@@ -21,8 +21,8 @@ from rl_training.hparams.offline import BCHParams, IQLOnlineHParams
 # One setting of each group, in the order a user thinks; an algorithm has the first of each that it knows.
 GROUPS = {
     "data": ("batch_size", "minibatch_size"),
-    "network": ("network", "deter_size"),
-    "optimizer": ("learning_rate", "policy_learning_rate", "world_model_learning_rate"),
+    "network": ("network", "size"),
+    "optimizer": ("learning_rate", "policy_learning_rate"),
     "algorithm": ("gamma",),
 }
 
@@ -73,7 +73,7 @@ def test_every_search_lies_within_its_field_and_holds_the_default(name: str) -> 
     model = registry()[name].hparams
     marks = [(field, info.default, mark) for field, info in model.model_fields.items() for mark in info.metadata]
     searches = {field: (default, mark) for field, default, mark in marks if isinstance(mark, Search)}
-    assert searches.keys() & {"learning_rate", "policy_learning_rate", "world_model_learning_rate"}
+    assert searches.keys() & {"learning_rate", "policy_learning_rate"}
     for field, (default, search) in searches.items():
         ends = [1.0 - end if search.one_minus else end for end in (search.low, search.high)]
         assert default in search.choices or min(ends) <= default <= max(ends), field

@@ -24,11 +24,13 @@ from rl_training.acceleration.steps import accelerate
 from rl_training.core.setup import Setup
 from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import ConfigError
-from rl_training.hparams.dreamer import DreamerHParams
+from rl_training.hparams.dreamer import DreamerHParams, network_size
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
+from rl_training.learners.imagined_returns import continuation_weights, replayed_returns, return_range
+from rl_training.learners.laprop import AdaptiveLaProp
 from rl_training.learners.networks import build_seeded
-from rl_training.learners.optim import ClippedAdam, descend_part, named_part, polyak, take_part
+from rl_training.learners.optim import gradient_of, named_part, part_of, polyak
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, normal, uniform
 from rl_training.learners.returns import lambda_return
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
@@ -37,7 +39,7 @@ from rl_training.models.dreamer_actions import Actions, build_actions
 from rl_training.models.dreamer_rssm import Sizes
 from rl_training.models.dreamer_two_hot import make_bins, two_hot_loss, two_hot_mean
 
-PERCENTILES = (0.05, 0.95)  # of the returns; their distance is the range
+PARTS = ("world_model", "actor", "critic")
 NOISE = {"uniform": uniform, "normal": normal}
 
 Apply = Callable[..., Any]  # (params, ...) -> the outputs of a network
@@ -89,12 +91,11 @@ def world_model_loss(params: Tensor, batch: Batch, hparams: DreamerHParams, appl
     reward = two_hot_loss(seen.reward_logits, batch["rewards"], bins).mean()
     goes_on = F.binary_cross_entropy_with_logits(seen.continue_logits, (~batch["terminated"]).float())
     dynamics, representation = (kl.mean() for kl in balanced_kl(seen.posterior, seen.prior, hparams))
+    kl = hparams.dynamics_coef * dynamics + hparams.representation_coef * representation
+    loss = reconstruction + reward + goes_on + kl
     return {
-        "loss": reconstruction
-        + reward
-        + goes_on
-        + hparams.dynamics_coef * dynamics
-        + hparams.representation_coef * representation,
+        "loss": loss,
+        "world_model_loss": loss,
         "reconstruction_loss": reconstruction,
         "reward_loss": reward,
         "continue_loss": goes_on,
@@ -117,7 +118,8 @@ def actor_loss(
     check_tensors("actor_loss", batch, IMAGINED)
     log_prob, entropy = kind_of_actions.evaluate(apply(params, batch["features"]), batch["actions"])
     gain = batch["advantages"] * log_prob + hparams.entropy_coef * entropy
-    return {"loss": -(batch["weights"] * gain).mean(), "entropy": entropy.mean()}
+    loss = -(batch["weights"] * gain).mean()
+    return {"loss": loss, "actor_loss": loss, "entropy": entropy.mean()}
 
 
 def critic_loss(
@@ -129,41 +131,6 @@ def critic_loss(
     slow_values = two_hot_mean(apply(slow_params, batch["features"]), bins).detach()
     losses = two_hot_loss(logits, batch["returns"], bins) + slow * two_hot_loss(logits, slow_values, bins)
     return (batch["weights"] * losses).mean()
-
-
-def continuation_weights(starts_alive: Tensor, discounts: Tensor) -> Tensor:
-    """Return weights of imagined states, the discounted probability of reaching them: (batch,), (steps, batch) -> same.
-
-    `discounts` are those of the successors, so that the last one is not needed.
-    """
-    return torch.cat((starts_alive[None], discounts[:-1])).cumprod(0)
-
-
-def replayed_returns(batch: Batch, values: Tensor, hparams: DreamerHParams) -> tuple[Tensor, Tensor]:
-    """Return the lambda-returns of all states of sequences but the last, and their weights: (time - 1, batch) each.
-
-    `values`: (time, batch) of all states. The last observation of an episode is followed by the first one of another:
-    the return before does not bootstrap from there, and its own weight is 0.
-    """
-    is_first, terminated = batch["is_first"].T, batch["terminated"].T
-    follows = ~torch.cat((is_first[2:], torch.ones_like(is_first[:1])))  # whether the successor has one of its own
-    discounts = hparams.gamma * (~terminated[1:])
-    returns = lambda_return(batch["rewards"].T[1:], discounts, values[1:], hparams.return_lambda * follows)
-    return returns, (~is_first[1:]).float()
-
-
-def return_range(low: Tensor, high: Tensor, returns: Tensor, rate: float) -> tuple[Tensor, Tensor]:
-    """Move the running percentiles of the returns towards those of the latest returns."""
-    ordered = returns.flatten().sort().values  # not torch.quantile, which vmap runs in a loop over the members
-    latest_low, latest_high = (_interpolated(ordered, share * (len(ordered) - 1)) for share in PERCENTILES)
-    return torch.lerp(low, latest_low, rate), torch.lerp(high, latest_high, rate)
-
-
-def _interpolated(values: Tensor, position: float) -> Tensor:
-    """Return the value at a position between two of the values."""
-    before = int(position)
-    after = min(before + 1, len(values) - 1)
-    return torch.lerp(values[before], values[after], position - before)
 
 
 # --- The learner -----------------------------------------------------------------------------------------------------
@@ -186,7 +153,8 @@ class Dreamer:
 
         networks = build_seeded(setup.streams.integer("init"), build, setup.device)
         self._parts = {name: FlatModule(network.to(setup.device)) for name, network in networks.items()}
-        self._optimizers = _optimizers(hparams)
+        self._lengths = [len(part.params) for part in self._parts.values()]
+        self._optimizers = {name: _optimizer(hparams, name, part) for name, part in self._parts.items()}
         self._bins = make_bins(hparams.num_bins, hparams.symlog_limit).to(setup.device)
         self.state: State = {}
         for name, optimizer in self._optimizers.items():
@@ -283,24 +251,36 @@ class Dreamer:
     # --- Learning ----------------------------------------------------------------------------------------------------
 
     def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        def world_loss(params: Tensor) -> Metrics:
-            metrics = world_model_loss(params, batch, self.hparams, self._parts["world_model"].apply, self._bins)
-            features = metrics["features"]
-            imagined, new_range = self._imagine(state, features.detach(), batch)
-            if self.hparams.replay_critic_trains_world_model:
-                replayed = self._replayed(features, imagined, batch)
-                critic = self._critic_loss(state["critic.params"], state, replayed)
-                metrics["loss"] = metrics["loss"] + self.hparams.replay_critic_coef * critic
-            return {**metrics, **named_part("imagined", imagined), **named_part("range", new_range)}
+        """Take one step down the gradient of all losses together."""
+        params = torch.cat([state[f"{name}.params"] for name in PARTS])
+        gradient, outputs = gradient_of(lambda params: self._losses(params, state, batch), params)
+        new_state = {name: outputs.pop(name) for name in ("return_low", "return_high")}
+        metrics = {name: value.detach() for name, value in outputs.items()}
+        for name, part in zip(PARTS, gradient.split(self._lengths), strict=True):
+            new, more = self._optimizers[name].step(part, part_of(name, state))
+            new_state |= named_part(name, new)
+            metrics |= {f"{name}_{key}": value for key, value in more.items()}
+        slow = polyak(state["slow_critic"], new_state["critic.params"], self.hparams.slow_critic_rate)
+        return {**new_state, "slow_critic": slow}, metrics
 
-        world, world_metrics = descend_part("world_model", world_loss, state, self._optimizers["world_model"])
-        imagined, new_range = take_part("imagined", world_metrics), take_part("range", world_metrics)
-        replayed = self._replayed(world_metrics.pop("features"), imagined, batch)
-        actor, actor_metrics = self._learn_actor(state, imagined)
-        critic, critic_metrics = self._learn_critic(state, imagined, replayed)
-        slow_critic = polyak(state["slow_critic"], critic["critic.params"], self.hparams.slow_critic_rate)
-        new_state = {**world, **actor, **critic, **new_range, "slow_critic": slow_critic}
-        return new_state, {**world_metrics, **actor_metrics, **critic_metrics}
+    def _losses(self, params: Tensor, state: State, batch: Batch) -> tuple[Tensor, Metrics]:
+        """Return the sum of all losses, and metrics; among them the new range of the returns.
+
+        Actor and critic learn from imagined states without a gradient to the world model. Imagination itself uses the
+        weights in `state`, which have no gradient at all.
+        """
+        hparams, parts = self.hparams, dict(zip(PARTS, params.split(self._lengths), strict=True))
+        apply_world, apply_actor = self._parts["world_model"].apply, self._parts["actor"].apply
+        world = world_model_loss(parts["world_model"], batch, hparams, apply_world, self._bins)
+        features = world.pop("features")
+        imagined, new_range = self._imagine(state, features.detach(), batch)
+        shared = features if hparams.replay_critic_trains_world_model else features.detach()
+        replayed = self._replayed(shared, imagined, batch)
+        actor = actor_loss(parts["actor"], imagined, hparams, apply_actor, self._actions)
+        critic = self._critic_loss(parts["critic"], state, imagined)
+        critic = critic + hparams.replay_critic_coef * self._critic_loss(parts["critic"], state, replayed)
+        loss = world.pop("loss") + actor.pop("loss") + critic
+        return loss, {**world, **actor, "critic_loss": critic, **new_range, **_means(imagined)}
 
     def _imagine(self, state: State, features: Tensor, batch: Batch) -> tuple[Batch, State]:
         """Imagine from every replayed state; return the batch for actor and critic, and the new range of returns."""
@@ -332,23 +312,6 @@ class Dreamer:
         returns, weights = replayed_returns(batch, values, self.hparams)
         return {"features": features.transpose(0, 1)[:-1], "returns": returns, "weights": weights}
 
-    def _learn_actor(self, state: State, imagined: Batch) -> tuple[State, Metrics]:
-        def loss(params: Tensor) -> Metrics:
-            return actor_loss(params, imagined, self.hparams, self._parts["actor"].apply, self._actions)
-
-        return descend_part("actor", loss, state, self._optimizers["actor"])
-
-    def _learn_critic(self, state: State, imagined: Batch, replayed: Batch) -> tuple[State, Metrics]:
-        def loss(params: Tensor) -> Metrics:
-            losses = [self._critic_loss(params, state, batch) for batch in (imagined, replayed)]
-            return {
-                "loss": losses[0] + self.hparams.replay_critic_coef * losses[1],
-                "imagined_return_mean": imagined["returns"].mean(),
-                "imagined_reward_mean": imagined["rewards"].mean(),
-            }
-
-        return descend_part("critic", loss, state, self._optimizers["critic"])
-
     def _critic_loss(self, params: Tensor, state: State, batch: Batch) -> Tensor:
         slow, apply = self.hparams.slow_critic_coef, self._parts["critic"].apply
         return critic_loss(params, state["slow_critic"], batch, apply, self._bins, slow=slow)
@@ -360,16 +323,18 @@ def dreamer_policy(dreamer: Dreamer) -> DreamerPolicy:
     return DreamerPolicy(world_model, dreamer._parts["actor"].module)
 
 
-def _optimizers(hparams: DreamerHParams) -> dict[str, ClippedAdam]:
-    clipped = {
-        "world_model": (hparams.world_model_learning_rate, hparams.world_model_max_grad_norm),
-        "actor": (hparams.actor_learning_rate, hparams.max_grad_norm),
-        "critic": (hparams.critic_learning_rate, hparams.max_grad_norm),
-    }
-    return {
-        name: ClippedAdam(learning_rate=rate, eps=hparams.adam_eps, max_grad_norm=norm)
-        for name, (rate, norm) in clipped.items()
-    }
+def _means(imagined: Batch) -> Metrics:
+    return {f"imagined_{name}_mean": imagined[f"{name}s"].mean() for name in ("return", "reward")}
+
+
+def _optimizer(hparams: DreamerHParams, name: str, part: FlatModule) -> AdaptiveLaProp:
+    rates = {"actor": hparams.actor_learning_rate, "critic": hparams.critic_learning_rate}
+    return AdaptiveLaProp(
+        sizes=part.sizes,
+        learning_rate=rates.get(name) or hparams.learning_rate,
+        warmup=hparams.warmup_updates,
+        clip=hparams.adaptive_clip,
+    )
 
 
 def _random_inputs(hparams: DreamerHParams, actions: Actions) -> dict[str, RandomInput]:
@@ -383,13 +348,14 @@ def _random_inputs(hparams: DreamerHParams, actions: Actions) -> dict[str, Rando
 
 
 def sizes_of(hparams: DreamerHParams) -> Sizes:
+    network = network_size(hparams)
     return Sizes(
-        deter=hparams.deter_size,
+        deter=network.deter_size,
         blocks=hparams.num_blocks,
         latents=hparams.num_latents,
-        classes=hparams.num_classes,
-        hidden=hparams.hidden_size,
-        depth=hparams.cnn_depth,
+        classes=network.num_classes,
+        hidden=network.hidden_size,
+        depth=network.cnn_depth,
         bins=hparams.num_bins,
         unimix=hparams.unimix,
     )

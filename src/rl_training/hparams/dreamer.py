@@ -1,13 +1,13 @@
 """Settings of Dreamer."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from rl_training.hparams.base import HParams
 from rl_training.hparams.fields import (
     FIXED_BUFFER,
-    AdamEps,
+    ActorLearningRate,
     Count,
     CountOrZero,
     Discount,
@@ -22,7 +22,26 @@ from rl_training.hparams.fields import (
 )
 
 
-def check_sizes(deter_size: int, num_blocks: int, num_bins: int, sequence_length: int) -> None:
+class NetworkSize(NamedTuple):
+    """The sizes of the networks that `size` determines."""
+
+    deter_size: int
+    hidden_size: int
+    num_classes: int
+    cnn_depth: int
+
+
+SizeName = Literal["1m", "12m", "25m", "50m"]
+SIZES: dict[SizeName, NetworkSize] = {
+    "1m": NetworkSize(512, 64, 4, 4),
+    "12m": NetworkSize(2_048, 256, 16, 16),
+    "25m": NetworkSize(3_072, 384, 24, 24),
+    "50m": NetworkSize(4_096, 512, 32, 32),
+}
+
+
+def check_sizes(size: SizeName, deter_size: int | None, num_blocks: int, num_bins: int, sequence_length: int) -> None:
+    deter_size = deter_size or SIZES[size].deter_size
     if deter_size % num_blocks:
         raise ValueError(f"deter_size must be a multiple of num_blocks, {num_blocks}, got {deter_size}")
     if num_bins < 3 or num_bins % 2 == 0:
@@ -56,33 +75,32 @@ class DreamerHParams(HParams):
         256.0, description="observations replayed per env step; an update replays batch_size * sequence_length"
     )
 
-    deter_size: Count = Field(2_048, description="size of the recurrent state")
+    size: SizeName = Field("12m", description="size of the networks, named by the paper's number of parameters")
+    deter_size: Count | None = Field(None, description="size of the recurrent state; null: by size")
     num_blocks: Count = Field(8, description="blocks of the recurrent weights; must divide deter_size")
     num_latents: Count = Field(32, description="categorical variables of the stochastic state")
-    num_classes: Count = Field(16, description="classes of each categorical variable")
-    hidden_size: Count = Field(256, description="units of every hidden layer")
-    cnn_depth: Count = Field(16, description="unit of convolution channels: the layers have 2, 3, 4, 4, ... times this")
+    num_classes: Count | None = Field(None, description="classes of each categorical variable; null: by size")
+    hidden_size: Count | None = Field(None, description="units of every hidden layer; null: by size")
+    cnn_depth: Count | None = Field(
+        None,
+        description="unit of convolution channels: the layers have 2, 3, 4, 4, ... times this; null: by size",
+    )
     num_bins: Count = Field(255, description="bins of rewards and values; odd, so that one of them is 0")
     symlog_limit: Annotated[Positive, Fixed("the saved values are probabilities of these bins")] = Field(
         20.0, description="limit of the bins, ± symexp of this: e ** 20 - 1 is 5e8"
     )
     unimix: Fraction = Field(0.01, description="share of the uniform distribution in latents and in the policy")
 
-    world_model_learning_rate: Annotated[Positive, Search(1e-5, 1e-3, log=True)] = Field(
-        1e-4, description="learning rate of Adam for the world model"
+    learning_rate: Annotated[Positive, Search(1e-5, 1e-3, log=True)] = Field(
+        4e-5, description="learning rate of LaProp"
     )
-    actor_learning_rate: Annotated[Positive, Search(1e-5, 1e-3, log=True)] = Field(
-        3e-5, description="learning rate of Adam for the actor"
+    actor_learning_rate: ActorLearningRate = None
+    critic_learning_rate: Positive | None = Field(
+        None, description="learning rate of the critic; null: same as learning_rate"
     )
-    critic_learning_rate: Annotated[Positive, Search(1e-5, 1e-3, log=True)] = Field(
-        3e-5, description="learning rate of Adam for the critic"
-    )
-    adam_eps: AdamEps = 1e-8
-    world_model_max_grad_norm: Positive = Field(
-        1_000.0, description="norm to which larger gradients of the world model are clipped"
-    )
-    max_grad_norm: Positive = Field(
-        100.0, description="norm to which larger gradients of the actor, and of the critic, are clipped"
+    warmup_updates: CountOrZero = Field(1_000, description="updates over which the learning rates grow from 0")
+    adaptive_clip: Positive = Field(
+        0.3, description="share of the norm of a weight tensor to which the norm of its gradient is limited"
     )
 
     gamma: Discount = 0.997
@@ -110,3 +128,9 @@ class DreamerHParams(HParams):
         description="evaluation and prediction with sampled actions, as in the published scores, instead of the most "
         "likely ones",
     )
+
+
+def network_size(hparams: DreamerHParams) -> NetworkSize:
+    """Return the sizes that `size` determines, with those that are set in their place."""
+    own = {name: getattr(hparams, name) for name in NetworkSize._fields}
+    return SIZES[hparams.size]._replace(**{name: value for name, value in own.items() if value is not None})

@@ -202,8 +202,7 @@ def descend_part(
     name: str, loss: Callable[[Tensor], Metrics], state: State, optimizer: Optimizer
 ) -> tuple[State, Metrics]:
     """Take a step of one of several parts that learn in turn; its entries of `state` are `<name>.params` etc."""
-    own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
-    new_state, metrics = descend(loss, own, optimizer)
+    new_state, metrics = descend(loss, part_of(name, state), optimizer)
     return named_part(name, new_state), {
         f"{name}_{key}" if key in ("loss", "grad_norm") else key: value for key, value in metrics.items()
     }
@@ -214,9 +213,9 @@ def named_part(name: str, entries: State) -> State:
     return {f"{name}.{key}": value for key, value in entries.items()}
 
 
-def take_part(name: str, entries: State) -> State:
-    """Remove the entries that `named_part` named from `entries` and return them under their own names."""
-    return {key.removeprefix(f"{name}."): entries.pop(key) for key in list(entries) if key.startswith(f"{name}.")}
+def part_of(name: str, entries: State) -> State:
+    """Return the entries that `named_part` named under their own names."""
+    return {key.removeprefix(f"{name}."): value for key, value in entries.items() if key.startswith(f"{name}.")}
 
 
 def polyak(target: Tensor, params: Tensor, tau: float | Tensor) -> Tensor:
