@@ -23,7 +23,7 @@ from benchmarks.machine import describe_run
 from benchmarks.measurements import summarize_gpu
 from benchmarks.results import Session
 
-WARM_UP = 100  # updates: compilation and capture
+PARITY_UPDATES = 2  # that are compared tensor by tensor
 
 
 def describe_device(device: str) -> dict[str, Any]:
@@ -47,6 +47,31 @@ def floor_us(case: Case) -> float:
     return 1e6 * seconds / float(updates_of(values))
 
 
+def measure_parity(name: str, case: Case, session: Session, *, device: str) -> None:
+    """Add how far each learner is from the first one after the same updates, in the tensor that differs most.
+
+    The distance is a share of the largest number in the tensor.
+
+    Batches, weights and random numbers are those of the same seed. Compiled cells round differently, which may change
+    a draw; captured ones have the kernels of eager.
+    """
+    states = {}
+    for mode, build in case.compared.items():
+        learner, sample = build(case, device)
+        metrics = [learner.update(sample()).metrics for _ in range(PARITY_UPDATES)]
+        named = {**learner.policy_state_dict(), **learner.state_dict(), **metrics[-1]}
+        states[mode] = {key: value.double().cpu() for key, value in named.items() if isinstance(value, torch.Tensor)}
+    for mode, state in states.items():
+        shares = {
+            key: float((value - states["eager"][key]).abs().max() / states["eager"][key].abs().max().clamp(min=1e-12))
+            for key, value in state.items()
+        }
+        worst = max(shares, key=lambda key: shares[key])
+        found = {"tensor": worst, "largest_relative_difference": shares[worst], "after_updates": PARITY_UPDATES}
+        session.add({"measurement": "parity", "case": name, "algo": case.algo, "contender": mode, **found})
+        print(f"{name}: {mode} differs from eager by {shares[worst]:.1e} of the largest number in {worst}", flush=True)
+
+
 def measure_case(
     name: str, case: Case, session: Session, *, target_s: float, repeats: int, device: str, modes: Sequence[str]
 ) -> None:
@@ -55,11 +80,11 @@ def measure_case(
     ours = {mode: build_updater(case, mode, device) for mode in modes}
     timers: dict[str, Seconds] = {mode: seconds for mode, (seconds, _) in ours.items()}
     for seconds in timers.values():
-        seconds(WARM_UP)
+        seconds(case.warm_up)
     for other, build in case.others.items():
         try:
             seconds = build(case, device)
-            seconds(WARM_UP)
+            seconds(case.warm_up)
         except Exception as error:  # not installed, or not working here: other libraries may raise anything
             print(f"{name}: without {other} ({error})", flush=True)
         else:
@@ -67,9 +92,10 @@ def measure_case(
     reached = {mode: parameters() for mode, (_, parameters) in ours.items()}
     # Rounding differences between eager and compiled grow with the updates. Captured equals compiled.
     for mode, difference in differences(reached).items() if "eager" in reached else ():
-        found = {"largest_difference_to_eager": difference, "after_updates": WARM_UP}
+        found = {"largest_difference_to_eager": difference, "after_updates": case.warm_up}
         session.add({"measurement": "difference", **head, "contender": mode, **found})
-    counts = {who: max(1, round(target_s / seconds(20))) * 20 for who, seconds in timers.items()}  # whole calls
+    units = {who: seconds(case.unit) for who, seconds in timers.items()}
+    counts = {who: max(1, round(target_s / unit)) * case.unit for who, unit in units.items()}  # whole calls
     for repeat in range(repeats):
         for who, seconds in timers.items():
             rate = counts[who] / seconds(counts[who])
@@ -90,12 +116,15 @@ def measure(
         sys.path.insert(0, str(SCRIPTS))
     floors: set[str] = set()
     for name, case in cases.items():
-        if case.algo not in floors and device != "cpu":
+        if case.algo not in floors and device != "cpu" and case.has_floor:
             session.add({"measurement": "floor", "algo": case.algo, "us_per_update": floor_us(case)})
             floors.add(case.algo)
-        measure_case(name, case, session, target_s=target_s, repeats=repeats, device=device, modes=modes)
+        own = [mode for mode in modes if mode in case.modes]
+        if case.compared:
+            measure_parity(name, case, session, device=device)
+        measure_case(name, case, session, target_s=target_s, repeats=repeats, device=device, modes=own)
         rates = summarize_gpu(session.lines)[name]
-        medians = ", ".join(f"{who} {rate['median']:,.0f}" for who, rate in rates.items())
+        medians = ", ".join(f"{who} {rate['median']:,.1f}" for who, rate in rates.items())
         print(f"{name}: {medians}", flush=True)
 
 
@@ -105,8 +134,9 @@ def run_gpu(family: str, out: Path, modes: Sequence[str]) -> None:
     measure(CASES[family], session, modes=modes)
     for case, rates in summarize_gpu(session.lines).items():
         for who, rate in rates.items():
-            span = f"({rate['min']:,.0f} to {rate['max']:,.0f})"
-            print(f"{case + ' ' + who:20s} {rate['median']:10,.0f} updates/s  {span}")
+            span = f"({rate['min']:,.1f} to {rate['max']:,.1f})"
+            per_update = 1_000.0 / rate["median"]
+            print(f"{case + ' ' + who:20s} {rate['median']:10,.1f} updates/s  {span}  {per_update:,.3g} ms per update")
     print(f"written: {out}")
 
 

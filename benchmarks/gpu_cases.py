@@ -1,11 +1,11 @@
-"""What the GPU benchmark times: updates of DQN, SAC, REDQ and IQL on random transitions, ours and others'."""
+"""What the GPU benchmark times: updates of DQN, SAC, REDQ, IQL and Dreamer on random transitions, ours and others'."""
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -13,13 +13,17 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from benchmarks.speed import write_random_rows
+from rl_training.algorithms.dreamer import Dreamer, sizes_of
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces
+from rl_training.core.types import Batch
+from rl_training.data.recurrent_replay_buffer import RecurrentReplayBuffer
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.experiment.registry import find_spec
 from rl_training.hparams.actor_critic import REDQHParams, SACHParams
 from rl_training.hparams.dqn import DQNHParams
+from rl_training.hparams.dreamer import DreamerHParams, SizeName
 from rl_training.hparams.offline import IQLHParams
 from rl_training.runtime.loops import OFFLINE_UPDATES_AT_ONCE
 
@@ -28,6 +32,7 @@ TRANSITIONS = 10_000
 HALF_CHEETAH = Spaces(Box(-np.inf, np.inf, (17,), np.float32), Box(-1.0, 1.0, (6,), np.float32))
 CART_POLE = Spaces(Box(-np.inf, np.inf, (4,), np.float32), Discrete(2))
 Seconds = Callable[[int], float]  # returns the time of that many updates
+Learner: TypeAlias = tuple[Any, Callable[[], Batch]]  # an algorithm, and a function that samples its batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,9 @@ class Case:
     """One of our algorithms, which learns from random transitions.
 
     `at_once`: updates per call. `others`: other implementations by name: from the case and the device to a timer.
+    `modes`: those that are timed. `warm_up`: updates before, for compilation and capture. `unit`: updates of the
+    shortest timing. `has_floor`: whether `contenders/floor.py` knows its matrix products. `compared`:
+    learners whose updates are compared tensor by tensor with those of the first one.
     """
 
     algo: str
@@ -42,6 +50,11 @@ class Case:
     hparams: Any  # the algorithm's, with a batch_size
     at_once: int = 1
     others: Mapping[str, "Callable[[Case, str], Seconds]"] = field(default_factory=dict)
+    modes: Sequence[str] = MODES
+    warm_up: int = 100
+    unit: int = 20
+    has_floor: bool = True
+    compared: Mapping[str, "Callable[[Case, str], Learner]"] = field(default_factory=dict)
 
     @property
     def obs_size(self) -> int:
@@ -62,9 +75,14 @@ class OnlySpaces(gym.Env[np.ndarray, np.ndarray]):
 
 def random_transitions(spaces: Spaces) -> dict[str, np.ndarray]:
     rng, shape = np.random.default_rng(0), (TRANSITIONS, *(spaces.observation.shape or ()))
+
+    def draw_obs() -> np.ndarray:
+        is_image = spaces.observation.dtype == np.uint8
+        return rng.integers(256, size=shape, dtype=np.uint8) if is_image else rng.normal(size=shape)
+
     return {
-        "obs": rng.normal(size=shape),
-        "next_obs": rng.normal(size=shape),
+        "obs": draw_obs(),
+        "next_obs": draw_obs(),
         "actions": rng.integers(int(spaces.action.n), size=TRANSITIONS)
         if isinstance(spaces.action, Discrete)
         else rng.uniform(-1.0, 1.0, (TRANSITIONS, *(spaces.action.shape or ()))),
@@ -105,8 +123,31 @@ def repeated(update: Callable[[], object], case: Case, device: str) -> Seconds:
     return timed(call, device, case.at_once)
 
 
+def random_sequences(case: Case, memory: RecurrentReplayBuffer) -> None:
+    """Fill a memory of sequences with random steps, one after the other."""
+    rows = random_transitions(case.spaces)
+    rows["next_obs"][:-1] = rows["obs"][1:]
+    rows["truncated"] = np.zeros(TRANSITIONS, np.bool_)
+    for number in range(case.hparams.buffer_capacity):
+        memory.add({name: values[number : number + 1] for name, values in rows.items()})
+
+
 def build_updater(case: Case, mode: str, device: str) -> tuple[Seconds, Callable[[], torch.Tensor]]:
     """Return a function that times n updates of one mode, and one that returns the current parameters."""
+    algorithm, sample = build_learner(case, mode, device)
+    seconds = timed(lambda: algorithm.update(sample()), device, case.at_once)
+    return seconds, lambda: torch.cat([value.flatten() for value in algorithm.policy_state_dict().values()]).cpu()
+
+
+def build_learner(case: Case, mode: str, device: str) -> Learner:
+    """Return one of our algorithms in a mode, and a function that samples batches from its memory."""
+    spec = find_spec(case.algo)
+    setup = setup_of(case, mode, device)
+    algorithm = spec.build_algorithm(setup)
+    return algorithm, build_sampler(case, setup)
+
+
+def setup_of(case: Case, mode: str, device: str) -> Setup[Any]:
     spec = find_spec(case.algo)
     setup: Setup[Any] = Setup(
         spaces=case.spaces,
@@ -118,14 +159,18 @@ def build_updater(case: Case, mode: str, device: str) -> tuple[Seconds, Callable
         acceleration=mode,
     )
     offline = spec.loop == "offline"
-    setup = replace(setup, dataset=random_dataset(case.spaces)) if offline else setup
-    algorithm = spec.build_algorithm(setup)
+    return replace(setup, dataset=random_dataset(case.spaces)) if offline else setup
+
+
+def build_sampler(case: Case, setup: Setup[Any]) -> Callable[[], Batch]:
+    spec = find_spec(case.algo)
     memory: Any = spec.build_memory(setup)
-    if not offline:
+    if isinstance(memory, RecurrentReplayBuffer):
+        random_sequences(case, memory)
+    elif spec.loop != "offline":
         memory.add(random_transitions(case.spaces))
-    sample = memory.sampler(case.hparams.batch_size * case.at_once)
-    seconds = timed(lambda: algorithm.update(sample()), device, case.at_once)
-    return seconds, lambda: torch.cat([value.flatten() for value in algorithm.policy_state_dict().values()]).cpu()
+    sampler: Callable[[], Batch] = memory.sampler(case.hparams.batch_size * case.at_once)
+    return sampler
 
 
 # --- Other implementations -------------------------------------------------------------------------------------------
@@ -189,6 +234,47 @@ def plain_iql(case: Case, device: str) -> Seconds:
     return offline_contender(PlainLearner, case, device)
 
 
+# --- Dreamer in other ways -------------------------------------------------------------------------------------------
+
+
+def captured_mode(device: str) -> str:
+    return "eager" if device == "cpu" else "cuda_graph"
+
+
+def eager_learner(case: Case, device: str) -> Learner:
+    return build_learner(case, "eager", device)
+
+
+def captured_learner(case: Case, device: str) -> Learner:
+    return build_learner(case, captured_mode(device), device)
+
+
+def plain_cells_learner(case: Case, device: str) -> Learner:
+    """Return Dreamer captured without compiled cells: the kernels of the eager update."""
+    setup = setup_of(case, captured_mode(device), device)
+    return Dreamer(sizes_of(setup.hparams), setup), build_sampler(case, setup)
+
+
+def plain_cells(case: Case, device: str) -> Seconds:
+    algorithm, sample = plain_cells_learner(case, device)
+    return timed(lambda: algorithm.update(sample()), device)
+
+
+def tf32(case: Case, device: str) -> Seconds:
+    """Return the timer of Dreamer captured with TF32 products, as with `matmul_precision: high`."""
+    before = torch.get_float32_matmul_precision()
+    seconds, _ = build_updater(case, captured_mode(device), device)
+
+    def with_tf32(updates: int) -> float:
+        torch.set_float32_matmul_precision("high")
+        try:
+            return seconds(updates)
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    return with_tf32
+
+
 # --- Cases -----------------------------------------------------------------------------------------------------------
 
 DQN_HPARAMS = DQNHParams(
@@ -210,6 +296,25 @@ IQL_CASE = Case(
     algo="iql", spaces=HALF_CHEETAH, hparams=IQLHParams(), others={"d3rlpy": d3rlpy_iql, "plain": plain_iql}
 )
 
+PIXELS = Spaces(Box(0, 255, (64, 64, 3), np.uint8), Discrete(18))  # of Atari, as in configs/dreamer/boxing_atari.yaml
+SEQUENCE_ROWS = 2_000  # of random pictures
+
+
+def dreamer_case(size: SizeName) -> Case:
+    """Return Dreamer on 16 sequences of 64 pictures; the compiler would take minutes for the whole update."""
+    return Case(
+        algo="dreamer",
+        spaces=PIXELS,
+        hparams=DreamerHParams(size=size, buffer_capacity=SEQUENCE_ROWS),
+        others={"captured, plain cells": plain_cells, "cuda_graph, matmul_precision high": tf32},
+        modes=("eager", "cuda_graph"),
+        warm_up=5,
+        unit=5,
+        has_floor=False,
+        compared={"eager": eager_learner, "captured, plain cells": plain_cells_learner, "cuda_graph": captured_learner},
+    )
+
+
 # By family, the unit of one command. The number in a name is that of updates per call.
 CASES: dict[str, dict[str, Case]] = {
     "dqn": {"dqn_1": Case(algo="dqn", spaces=CART_POLE, hparams=DQN_HPARAMS)},
@@ -218,4 +323,5 @@ CASES: dict[str, dict[str, Case]] = {
         f"iql_{OFFLINE_UPDATES_AT_ONCE}": replace(IQL_CASE, at_once=OFFLINE_UPDATES_AT_ONCE),
         "iql_1": IQL_CASE,
     },
+    "dreamer": {"dreamer_12m": dreamer_case("12m"), "dreamer_25m": dreamer_case("25m")},
 }

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from benchmarks.atari import StopAfter, first_at, median_rate, shares_of, training_curve, wall_at, write_run
 from benchmarks.gpu_cases import CASES
@@ -29,9 +30,13 @@ from benchmarks.plot_cost import Tick, lost_seconds, phases, read_ticks, summari
 from benchmarks.results import Session, named, read_lines
 from benchmarks.speed import cores_for, share_of_floor
 from benchmarks.speed_tasks import TASKS
+from gymnasium.spaces import Box, Discrete
 
 from benchmarks import gpu
+from builders import small_hparams
 from rl_training import TrainConfig
+from rl_training.core.spaces import Spaces
+from rl_training.hparams.dreamer import DreamerHParams
 
 
 def test_speed_runs_are_whole_rollouts() -> None:
@@ -115,12 +120,16 @@ def _not_here(*_: object) -> Any:
     ],
 )
 def test_gpu_times_ours_in_each_mode_beside_a_plain_loop(
-    family: str, wanted: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    family: str, wanted: dict[str, set[str]], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(gpu, "WARM_UP", 20)
     small = {"batch_size": 4, "hidden_sizes": (8,)}
     cases = {
-        name: replace(case, hparams=case.hparams.model_copy(update=small), others={**case.others, "broken": _not_here})
+        name: replace(
+            case,
+            hparams=case.hparams.model_copy(update=small),
+            others={**case.others, "broken": _not_here},
+            warm_up=20,
+        )
         for name, case in CASES[family].items()
     }
     session = Session(tmp_path / "gpu.jsonl", {"task": family})
@@ -137,6 +146,23 @@ def test_gpu_times_ours_in_each_mode_beside_a_plain_loop(
     differences = named(session.lines, measurement="difference")
     assert {line["largest_difference_to_eager"] for line in differences} == {0.0}
     assert {line["after_updates"] for line in differences} == {20}
+
+
+def test_gpu_compares_updates_of_dreamer_tensor_by_tensor(tmp_path: Path) -> None:
+    spaces = Spaces(Box(0, 255, (8, 8, 1), np.uint8), Discrete(3))
+    case = replace(
+        CASES["dreamer"]["dreamer_12m"],
+        spaces=spaces,
+        hparams=DreamerHParams(**small_hparams("dreamer", buffer_capacity=20)),
+        warm_up=1,
+        unit=1,
+    )
+    session = Session(tmp_path / "gpu.jsonl", {"task": "dreamer"})
+    gpu.measure({"tiny": case}, session, target_s=0.0, repeats=1, device="cpu", modes=("eager", "compile"))
+    assert set(summarize_gpu(session.lines)["tiny"]) == {"eager", *case.others}  # without the compiler
+    parity = {line["contender"]: line for line in named(session.lines, measurement="parity")}
+    assert set(parity) == set(case.compared)
+    assert {(line["largest_relative_difference"], line["after_updates"]) for line in parity.values()} == {(0.0, 2)}
 
 
 def test_gpu_rates_are_put_beside_eager_and_the_floor() -> None:

@@ -36,7 +36,7 @@ from rl_training.learners.returns import lambda_return
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.dreamer import DreamerPolicy, Observed, WorldModel, build_actor, build_critic
 from rl_training.models.dreamer_actions import Actions, build_actions
-from rl_training.models.dreamer_rssm import Sizes
+from rl_training.models.dreamer_rssm import CELLS, Cells, Sizes, compile_cells
 from rl_training.models.dreamer_two_hot import make_bins, two_hot_loss, two_hot_mean
 
 PARTS = ("world_model", "actor", "critic")
@@ -79,14 +79,16 @@ def balanced_kl(posterior: Tensor, prior: Tensor, hparams: DreamerHParams) -> tu
     return dynamics, representation
 
 
-def world_model_loss(params: Tensor, batch: Batch, hparams: DreamerHParams, apply: Apply, bins: Tensor) -> Metrics:
+def world_model_loss(
+    params: Tensor, batch: Batch, hparams: DreamerHParams, apply: Apply, bins: Tensor, cells: Cells = CELLS
+) -> Metrics:
     """Compute the world model's loss on sequences, (batch, time, ...); actor and critic start from `features`.
 
     Only a termination is an end: after a time limit the episode would have continued.
     """
     check_tensors("world_model_loss", batch, SEQUENCES)
-    noise = batch["posterior_noise"]
-    seen: Observed = apply(params, WorldModel.observe, batch["obs"], batch["actions"], batch["is_first"], noise)
+    inputs = (batch["obs"], batch["actions"], batch["is_first"], batch["posterior_noise"])
+    seen: Observed = apply(params, WorldModel.observe, *inputs, cells)
     reconstruction = torch.stack(list(seen.errors.values())).sum(0).mean()  # over the parts of an observation
     reward = two_hot_loss(seen.reward_logits, batch["rewards"], bins).mean()
     goes_on = F.binary_cross_entropy_with_logits(seen.continue_logits, (~batch["terminated"]).float())
@@ -139,9 +141,9 @@ def critic_loss(
 class Dreamer:
     """Samples from its policy in states that it infers from all observations of an episode."""
 
-    def __init__(self, sizes: Sizes, setup: Setup[DreamerHParams]) -> None:
+    def __init__(self, sizes: Sizes, setup: Setup[DreamerHParams], cells: Cells = CELLS) -> None:
         self.hparams = hparams = setup.hparams
-        self._sizes, self._device = sizes, setup.device
+        self._sizes, self._device, self._cells = sizes, setup.device, cells
         self._actions = build_actions(setup.spaces.action, hparams.unimix)
 
         def build() -> dict[str, nn.Module]:
@@ -168,7 +170,7 @@ class Dreamer:
             ("action_noise", self._actions.noise_size, NOISE[self._actions.noise]),
         ]
         self._random_inputs = RandomInputs(_random_inputs(hparams, self._actions), setup.device)
-        # Unrolled over time the update has 19,000 operations, which the compiler for GPUs did not finish in minutes.
+        # Unrolled over time the update is too long for the compiler for GPUs, which compiles the cells alone.
         self._step_in_place = accelerate(self._learn, setup.acceleration, identity=setup.identity, capture_plain=True)
         # Compiling the acting step for each number of rows takes longer than it saves.
         mode = "eager" if setup.acceleration == "compile" else setup.acceleration
@@ -271,7 +273,7 @@ class Dreamer:
         """
         hparams, parts = self.hparams, dict(zip(PARTS, params.split(self._lengths), strict=True))
         apply_world, apply_actor = self._parts["world_model"].apply, self._parts["actor"].apply
-        world = world_model_loss(parts["world_model"], batch, hparams, apply_world, self._bins)
+        world = world_model_loss(parts["world_model"], batch, hparams, apply_world, self._bins, self._cells)
         features = world.pop("features")
         imagined, new_range = self._imagine(state, features.detach(), batch)
         shared = features if hparams.replay_critic_trains_world_model else features.detach()
@@ -290,7 +292,7 @@ class Dreamer:
             return self._actions.draw(actor.apply(state["actor.params"], features), batch["action_noise"][number])
 
         params, starts = state["world_model.params"], features.flatten(0, 1)
-        states, actions = world.apply(params, WorldModel.imagine, starts, choose, batch["prior_noise"])
+        states, actions = world.apply(params, WorldModel.imagine, starts, choose, batch["prior_noise"], self._cells)
         reward_logits, continue_logits = world.apply(params, WorldModel.predict_heads, states[1:])
         values = two_hot_mean(self._parts["critic"].apply(state["critic.params"], states), self._bins)
         rewards, discounts = two_hot_mean(reward_logits, self._bins), hparams.gamma * continue_logits.sigmoid()
@@ -364,4 +366,5 @@ def sizes_of(hparams: DreamerHParams) -> Sizes:
 def build_dreamer(setup: Setup[DreamerHParams]) -> Dreamer:
     if setup.network is not None:
         raise ConfigError("dreamer does not accept a network: its world model, actor and critic are built together")
-    return Dreamer(sizes_of(setup.hparams), setup)
+    captures = setup.device.type == "cuda" and setup.acceleration == "cuda_graph"
+    return Dreamer(sizes_of(setup.hparams), setup, compile_cells() if captures else CELLS)

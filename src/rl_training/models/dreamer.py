@@ -15,7 +15,7 @@ from rl_training.core.types import Decision
 from rl_training.models.dreamer_actions import Actions
 from rl_training.models.dreamer_codecs import ObservationCodec
 from rl_training.models.dreamer_latents import mixed_log_probs
-from rl_training.models.dreamer_rssm import RSSM, Sizes
+from rl_training.models.dreamer_rssm import CELLS, RSSM, Cells, Sizes
 from rl_training.models.layers import init_truncated, normed_mlp
 
 
@@ -47,7 +47,7 @@ class WorldModel(nn.Module):
         """Run one of the methods below: `FlatModule.apply` can call only `forward`."""
         return method(self, *inputs)
 
-    def observe(self, obs: Tensor, actions: Tensor, is_first: Tensor, noise: Tensor) -> Observed:
+    def observe(self, obs: Tensor, actions: Tensor, is_first: Tensor, noise: Tensor, cells: Cells = CELLS) -> Observed:
         """Process sequences: `obs` (batch, time, *obs), `actions` (batch, time, *action), `is_first` (batch, time),
         `noise` (batch, time, latents) in [0, 1).
 
@@ -55,7 +55,7 @@ class WorldModel(nn.Module):
         """
         targets = self.codec.targets(obs.flatten(0, 1))
         embeddings = torch.unflatten(self.codec.encode(targets), 0, is_first.shape)
-        features, logits = self.rssm.observe(embeddings, self.actions.encode(actions), is_first, noise)
+        features, logits = self.rssm.observe(embeddings, self.actions.encode(actions), is_first, noise, cells.observe)
         errors = self.codec.losses(features.flatten(0, 1), targets)
         return Observed(
             features,
@@ -73,7 +73,7 @@ class WorldModel(nn.Module):
         return self.rssm.filter(self.codec.encode(self.codec.targets(obs)), features, actions, noise)
 
     def imagine(
-        self, features: Tensor, choose: Callable[[Tensor, int], Tensor], noise: Tensor
+        self, features: Tensor, choose: Callable[[Tensor, int], Tensor], noise: Tensor, cells: Cells = CELLS
     ) -> tuple[Tensor, Tensor]:
         """Roll out the prior without observations, one step per row of `noise`, (steps, batch, latents).
 
@@ -83,7 +83,7 @@ class WorldModel(nn.Module):
         steps, chosen = [features], []
         for number in range(len(noise)):
             chosen.append(choose(steps[-1], number))
-            steps.append(self.rssm.predict(steps[-1], self.actions.encode(chosen[-1]), noise[number]))
+            steps.append(cells.predict(self.rssm, steps[-1], self.actions.encode(chosen[-1]), noise[number]))
         return torch.stack(steps), torch.stack(chosen)
 
     def predict_heads(self, features: Tensor) -> tuple[Tensor, Tensor]:

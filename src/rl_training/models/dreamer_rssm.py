@@ -4,11 +4,12 @@
 
 Most of the time of an update is the launch of kernels in the loop over a sequence. So the loop contains only what
 depends on the state before: the shares of actions and observations in its layers, the prior and the divergences are
-computed for all steps at once.
+computed for all steps at once. Its body, a cell, can be replaced by a compiled one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -94,6 +95,13 @@ class States(NamedTuple):
     logits: Tensor  # (..., latents, classes)
 
 
+class Cells(NamedTuple):
+    """The bodies of the two loops over time, called with an `RSSM` and the arguments of the methods of these names."""
+
+    observe: Callable[..., Any]
+    predict: Callable[..., Any]
+
+
 class RSSM(nn.Module):
     """Infers states from embeddings of observations, and predicts them without."""
 
@@ -111,29 +119,49 @@ class RSSM(nn.Module):
         )
         self.prior = nn.Sequential(*normed_mlp(sizes.deter, hidden * 2, sizes.stoch))
 
-    def observe(self, embeddings: Tensor, actions: Tensor, is_first: Tensor, noise: Tensor) -> States:
+    def observe(
+        self, embeddings: Tensor, actions: Tensor, is_first: Tensor, noise: Tensor, cell: Callable[..., Any]
+    ) -> States:
         """Infer the states of sequences: `is_first` (batch, time), the rest (batch, time, ...), encoded.
 
         `actions` are those that led to the observations. Where an episode starts, they and the state are set to zero.
-        `noise`: (batch, time, latents), in [0, 1).
+        `noise`: (batch, time, latents), in [0, 1). `cell`: `observe_cell`, or the same compiled.
         """
-        goes_on = (~is_first).float()[..., None]
+        # Time comes first, so that the rows of a step are one piece of memory.
+        embeddings, actions, noise = (x.transpose(0, 1).contiguous() for x in (embeddings, actions, noise))
+        keep = (~is_first).T.contiguous().float()[..., None]
         weight, action_weight = self.recurrent.split_weight(self.sizes.hidden)
-        drive = self.recurrent.drive(self.action_in(actions * goes_on).flatten(0, 1), action_weight)
-        drives = torch.unflatten(drive, 1, is_first.shape).unbind(2)  # (blocks, batch, size / blocks) of each step
+        drive = self.recurrent.drive(self.action_in(actions * keep).flatten(0, 1), action_weight)
         deter_weight, token_weight = self._split_posterior()
-        tokens = F.linear(embeddings, token_weight, self.posterior_in.bias).unbind(1)
-        deter = embeddings.new_zeros(len(is_first), self.sizes.deter)
-        stoch = embeddings.new_zeros(len(is_first), self.sizes.stoch)
+        tokens = F.linear(embeddings, token_weight, self.posterior_in.bias)
+        # (batch, n): zeros that have a gradient as all later states do, so that a compiled cell is compiled once.
+        deter, stoch = (tokens[0, :, :1] * 0.0 + keep.new_zeros(n) for n in (self.sizes.deter, self.sizes.stoch))
+        drives = torch.unflatten(drive, 1, keep.shape[:2]).unbind(1)  # (blocks, batch, size / blocks) of each step
+        steps = zip(keep.unbind(), drives, tokens.unbind(), noise.unbind(), strict=True)
         deters, stochs, logits = [], [], []
-        for keep, drive, token, draw in zip(goes_on.unbind(1), drives, tokens, noise.unbind(1), strict=True):
-            deter = self._recur(deter * keep, stoch * keep, weight, drive)
-            logits.append(self._posterior(deter, deter_weight, token))
-            stoch = self._draw(logits[-1], draw)
+        for inputs in steps:
+            deter, stoch, step_logits = cell(self, deter, stoch, weight, deter_weight, *inputs)
             deters.append(deter)
             stochs.append(stoch)
+            logits.append(step_logits)
         features = torch.cat((torch.stack(deters, 1), torch.stack(stochs, 1)), -1)
         return States(features, torch.stack(logits, 1))
+
+    def observe_cell(
+        self,
+        deter: Tensor,
+        stoch: Tensor,
+        weight: Tensor,
+        deter_weight: Tensor,
+        keep: Tensor,
+        drive: Tensor,
+        token: Tensor,
+        noise: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return h, z and the logits of z one step later; `keep`: (batch, 1), 0 where an episode starts."""
+        deter = self._recur(deter * keep, stoch * keep, weight, drive)
+        logits = self._posterior(deter, deter_weight, token)
+        return deter, self._draw(logits, noise), logits
 
     def filter(self, embedding: Tensor, features: Tensor, action: Tensor, noise: Tensor | None) -> Tensor:
         """Return the features after one more observation, (batch, ...); without noise, of the most likely classes.
@@ -145,7 +173,7 @@ class RSSM(nn.Module):
         logits = self._posterior(deter, deter_weight, F.linear(embedding, token_weight, self.posterior_in.bias))
         return torch.cat((deter, self._draw(logits, noise)), -1)
 
-    def predict(self, features: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+    def predict_cell(self, features: Tensor, action: Tensor, noise: Tensor) -> Tensor:
         """Return features of the next step, drawn from the prior: all (batch, ...), the action encoded."""
         deter = self._after(features, action)
         return torch.cat((deter, self._draw(self.prior_logits(deter), noise)), -1)
@@ -177,3 +205,12 @@ class RSSM(nn.Module):
 
     def _draw(self, logits: Tensor, noise: Tensor | None) -> Tensor:
         return draw_latents(mixed_probs(logits, self.sizes.unimix), noise)
+
+
+CELLS = Cells(RSSM.observe_cell, RSSM.predict_cell)
+
+
+def compile_cells(backend: str = "inductor") -> Cells:
+    """Return the cells as PyTorch compiles them at their first call: their operations fuse to fewer kernels."""
+    compiled = (torch.compile(cell, backend=backend, fullgraph=True, dynamic=False) for cell in CELLS)
+    return Cells(*compiled)
