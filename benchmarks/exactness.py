@@ -122,6 +122,7 @@ ALGO_KWARGS: dict[str, dict[str, Any]] = {
         "hidden_size": 8,
         "cnn_depth": 2,
         "num_bins": 11,
+        "warmup_updates": 2,
     },
 }
 

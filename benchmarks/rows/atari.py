@@ -41,4 +41,12 @@ ATARI_ROWS = {
     "qr_dqn-pong": pong("qr_dqn", ">= 16.5", 15.4),
     "iqn-pong": pong("iqn", ">= 16.5", 15.2),
     "dreamer-breakout": AtariRow(algo="dreamer", game="breakout", steps=100_000),
+    "dreamer-boxing": AtariRow(
+        algo="dreamer",
+        game="boxing",
+        steps=100_000,
+        target=">= 80 with at most 25 million parameters",
+        evaluations=(80.0,),
+        published={"dreamerv3": "79.6 at 400k frames (DreamerV3 with 200 million parameters, 5 seeds)"},
+    ),
 }

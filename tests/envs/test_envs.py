@@ -19,6 +19,7 @@ from rl_training.envs.resumable import check_replay
 from rl_training.envs.tiny import (
     Catch,
     Chain,
+    ContinuousCatch,
     Identity,
     Lottery,
     Masked,
@@ -634,6 +635,16 @@ def test_catch_is_won_by_going_below_the_ball_and_lost_elsewhere() -> None:
             assert reward == (1.0 if terminated and seed % 2 else 0.0)
         caught.append(reward)
     assert caught == [0.0, 1.0] * 10
+
+
+def test_numbers_steer_the_paddle_of_continuous_catch() -> None:
+    for number, choice in [(-1.0, 0), (-0.4, 0), (-0.3, 1), (0.0, 1), (0.3, 1), (0.4, 2), (1.0, 2)]:
+        env, other = ContinuousCatch(), Catch()
+        env.reset(seed=1)
+        other.reset(seed=1)
+        moved, expected = env.step(np.array([number], np.float32)), other.step(np.int64(choice))
+        np.testing.assert_array_equal(moved[0], expected[0])
+    assert env.action_space.contains(np.zeros(1, np.float32))
 
 
 def test_the_paddle_of_catch_stays_on_the_board_and_the_board_has_any_size() -> None:

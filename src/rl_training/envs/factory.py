@@ -50,6 +50,7 @@ TINY_ENVS = {
     "rl_training/Lottery-v0": ("tiny:Lottery", None),
     "rl_training/TinyImage-v0": ("tiny:TinyImage", None),
     "rl_training/Catch-v0": ("tiny:Catch", None),
+    "rl_training/ContinuousCatch-v0": ("tiny:ContinuousCatch", None),
     "rl_training/TinyDict-v0": ("tiny:TinyDict", None),
     "rl_training/Masked-v0": ("tiny:Masked", None),
     "rl_training/Misbehaving-v0": ("tiny:Misbehaving", None),

@@ -259,6 +259,17 @@ class Catch(gym.Env[np.ndarray, np.int64]):
         return board.repeat(self._pixels, 0).repeat(self._pixels, 1)[..., None]
 
 
+class ContinuousCatch(Catch):
+    """Catch with a number in [-1, 1] as the action: below -1/3 left, above 1/3 right, else stay."""
+
+    def __init__(self, size: int = 16) -> None:
+        super().__init__(size)
+        self.action_space: gym.Space[Any] = Box(-1.0, 1.0, (1,), np.float32)
+
+    def step(self, action: Any) -> StepTuple:
+        return super().step(np.int64(np.digitize(float(action[0]), (-1.0 / 3.0, 1.0 / 3.0))))
+
+
 class TinyDict(gym.Env[Any, np.int64]):
     """Add the numbers that an image and a vector show, modulo 3; truncated after `length` steps.
 

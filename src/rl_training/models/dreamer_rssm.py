@@ -9,6 +9,7 @@ computed for all steps at once. Its body, a cell, can be replaced by a compiled 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -212,5 +213,11 @@ CELLS = Cells(RSSM.observe_cell, RSSM.predict_cell)
 
 def compile_cells(backend: str = "inductor") -> Cells:
     """Return the cells as PyTorch compiles them at their first call: their operations fuse to fewer kernels."""
-    compiled = (torch.compile(cell, backend=backend, fullgraph=True, dynamic=False) for cell in CELLS)
+    compiled = (torch.compile(_copied(cell), backend=backend, fullgraph=True, dynamic=False) for cell in CELLS)
     return Cells(*compiled)
+
+
+def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with code of its own: PyTorch limits how often one piece of code is compiled in a process."""
+    assert isinstance(function, FunctionType)
+    return FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
