@@ -14,7 +14,14 @@ from rl_training.core.spaces import pack_space
 from rl_training.models.dreamer import WorldModel, build_actor, build_critic
 from rl_training.models.dreamer_actions import Choices
 from rl_training.models.dreamer_codecs import ImageCodec, ObservationCodec, VectorCodec
-from rl_training.models.dreamer_latents import draw_index, draw_latents, mixed_log_probs, mixed_probs, unit_vectors
+from rl_training.models.dreamer_latents import (
+    cumulative_sum,
+    draw_index,
+    draw_latents,
+    mixed_log_probs,
+    mixed_probs,
+    unit_vectors,
+)
 from rl_training.models.dreamer_rssm import BlockGRU, Sizes
 from rl_training.models.layers import init_truncated
 
@@ -40,6 +47,17 @@ def test_a_share_of_every_distribution_is_uniform() -> None:
     assert log_probs.exp().tolist() == pytest.approx([0.7, 0.3])
     certain = mixed_log_probs(torch.tensor([1e4, 0.0, 0.0, 0.0]), 0.01)
     assert certain.exp().tolist() == pytest.approx([0.9925, 0.0025, 0.0025, 0.0025])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 16, 18])
+def test_cumulative_sums_of_any_length(size: int) -> None:
+    x = torch.rand(5, 2, size, generator=generator(), dtype=torch.float64)
+    torch.testing.assert_close(cumulative_sum(x), x.cumsum(-1))
+
+
+def test_nothing_that_an_update_draws_needs_a_kernel_that_is_not_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "cumsum", None)  # on a GPU it raises in the deterministic mode
+    draw_index(torch.tensor([0.5, 0.5]), torch.tensor(0.2))
 
 
 def test_a_class_is_drawn_where_the_cumulated_probability_passes_the_number() -> None:

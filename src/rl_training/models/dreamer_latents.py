@@ -16,8 +16,17 @@ def mixed_log_probs(logits: Tensor, unimix: float) -> Tensor:
 
 def draw_index(probs: Tensor, noise: Tensor) -> Tensor:
     """Sample a class by noise in [0, 1): the first whose cumulative probability exceeds it. (..., classes) -> (...)"""
-    passed = (probs.cumsum(-1) <= noise[..., None]).sum(-1)
+    passed = (cumulative_sum(probs) <= noise[..., None]).sum(-1)
     return passed.clamp(max=probs.shape[-1] - 1)  # rounding may leave the sum of all below the noise
+
+
+def cumulative_sum(x: Tensor) -> Tensor:
+    """Return `x.cumsum(-1)`, which has no deterministic kernel on a GPU: each round adds twice as many terms."""
+    reach = 1
+    while reach < x.shape[-1]:
+        x = torch.cat((x[..., :reach], x[..., reach:] + x[..., :-reach]), -1)
+        reach *= 2
+    return x
 
 
 def unit_vectors(index: Tensor, size: int) -> Tensor:
