@@ -27,7 +27,8 @@ from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
 from rl_training.hparams.actor_critic import SACHParams
 from rl_training.hparams.schedules import actor_critic_updates
-from rl_training.learners.actor_critic import ActorCritic, critic_metrics
+from rl_training.learners.actor_critic import ActorCritic, actor_policy, critic_metrics
+from rl_training.learners.normalization import normalize_batch
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, normal, uniform
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.loops import MAX_UPDATES_AT_ONCE
@@ -387,6 +388,37 @@ def test_statistics_are_saved_with_the_policy_and_acting_leaves_them_alone(algo:
         each.update(make_box_batch(1))
     assert_identical(other.policy_state_dict(), learner.policy_state_dict())
     assert_identical(other.state, learner.state)
+
+
+@pytest.mark.parametrize("algo", FAMILY)
+def test_simba_normalises_vectors_by_itself_and_the_plain_network_does_not(algo: str) -> None:
+    def normalizes(network: str, **setup: Any) -> bool:
+        plain = make_box_setup(algo, hidden_sizes=(8, 8), **setup)
+        learner = registry()[algo].build_algorithm(
+            replace(plain, hparams=plain.hparams.model_copy(update={"network": network}))
+        )
+        return "obs_moments" in learner.policy_state_dict()
+
+    assert normalizes("simba")
+    assert not normalizes("mlp")
+    assert normalizes("mlp", normalize_observations=True)
+    assert not normalizes("simba", normalize_observations=False)
+    assert not normalizes("simba", observation=Box(0, 255, (8, 8, 3), np.uint8))
+
+
+def test_normalised_observations_are_clipped_as_the_setting_says(rows: np.ndarray) -> None:
+    far = np.full((1, 3), 1e4, np.float32)
+    for clip, largest in ((10.0, 10.0), (3.0, 3.0), (None, 1e5)):
+        learner = observed("sac", rows, observation_clip=clip)
+        normalizer = learner._normalizer
+        assert normalizer is not None
+        seen = normalizer.rows(far)
+        assert seen.max() == pytest.approx(largest, rel=0.3)
+        batch = normalize_batch({"obs": torch.tensor(far), "next_obs": torch.tensor(far)}, learner.state, clip)
+        np.testing.assert_allclose(batch["next_obs"].numpy(), seen, rtol=1e-5)
+        policy = actor_policy(learner)
+        best = torch.from_numpy(learner.act(far).actions)
+        torch.testing.assert_close(policy(torch.tensor(far), None).actions, best)
 
 
 def test_a_policy_without_statistics_and_images_are_refused() -> None:

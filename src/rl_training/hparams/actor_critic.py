@@ -55,6 +55,7 @@ from rl_training.hparams.fields import (
     NonNegative,
     NStep,
     NumCritics,
+    ObservationClip,
     OfflineRatio,
     OpenFraction,
     PolicyDelay,
@@ -114,7 +115,8 @@ class SACHParams(HParams):
     prioritized_beta_end: ImportanceEnd = 1.0
     her: HindsightGoals = "none"
     her_ratio: HindsightRatio = 4.0
-    normalize_observations: RunningNormalization = False
+    normalize_observations: RunningNormalization = "auto"
+    observation_clip: ObservationClip = 10.0
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
@@ -160,7 +162,8 @@ class REDQHParams(HParams):
     prioritized_beta_end: ImportanceEnd = 1.0
     her: HindsightGoals = "none"
     her_ratio: HindsightRatio = 4.0
-    normalize_observations: RunningNormalization = False
+    normalize_observations: RunningNormalization = "auto"
+    observation_clip: ObservationClip = 10.0
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
@@ -211,7 +214,8 @@ class TQCHParams(HParams):
     prioritized_beta_end: ImportanceEnd = 1.0
     her: HindsightGoals = "none"
     her_ratio: HindsightRatio = 4.0
-    normalize_observations: RunningNormalization = False
+    normalize_observations: RunningNormalization = "auto"
+    observation_clip: ObservationClip = 10.0
 
     network: NetworkKind = "mlp"
     hidden_sizes: ActorHiddenSizes = (256, 256)
@@ -262,7 +266,8 @@ class TD3HParams(HParams):
     prioritized_beta_end: ImportanceEnd = 1.0
     her: HindsightGoals = "none"
     her_ratio: HindsightRatio = 4.0
-    normalize_observations: RunningNormalization = False
+    normalize_observations: RunningNormalization = "auto"
+    observation_clip: ObservationClip = 10.0
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
@@ -315,7 +320,8 @@ class RLPDHParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
-    normalize_observations: RunningNormalization = False
+    normalize_observations: RunningNormalization = "auto"
+    observation_clip: ObservationClip = 10.0
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)

@@ -174,8 +174,14 @@ NormalizeObservations = Annotated[
 OfflineRatio = Annotated[Fraction, Field(description="share of each batch that comes from the dataset")]
 
 RunningNormalization = Annotated[
-    Switch,
-    Field(description="normalization of observations by the mean and standard deviation of all training steps so far"),
+    Switch | Literal["auto"],
+    Field(
+        description="normalization of observations by the mean and standard deviation of all training steps so far; "
+        "auto: with network: simba, of vectors"
+    ),
+]
+ObservationClip = Annotated[
+    Positive | None, Field(description="largest normalized observation, to which others are clipped; null: no clipping")
 ]
 
 # --- Data: rollouts --------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate_rounds
 from rl_training.core.setup import Setup
-from rl_training.core.spaces import action_field
+from rl_training.core.spaces import action_field, observation_kind
 from rl_training.core.state_checks import check_like
 from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.actor_critic import ActorCriticHParams, CrossQHParams, MLPHParams, SimBaV2HParams
@@ -291,8 +291,15 @@ ACTOR_MOMENTS = "actor.moments"  # entry of the state of an actor whose layers h
 _IN_POLICY = ("actor.params", ACTOR_MOMENTS, "obs_mean", "obs_scale")  # saved with the policy
 
 
-def normalizes(hparams: ActorCriticHParams) -> bool:
-    return not isinstance(hparams, ModelHParams | CrossQHParams | SimBaV2HParams) and hparams.normalize_observations
+def normalizes(setup: Setup[ActorCriticHParams]) -> bool:
+    """Return whether the settings ask for normalised observations; `auto`: SimBa's network with vectors."""
+    hparams = setup.hparams
+    if isinstance(hparams, ModelHParams | CrossQHParams | SimBaV2HParams):
+        return False
+    if hparams.normalize_observations == "auto":
+        is_simba = setup.network is None and hparams.network == "simba"
+        return is_simba and observation_kind(setup.spaces.observation) == "vector"
+    return hparams.normalize_observations
 
 
 def _noise_color(hparams: ActorCriticHParams) -> float:
@@ -300,11 +307,12 @@ def _noise_color(hparams: ActorCriticHParams) -> float:
 
 
 def _obs_normalizer(setup: Setup[ActorCriticHParams]) -> ObsNormalizer | None:
-    if not normalizes(setup.hparams):
+    if not normalizes(setup):
         return None
     if isinstance(setup.hparams, DatasetCriticHParams):
         return dataset_normalizer(setup.spaces.observation, None if setup.dataset is None else setup.dataset.obs)
-    return vector_normalizer(setup.spaces.observation)
+    assert not isinstance(setup.hparams, ModelHParams | CrossQHParams | SimBaV2HParams)
+    return vector_normalizer(setup.spaces.observation, limit=setup.hparams.observation_clip)
 
 
 def actor_policy(learner: ActorCritic) -> NetworkPolicy:
@@ -393,7 +401,7 @@ def _check_networks(
 ) -> None:
     """Raise for networks of the user that do not fit, before they learn anything wrong."""
     actor, critics = submodules(network, ("actor", "critics"))
-    obs = trial_obs(setup, np.float32 if normalizes(setup.hparams) else None)
+    obs = trial_obs(setup, np.float32 if normalizes(setup) else None)
     actions = torch.zeros((len(obs), *action_field(setup.spaces.action).shape), device=setup.device)
     check_output(actor, (obs,), {"observations": 2, "outputs": outputs}, "actor")
     check_output(critics, (obs, actions), of_critics, "critics")
