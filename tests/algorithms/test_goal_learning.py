@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from builders import make_batch, make_box_batch, make_box_setup, make_config, make_setup
-from rl_training.envs.goal_tasks import BitFlip
+from rl_training.envs.goal_tasks import BitFlip, PointReach
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY
 from rl_training.experiment.registry import registry
+from rl_training.runtime.evaluation import evaluate_episodes
+from rl_training.runtime.setup import make_setup as make_run_setup
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
 from state_comparison import assert_identical
 
@@ -61,6 +63,23 @@ def test_new_goals_solve_bits_that_are_not_solved_without_them(tmp_path: Path) -
         assert episode.length == np.sum(obs["achieved_goal"] != obs["desired_goal"])
     logged = [json.loads(line)["metrics"] for line in (solved.run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [each["success_rate"] for each in logged if "success_rate" in each] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("info", "expected"), [({"is_success": np.True_}, True), ({"success": 0.0}, False), ({"other": 1}, None)]
+)
+def test_an_evaluation_reads_both_names_that_environments_give_to_success(
+    info: dict[str, Any], expected: bool | None
+) -> None:
+    class Reports(PointReach):
+        def step(self, action: np.ndarray) -> Any:
+            return *super().step(action)[:4], info
+
+    config = make_config(Path(), algo="sac", env_id="rl_training/PointReach-v0", eval_envs=1)
+    algorithm = registry()["sac"].build_algorithm(make_run_setup(config, Reports))
+    (episode,) = evaluate_episodes(Reports, algorithm, [0])
+    assert episode.success is expected
+    assert ("success" in episode.record()) == (expected is not None)
 
 
 def goal_config(tmp_path: Path, algo: str, **changes: Any) -> TrainConfig:

@@ -88,7 +88,7 @@ class EpisodePlay:
     @property
     def success(self) -> bool | None:
         """Whether the latest step reached the goal of the episode, as a goal environment reports; None: it does not."""
-        reported = self._info.get("is_success")
+        reported = self._info.get("is_success", self._info.get("success"))  # Gymnasium-Robotics has both names
         return None if reported is None else bool(np.all(reported))
 
     def go_on(self, obs: np.ndarray, reward: float, info: Mapping[str, Any]) -> None:

@@ -37,7 +37,7 @@ class EvalEpisode:
     rewards: Sequence[float] = field(default=(), compare=False, repr=False)
     # The first observation and action, one row each, as the algorithm knows them; None: read from a file.
     first: tuple[np.ndarray, np.ndarray] | None = field(default=None, compare=False, repr=False)
-    success: bool | None = field(default=None, repr=False)  # `info["is_success"]` at the end; None: not in the info
+    success: bool | None = field(default=None, repr=False)  # what the last info reports of the goal; None: nothing
 
     def record(self) -> dict[str, Any]:
         record = {"episode": self.episode, "seed": self.seed, "return": self.ret, "length": self.length}
