@@ -368,6 +368,7 @@ def test_every_stochastic_algorithm_is_known() -> None:
         "sac",
         "redq",
         "tqc",
+        "discrete_sac",
         "crossq",
         "simbav2",
         "mbpo",

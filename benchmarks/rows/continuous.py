@@ -1,4 +1,4 @@
-"""SAC, TD3, REDQ and TQC on Pendulum-v1 and MuJoCo tasks."""
+"""SAC, TD3, REDQ and TQC on Pendulum-v1 and MuJoCo tasks, and discrete SAC on CartPole-v1."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -164,6 +164,15 @@ ROWS = {
         controls={"ours-droq": Control(config="redq/pendulum.yaml", hparams=DROQ)},
         threshold=-155.0,
         chosen_on="two seeds other than those scored",
+    ),
+    "discrete_sac-cartpole": Row(
+        config="discrete_sac/cartpole.yaml",
+        env_id="CartPole-v1",
+        steps=30_000,
+        target="500 on 5/5 seeds",
+        threshold=475.0,
+        track_every=1_000,
+        chosen_on="seeds 100 and 101",
     ),
     "sac-mountaincar_continuous": Row(
         config="sac/mountaincar_continuous.yaml",

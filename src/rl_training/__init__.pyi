@@ -323,6 +323,20 @@ class SimBaV2(ManagedAlgorithm):
 
     algo_name: ClassVar[str] = "simbav2"
 
+class DiscreteSAC(ManagedAlgorithm):
+    """SAC for discrete actions: a stochastic policy that learns from replay.
+
+    Christodoulou 2019, Soft actor-critic for discrete action settings.
+
+    Example:
+
+        agent = DiscreteSAC("configs/discrete_sac/cartpole.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "discrete_sac"
+
 class RLPD(ManagedAlgorithm):
     """SAC with an ensemble of critics, and half of each batch from a dataset.
 
@@ -539,6 +553,9 @@ def train_crossq(config: TrainConfig, options: RunOptions | None = None) -> Trai
 
 def train_simbav2(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train SimBaV2 from a config, in a new run folder."""
+
+def train_discrete_sac(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train DiscreteSAC from a config, in a new run folder."""
 
 def train_rlpd(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train RLPD from a config, in a new run folder."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.exactness import ACTOR_CRITICS, differences, run_broken, run_unbroken
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -473,6 +473,7 @@ def test_compiled_rounds_equal_eager_updates() -> None:
             "cql": {"normalize_observations": False, "num_sampled_actions": 2},
             "crossq": {"norm_warmup": 2},  # ends within the rounds
             "simbav2": {"num_critics": 2, "num_atoms": 5},
+            "discrete_sac": {"action": Discrete(2), "critic_entropy": 0.5},
         }
         learners = {name: build(name, hidden_sizes=(8,), **own) for name, own in settings.items()}
         learners["redq"].observe({"obs": make_box_batch(1, size=50)["obs"].numpy()})
@@ -487,6 +488,8 @@ def test_compiled_rounds_equal_eager_updates() -> None:
     for name, learner in learners.items():
         random_inputs = RandomInputs(learner.recipe.random_inputs(5, ROWS, actor=True), torch.device("cpu"))
         drawn = shared | random_inputs.fill(np.random.default_rng(0))
+        if learner.num_choices:
+            drawn["actions"] = (drawn["actions"][:, 0] > 0).to(torch.int64)
         batch |= {f"{name}/{key}": value for key, value in drawn.items()}
 
     update, parts = accelerate(all_at_once(learners), "eager"), [tensor.chunk(5) for tensor in batch.values()]

@@ -73,14 +73,14 @@ def draw(noise: ColoredNoise, steps: int, rows: int, carry: Carry | None = None)
 
 
 def test_white_noise_is_drawn_step_by_step_and_remembers_nothing() -> None:
-    drawn, carry = draw(ColoredNoise(0.0, 3), 4, 2)
+    drawn, carry = draw(ColoredNoise(0.0, (3,)), 4, 2)
     assert carry is None
     generator = np.random.default_rng(0)
     assert np.array_equal(drawn, np.stack([generator.standard_normal((2, 3), np.float32) for _ in range(4)]))
 
 
 def test_each_row_follows_its_own_sequence_and_takes_the_next_one_at_its_end() -> None:
-    drawn, carry = draw(ColoredNoise(1.0, 2), SEQUENCE_LENGTH + 3, 3)
+    drawn, carry = draw(ColoredNoise(1.0, (2,)), SEQUENCE_LENGTH + 3, 3)
     generator = np.random.default_rng(0)
     first, second = (colored_sequences(1.0, 3, 2, generator) for _ in range(2))
     assert np.array_equal(drawn[:SEQUENCE_LENGTH], first.transpose(1, 0, 2))
@@ -90,7 +90,7 @@ def test_each_row_follows_its_own_sequence_and_takes_the_next_one_at_its_end() -
 
 
 def test_a_row_of_zeros_starts_a_new_sequence_and_leaves_the_others_alone() -> None:
-    noise = ColoredNoise(1.0, 2)
+    noise = ColoredNoise(1.0, (2,))
     _, carry = draw(noise, 5, 2)
     assert carry is not None
     before = {name: values.copy() for name, values in carry.items()}

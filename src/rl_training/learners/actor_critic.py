@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 from torch import Tensor, nn
 
 from rl_training.acceleration.acting import act_function
@@ -19,11 +20,18 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field, observation_kind
 from rl_training.core.state_checks import check_like
 from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, StateDict, UpdateResult
-from rl_training.hparams.actor_critic import ActorCriticHParams, CrossQHParams, MLPHParams, SimBaV2HParams
+from rl_training.hparams.actor_critic import (
+    ActorCriticHParams,
+    CrossQHParams,
+    DiscreteSACHParams,
+    MLPHParams,
+    SimBaV2HParams,
+)
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.hparams.offline import DatasetCriticHParams
 from rl_training.hparams.schedules import is_warm_up
 from rl_training.learners.checks import FLOATS, Expected, check_tensors
+from rl_training.learners.choice_noise import ChoiceNoise
 from rl_training.learners.colored_noise import ColoredNoise
 from rl_training.learners.dataset_rewards import reward_constants, scale_rewards
 from rl_training.learners.flat_module import FlatModule
@@ -40,7 +48,7 @@ from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.random_inputs import RandomInput, RandomInputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.continuous import ContinuousActorCritic
-from rl_training.models.distributions import SquashedGaussian
+from rl_training.models.distributions import Categorical, SquashedGaussian
 from rl_training.models.encoders import build_encoder
 
 
@@ -64,7 +72,7 @@ class ActorCriticRecipe(Protocol):
     def explore(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return exploring actions for the actor's outputs, (rows, outputs) -> (rows, *action).
 
-        `noise`: standard normal numbers, (rows, numbers).
+        `noise`: standard normal numbers, (rows, numbers); for choices, noise on their logits, (rows, actions).
         """
         ...
 
@@ -118,7 +126,8 @@ class ActorCritic:
             self.state |= {"obs_mean": mean.clone().to(setup.device), "obs_scale": scale.clone().to(setup.device)}
         self.device = setup.device
         self._action_shape = action_field(setup.spaces.action).shape
-        self._action_noise = ColoredNoise(_noise_color(setup.hparams), action_size(setup))
+        self.num_choices = int(setup.spaces.action.n) if isinstance(setup.spaces.action, Discrete) else 0
+        self._action_noise = _action_noise(setup)
         self._total_updates = max(1, setup.total_updates)
         self._step_sizes = {name: float(rate) for name, rate in self.state.items() if name.endswith(".learning_rate")}
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise")}
@@ -163,7 +172,7 @@ class ActorCritic:
             return ActResult(self.recipe.best(self._outputs_of(obs)))
         generator = self._generators["action"]
         if is_warm_up(self.hparams, step):
-            return self._random_actions(len(obs), carry)
+            return self._action_noise.random_actions(len(obs), generator, carry)
         noise, carry = self._action_noise.draw(len(obs), generator, carry)
         return ActResult(self.recipe.explore(self._outputs_of(obs), noise), carry)
 
@@ -255,15 +264,6 @@ class ActorCritic:
         if self._return_scaler is not None:
             self._return_scaler.load_state_dict(state["return_scaler"])
 
-    def _random_actions(self, rows: int, carry: Carry | None) -> ActResult:
-        """Return actions that are uniform at each step, and over time of the color of the noise."""
-        generator, shape = self._generators["action"], (rows, *self._action_shape)
-        if self._action_noise.color == 0.0:
-            return ActResult(generator.uniform(-1.0, 1.0, shape).astype(np.float32))
-        noise, carry = self._action_noise.draw(rows, generator, carry)
-        # The normal distribution function turns normal numbers into uniform ones, here in [-1, 1].
-        return ActResult(torch.erf(torch.from_numpy(noise) / math.sqrt(2.0)).numpy().reshape(shape), carry)
-
     def start_from(self, policy: Mapping[str, Any], training: Mapping[str, Any]) -> None:
         """Load what another run has learned, with its optimizers' moments, but without learning rates and counts."""
         self.load_policy_state_dict(policy)
@@ -302,8 +302,13 @@ def normalizes(setup: Setup[ActorCriticHParams]) -> bool:
     return hparams.normalize_observations
 
 
-def _noise_color(hparams: ActorCriticHParams) -> float:
-    return 0.0 if isinstance(hparams, ModelHParams | DatasetCriticHParams) else hparams.noise_color
+def _action_noise(setup: Setup[ActorCriticHParams]) -> ColoredNoise | ChoiceNoise:
+    space, hparams = setup.spaces.action, setup.hparams
+    if isinstance(space, Discrete):
+        return ChoiceNoise(int(space.n))
+    if isinstance(hparams, ModelHParams | DatasetCriticHParams | DiscreteSACHParams):
+        return ColoredNoise(0.0, action_field(space).shape)
+    return ColoredNoise(hparams.noise_color, action_field(space).shape)
 
 
 def _obs_normalizer(setup: Setup[ActorCriticHParams]) -> ObsNormalizer | None:
@@ -319,6 +324,12 @@ def actor_policy(learner: ActorCritic) -> NetworkPolicy:
     """Return the policy of a recipe whose `best` action is tanh of the first outputs of its actor."""
     distribution = SquashedGaussian(learner._action_shape)
     return NetworkPolicy(learner.recipe.actor.module, distribution, learner._normalizer)
+
+
+def choice_policy(learner: ActorCritic) -> NetworkPolicy:
+    """Return the policy of a recipe whose `best` action has the largest output of its actor."""
+    actor = learner.recipe.actor.module
+    return NetworkPolicy(actor, Categorical([learner.num_choices], single=True), learner._normalizer)
 
 
 def _cut(batch: Batch, start: int, stop: int) -> Batch:

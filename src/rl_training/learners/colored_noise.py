@@ -6,9 +6,12 @@ to get somewhere. At each single step the noise is standard normal for any color
 Eberhard et al. 2023, Pink noise is all you need: colored noise exploration in deep reinforcement learning.
 """
 
-import numpy as np
+import math
 
-from rl_training.core.types import Carry
+import numpy as np
+import torch
+
+from rl_training.core.types import ActResult, Carry
 
 SEQUENCE_LENGTH = 1_024  # steps; the slowest change that the noise knows takes as long
 
@@ -34,8 +37,9 @@ class ColoredNoise:
     An episode begins with a new sequence, and takes another one where the first is used up.
     """
 
-    def __init__(self, color: float, numbers: int) -> None:
-        self.color, self._numbers = color, numbers
+    def __init__(self, color: float, action_shape: tuple[int, ...]) -> None:
+        self.color, self._action_shape = color, action_shape
+        self._numbers = math.prod(action_shape)
 
     def draw(self, rows: int, generator: np.random.Generator, carry: Carry | None) -> tuple[np.ndarray, Carry | None]:
         """Return noise of one step, (rows, numbers), and the next carry: None for white noise."""
@@ -52,3 +56,12 @@ class ColoredNoise:
             sequences[new] = colored_sequences(self.color, int(new.sum()), self._numbers, generator)
         noise = sequences[np.arange(rows), positions]
         return noise, {"noise_sequence": sequences, "noise_position": positions + 1}
+
+    def random_actions(self, rows: int, generator: np.random.Generator, carry: Carry | None) -> ActResult:
+        """Return actions that are uniform in [-1, 1] at each step, and over time of the color of the noise."""
+        shape = (rows, *self._action_shape)
+        if self.color == 0.0:
+            return ActResult(generator.uniform(-1.0, 1.0, shape).astype(np.float32))
+        noise, carry = self.draw(rows, generator, carry)
+        # The normal distribution function turns normal numbers into uniform ones, here in [-1, 1].
+        return ActResult(torch.erf(torch.from_numpy(noise) / math.sqrt(2.0)).numpy().reshape(shape), carry)

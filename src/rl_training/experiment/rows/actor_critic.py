@@ -1,9 +1,10 @@
-"""Rows of the off-policy actor-critics for continuous actions."""
+"""Rows of the off-policy actor-critics."""
 
 from rl_training.core.kinds import ObservationKind
 from rl_training.experiment.algorithm_spec import ACTOR_CRITIC_UPDATES_TO_COMPILE, ALL_OBSERVATIONS, AlgorithmSpec
 from rl_training.hparams.actor_critic import (
     CrossQHParams,
+    DiscreteSACHParams,
     REDQHParams,
     RLPDHParams,
     SACHParams,
@@ -92,6 +93,25 @@ ROWS = (
         class_name="SimBaV2",
         family="",
         observations=frozenset({"vector"}),
+    ),
+    AlgorithmSpec(
+        name="discrete_sac",
+        class_name="DiscreteSAC",
+        summary="SAC for discrete actions: a stochastic policy that learns from replay",
+        paper="Christodoulou 2019, Soft actor-critic for discrete action settings",
+        loop="off_policy",
+        actions=frozenset({"discrete"}),
+        observations=ALL_OBSERVATIONS,
+        hparams=DiscreteSACHParams,
+        stochastic=True,
+        build="rl_training.algorithms.discrete_sac:build_discrete_sac",
+        memory="rl_training.data.replay_buffer:build_replay_buffer",
+        updates_until=actor_critic_updates,
+        policy_module="rl_training.learners.actor_critic:choice_policy",
+        callbacks="rl_training.runtime.temperature_check:temperature_check",
+        updates_at_once=True,
+        min_updates_to_compile=ACTOR_CRITIC_UPDATES_TO_COMPILE,
+        reference_config="discrete_sac/cartpole.yaml",
     ),
     AlgorithmSpec(
         name="rlpd",
