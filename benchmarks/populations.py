@@ -1,10 +1,13 @@
 """Populations on a GPU: updates per second of all members together, and of single runs one after the other.
 
     python -m benchmarks populations iql --members 1,32 --updates 20000 --singles 8 --precisions highest,high
+    python -m benchmarks populations dqn sac --members 1,32 --singles 0
 
-Everything is trained by `train_population` with its logs, evaluations on held-out data and checkpoints. Members learn
-from random transitions with the sizes of HalfCheetah. `member_updates_per_s` is the rate between the first and the last
-record of metrics; `ready_s` the time until the first one, compilation included; `wall_s` is that of the whole call.
+Everything is trained by `train_population` with its logs, evaluations and checkpoints. Members of `iql` and `bc` learn
+from random transitions with the sizes of HalfCheetah; those of `dqn` and `sac` on tensor environments, with one update
+per environment step. `member_updates_per_s` is the rate between the first and the last record of metrics, evaluations
+and checkpoints in between included; `median_per_s` the median rate between two records, most of which have none.
+`ready_s` is the time until the first record, compilation included; `wall_s` that of the whole call.
 """
 
 import argparse
@@ -12,7 +15,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks import command_line
@@ -20,18 +25,38 @@ from benchmarks.gpu import describe_device
 from benchmarks.machine import describe_run
 from benchmarks.results import RESULTS, Session
 from benchmarks.speed import write_random_rows
+from benchmarks.speed_tasks import ACTOR_CRITIC, Q_LEARNING
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.population import PopulationConfig
 from rl_training.launching.populations import train_population
 from rl_training.runtime.setup import RunOptions
 
-ALGORITHMS = ("iql", "bc")
+ALGORITHMS = ("iql", "bc", "dqn", "sac")
+ONLINE: dict[str, tuple[str, dict[str, Any]]] = {
+    "dqn": ("tensor/CartPole-v1", Q_LEARNING | {"learning_starts": 512}),
+    "sac": ("tensor/Pendulum-v1", ACTOR_CRITIC | {"learning_starts": 512}),
+}
 ROWS = 100_000
 
 
 def config_of(algo: str, folder: Path, *, updates: int, device: str, precision: str) -> TrainConfig:
-    """Return the settings of a run on random transitions without an environment."""
+    """Return the settings of a run: on random transitions without an environment, or on a tensor environment."""
+    if algo in ONLINE:
+        env_id, hparams = ONLINE[algo]
+        return TrainConfig(
+            algo=algo,
+            env_id=env_id,
+            execution_backend="tensor",
+            total_timesteps=updates + hparams["learning_starts"],
+            device=device,
+            matmul_precision=precision,
+            output_dir=folder / "runs",
+            log_interval=max(1, updates // 20),
+            checkpoint_interval=max(1, updates // 2),
+            eval_episodes=1,
+            algo_kwargs=hparams,
+        )
     file = folder / "random.npz"
     if not file.is_file():
         write_random_rows(file, ROWS)
@@ -56,12 +81,18 @@ def measure(base: TrainConfig, seeds: Sequence[int], run: str) -> dict[str, Any]
     wall_s = time.perf_counter() - started
     members = len(seeds) if run == "stacked" else 1  # that share the time
     records = [r for r in read_json_lines(result.folder / "members" / "000" / "metrics.jsonl") if "steps_per_s" in r]
+    records = [record for record in records if record["gradient_step"] > 0]
     first, last = records[0], records[-1]
-    rate = members * (last["step"] - first["step"]) / (last["wall_s"] - first["wall_s"])
+    rates = [
+        members * (after["gradient_step"] - before["gradient_step"]) / (after["wall_s"] - before["wall_s"])
+        for before, after in [(first, last), *pairwise(records)]
+        if after["wall_s"] > before["wall_s"]
+    ]
     return {
         "wall_s": wall_s,
         "ready_s": first["wall_s"],
-        "member_updates_per_s": rate,
+        "member_updates_per_s": rates[0],
+        "median_per_s": median(rates[1:]),
         "member_updates_per_s_of_call": len(seeds) * base.total_timesteps / wall_s,
         "ended": sorted({state.state for state in result.states.values()}),
     }

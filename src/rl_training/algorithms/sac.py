@@ -130,7 +130,7 @@ class SAC:
         self.hparams = setup.hparams
         self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
         self.policy = SquashedGaussian(action_field(setup.spaces.action).shape)
-        self.explore, self.best = self.policy.sample, self.policy.mode
+        self.explore, self.best, self.draw = self.policy.sample, self.policy.mode, self.policy.draw
         if isinstance(self.hparams, SACHParams | REDQHParams) and self.hparams.clip_targets:
             critic_loss = partial(critic_loss, clip_targets=True)
         self._critic_loss, self._entropy_in_target = critic_loss, entropy_in_target

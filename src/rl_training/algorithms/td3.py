@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from torch import Tensor, nn
 
+from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
@@ -109,6 +110,10 @@ class TD3:
         scaled = noise.reshape(actions.shape) * self._exploration_noise
         noisy: np.ndarray = np.clip(actions + scaled, -1.0, 1.0, dtype=np.float32)
         return noisy
+
+    def draw(self, outputs: Tensor, keys: Keys, lane: int) -> Tensor:
+        noise = keys.normal(lane, self._action_size) * self._exploration_noise
+        return (outputs.tanh() + noise).clamp(-1.0, 1.0).reshape(outputs.shape[0], *self._action_shape)
 
     def best(self, outputs: np.ndarray) -> np.ndarray:
         actions: np.ndarray = np.tanh(outputs).reshape(len(outputs), *self._action_shape)

@@ -133,6 +133,26 @@ class DeviceAlgorithm(Algorithm, Protocol):
         ...
 
 
+class ReplayAlgorithm(Algorithm, Protocol):
+    """An off-policy algorithm that can learn on its device from tensor environments."""
+
+    num_updates: int
+
+    def on_device(self) -> Any:
+        """Return its acting and updates as pure functions (`ReplayLearner` in learners/replay_on_device.py)."""
+        ...
+
+    @property
+    def state(self) -> State:
+        """Everything that an update changes."""
+        ...
+
+    @property
+    def use_state(self) -> Callable[[State], None]:
+        """Replace the tensors of the state by others, which hold the same numbers."""
+        ...
+
+
 class Decision(NamedTuple):
     """What a `GreedyPolicy` returns for a batch of observations."""
 

@@ -17,11 +17,18 @@ class DeviceRollout:
     """Holds `num_steps` steps of every environment; each iteration overwrites it, so there is nothing to save."""
 
     def __init__(
-        self, num_steps: int, num_envs: int, fields: Mapping[str, Field], *, device: torch.device | str = "cpu"
+        self,
+        num_steps: int,
+        num_envs: int,
+        fields: Mapping[str, Field],
+        *,
+        axes: tuple[int, ...] = (),
+        device: torch.device | str = "cpu",
     ) -> None:
+        """`axes`: of members, between the steps and the environments."""
         self.num_steps = num_steps
         self._tensors = {
-            name: torch.zeros((num_steps, num_envs, *field.shape), dtype=_torch_dtype(field), device=device)
+            name: torch.zeros((num_steps, *axes, num_envs, *field.shape), dtype=_torch_dtype(field), device=device)
             for name, field in fields.items()
         }
 
@@ -31,6 +38,10 @@ class DeviceRollout:
     def at(self, step: int) -> dict[str, Tensor]:
         """Return the memory of one step of every environment."""
         return {name: tensor[step] for name, tensor in self._tensors.items()}
+
+    def steps(self) -> Batch:
+        """Return all steps, (num_steps, ..., num_envs, ...)."""
+        return self._tensors
 
     def rows(self) -> Batch:
         """Return all rows, step by step, (num_steps * num_envs, ...)."""

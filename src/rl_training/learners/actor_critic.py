@@ -15,7 +15,8 @@ from gymnasium.spaces import Discrete
 from torch import Tensor, nn
 
 from rl_training.acceleration.acting import act_function
-from rl_training.acceleration.steps import accelerate_rounds
+from rl_training.acceleration.steps import Step, accelerate_rounds
+from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field, observation_kind
 from rl_training.core.state_checks import check_like
@@ -46,6 +47,7 @@ from rl_training.learners.normalization import (
 )
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.random_inputs import RandomInput, RandomInputs
+from rl_training.learners.replay_on_device import LANE, ReplayLearner, warm_up, with_random_inputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.continuous import ContinuousActorCritic
 from rl_training.models.distributions import Categorical, SquashedGaussian
@@ -93,6 +95,14 @@ class ActorCriticRecipe(Protocol):
         ...
 
 
+class DeviceRecipe(ActorCriticRecipe, Protocol):
+    """A recipe that can act on the device."""
+
+    def draw(self, outputs: Tensor, keys: Keys, lane: int) -> Tensor:
+        """Return exploring actions for the actor's outputs, by counters: a pure function."""
+        ...
+
+
 class ActorCritic:
     """Acts at random during warm-up, then by its actor; `update` makes one update per `batch_size` rows."""
 
@@ -132,8 +142,10 @@ class ActorCritic:
         self._step_sizes = {name: float(rate) for name, rate in self.state.items() if name.endswith(".learning_rate")}
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise")}
         self._random_inputs: dict[tuple[int, bool], RandomInputs] = {}  # by rounds, and whether the actor learns
+        self._noise_seed = setup.streams.integer("noise")
         self._metrics: Metrics = {}  # the latest value of each: not every update includes the actor
-        self._outputs = act_function(recipe.actor.module, setup.device, setup.acceleration)
+        self._act_mode = setup.acceleration
+        self._outputs = act_function(recipe.actor.module, setup.device, self._act_mode)
 
         def seen(state: State, batch: Batch) -> Batch:
             if self._scales_rewards:
@@ -154,7 +166,7 @@ class ActorCritic:
             second, more = order[1]({**state, **first}, batch)
             return {**first, **second}, {**metrics, **more}
 
-        self.pure_step = step_both
+        self.pure_step, self._critics_step = step_both, step_critics
         mode, identity = setup.acceleration, setup.identity_with(recipe)
         self._step_critics_in_place = accelerate_rounds(step_critics, mode, identity=identity, reuses_metrics=True)
         self._step_both_in_place = accelerate_rounds(step_both, mode, identity=identity, reuses_metrics=True)
@@ -202,9 +214,9 @@ class ActorCritic:
         rows, delay = self.hparams.batch_size, self.hparams.policy_delay
         rounds, done, td_errors = len(batch["rewards"]) // rows, 0, []
         if self.hparams.learning_rate_schedule == "linear":
-            final, left = self._final_rate_share, max(0.0, 1.0 - self.num_updates / self._total_updates)
+            left = self._rates_left()
             for name, rate in self._step_sizes.items():
-                self.state[name].fill_(rate * (final + (1.0 - final) * left))
+                self.state[name].fill_(rate * left)
         while done < rounds:
             wait = delay - 1 - self.num_updates % delay  # updates of the critics alone before the actor's next
             count = rounds if delay == 1 else max(1, min(wait, rounds - done))
@@ -217,6 +229,54 @@ class ActorCritic:
             done += count
         errors = td_errors[0] if len(td_errors) == 1 else torch.cat(td_errors)
         return UpdateResult(dict(self._metrics), num_gradient_steps=rounds, td_errors=errors)
+
+    def on_device(self) -> ReplayLearner:
+        """Return this algorithm for tensor environments: acting and updates without the host."""
+        recipe, rows, delay = cast(DeviceRecipe, self.recipe), self.hparams.batch_size, self.hparams.policy_delay
+
+        def draw(state: State, obs: Tensor, keys: Keys) -> Tensor:
+            actions = recipe.draw(recipe.actor.apply(state["params"], obs), keys, LANE)
+            return warm_up(actions, state["exploration"], keys)
+
+        def learning(step: Step, *, actor: bool) -> Step:
+            learn = with_random_inputs(step, recipe.random_inputs(1, rows, actor=actor))
+
+            def without_errors(state: State, batch: Batch) -> tuple[State, Metrics]:
+                new, metrics = learn(state, batch)
+                return new, {name: value for name, value in metrics.items() if name != "td_errors"}
+
+            return without_errors
+
+        return ReplayLearner(
+            params="actor.params",
+            draw=draw,
+            steps={
+                "critic": learning(self._critics_step, actor=False),
+                "whole": learning(self.pure_step, actor=True),
+            },
+            kind_of=lambda number: "whole" if number % delay == delay - 1 else "critic",
+            exploration=lambda step: float(is_warm_up(self.hparams, step)),
+            rates=self._step_sizes,
+            rates_left=self._rates_left,
+            seed=self._noise_seed,
+            keep=self._keep,
+        )
+
+    def use_state(self, state: State) -> None:
+        """Act by, and save, these tensors in place of its own: the member's rows of a stacked state."""
+        self.state = {name: state[name] for name in self.state}
+        self.recipe.actor.use(self.state["actor.params"])
+        self._outputs = act_function(self.recipe.actor.module, self.device, self._act_mode)
+
+    def _keep(self, metrics: Metrics) -> Metrics:
+        self._metrics |= metrics
+        return dict(self._metrics)
+
+    def _rates_left(self) -> float:
+        if self.hparams.learning_rate_schedule != "linear":
+            return 1.0
+        final, left = self._final_rate_share, max(0.0, 1.0 - self.num_updates / self._total_updates)
+        return final + (1.0 - final) * left
 
     @torch.no_grad()
     def evaluate_offline(self, batch: Batch) -> Metrics:

@@ -136,7 +136,7 @@ class RolloutLearner:
 
     def _scale(self, rollout: Batch, update: Tensor) -> None:
         self._memory = self._memory or self._empty_memory(rollout)
-        self._scale_in_place(self._scaling_state(), rollout | {"update": update})
+        self._scale_in_place(self._scaling_state(), rollout | {"update": update, "row": self._memory["row"]})
 
     def _estimate(self, rollout: Batch, names: Sequence[str]) -> None:
         batch = {name: self._memory.get(name, rollout[name]) for name in _ROWS}
@@ -154,7 +154,8 @@ class RolloutLearner:
         words = torch.zeros((self._hparams.update_epochs, len(rewards)), dtype=torch.int32, device=rewards.device)
         if self._obs_normalizer:
             memory |= {name: torch.zeros_like(rollout[name], dtype=torch.float32) for name in ("obs", "next_obs")}
-        return memory | {"words": words}
+        # In memory, because a compiled step on a GPU computes with its own row numbers in 32 bits.
+        return memory | {"words": words, "row": torch.arange(len(rewards), device=rewards.device)}
 
     def _scaling_state(self) -> State:
         """Return what `_scaled` changes: the statistics, and the memory of its results."""
@@ -168,7 +169,7 @@ class RolloutLearner:
 
     def _scaled(self, state: State, batch: Batch) -> State:
         """Normalise a rollout, and draw the words whose order shuffles each epoch."""
-        row = torch.arange(len(batch["rewards"]), device=batch["rewards"].device)
+        row = batch["row"]
         keys = Keys(torch.full_like(row, self._seed), row, torch.zeros_like(row), batch["update"].expand_as(row))
         new: State = {"words": (keys.words(LANE, self._hparams.update_epochs).T - 2**31).int()}
         new["rewards"] = batch["rewards"]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate
+from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import CheckpointError, ConfigError
@@ -27,6 +28,7 @@ from rl_training.learners.networks import build_network, check_output, trial_obs
 from rl_training.learners.optim import ClippedAdam, Optimizer, clipped_adam, descend, polyak
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
+from rl_training.learners.replay_on_device import ReplayLearner, epsilon_greedy, with_random_inputs
 from rl_training.learners.resets import ResetWeights
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.distributions import Categorical
@@ -133,13 +135,14 @@ class QLearner:
         if setup.network is not None:
             sizes = {"observations": 2, "actions": self.num_actions}
             check_output(recipe.q_values, (trial_obs(setup),), sizes)
+        self._noise_seed = setup.streams.integer("noise")
         self._no_noise = torch.zeros(noisy.size, device=setup.device)
         optimizer = optimizer or q_optimizer(recipe.network, setup)
         self._state = {**optimizer.state(network.params), "target": network.params.clone()}
         self._acting = "target" if setup.hparams.act_with_target else "params"  # the weights of the policy
         self.policy = self._target_q_values() if setup.hparams.act_with_target else recipe.q_values
-        mode = "eager" if noisy.size else setup.acceleration  # a captured graph would keep its first noise
-        self._q_values = act_function(self.policy, setup.device, mode)
+        self._act_mode = "eager" if noisy.size else setup.acceleration  # a captured graph would keep its first noise
+        self._q_values = act_function(self.policy, setup.device, self._act_mode)
         self._reset_weights: ResetWeights | None = None
         if setup.hparams.reset_interval is not None:
             self._reset_weights = ResetWeights(recipe.network, setup.streams, share=setup.hparams.reset_share)
@@ -184,8 +187,7 @@ class QLearner:
 
     def update(self, batch: Batch) -> UpdateResult:
         if self.hparams.learning_rate_schedule == "linear":
-            left = max(0.0, 1.0 - self.num_updates / self._total_updates)
-            self._state["learning_rate"].fill_(self.hparams.learning_rate * left)
+            self._state["learning_rate"].fill_(self.hparams.learning_rate * self._rate_left())
         batch = batch | self._draw(len(batch["rewards"]))
         metrics = self._step_in_place(self._state, batch)  # writes the new weights into self._state
         self.num_updates += 1
@@ -196,6 +198,46 @@ class QLearner:
         return UpdateResult(
             {name: value for name, value in metrics.items() if name != "td_errors"}, td_errors=metrics["td_errors"]
         )
+
+    def on_device(self) -> ReplayLearner:
+        """Return this algorithm for tensor environments: acting and updates without the host."""
+        interval, rows = self.hparams.target_update_interval, self.hparams.batch_size
+        inputs = {name: RandomInput((rows, count), uniform) for name, count in self.recipe.random_inputs.items()}
+
+        def draw(state: State, obs: Tensor, keys: Keys) -> Tensor:
+            return epsilon_greedy(self.apply(state["params"], obs), state["exploration"], keys)
+
+        def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+            update = batch["update"] + 1
+            new, metrics = learn(state, batch)
+            if self.hparams.tau == 1.0:
+                new["target"] = torch.where(update % interval == 0, new["params"], state["target"])
+            return new, {name: value for name, value in metrics.items() if name != "td_errors"}
+
+        learn = with_random_inputs(self.pure_step, inputs)
+        return ReplayLearner(
+            params=self._acting,
+            draw=draw,
+            steps={"whole": step},
+            kind_of=lambda number: "whole",
+            exploration=self._epsilon,
+            rates={"learning_rate": self.hparams.learning_rate},
+            rates_left=self._rate_left,
+            seed=self._noise_seed,
+            keep=lambda metrics: metrics,
+        )
+
+    @property
+    def state(self) -> State:
+        """Everything that an update changes."""
+        return self._state
+
+    def use_state(self, state: State) -> None:
+        """Act by, and save, these tensors in place of its own: the member's rows of a stacked state."""
+        self._state = {name: state[name] for name in self._state}
+        self._network.use(self._state["params"])
+        self.policy = self._target_q_values() if self.hparams.act_with_target else self.recipe.q_values
+        self._q_values = act_function(self.policy, self._device, self._act_mode)
 
     def status(self, step: int) -> dict[str, float]:
         return {"epsilon": self._epsilon(step)}
@@ -233,6 +275,10 @@ class QLearner:
         for name, value in self._state.items():
             if name not in ("params", "target", "learning_rate"):
                 value.zero_()
+
+    def _rate_left(self) -> float:
+        is_linear = self.hparams.learning_rate_schedule == "linear"
+        return max(0.0, 1.0 - self.num_updates / self._total_updates) if is_linear else 1.0
 
     def _draw(self, rows: int) -> Batch:
         if rows not in self._random_inputs:

@@ -19,8 +19,10 @@ COPIES = 4  # of the state: the state, what a step computes from it, and room fo
 class StackedLearner(Protocol):
     """A learner that can be a member of a stack."""
 
-    state: State
     num_updates: int
+
+    @property
+    def state(self) -> State: ...
 
     @property
     def hparams(self) -> HParams: ...
@@ -40,9 +42,8 @@ class Stack:
     def __init__(self, learners: Sequence[StackedLearner], per_member: Collection[str], acceleration: str) -> None:
         """`per_member`: the settings in which members may differ."""
         self._learners = learners
-        names = list(learners[0].state)
-        device = learners[0].state[names[0]].device
-        self.state = {name: torch.stack([learner.state[name] for learner in learners]) for name in names}
+        self.state = stack_states([learner.state for learner in learners])
+        names, device = list(self.state), next(iter(self.state.values())).device
         for number, learner in enumerate(learners):
             learner.use_state({name: self.state[name][number] for name in names})
         self.state |= differing_settings([learner.hparams for learner in learners], per_member, device)
@@ -63,6 +64,11 @@ class Stack:
         """Return which members have had finite numbers only; waits for the device."""
         flags: list[bool] = self.state[ALIVE].tolist()
         return flags
+
+
+def stack_states(states: Sequence[State]) -> State:
+    """Return the states of all members as one, with a leading axis."""
+    return {name: torch.stack([state[name] for state in states]) for name in states[0]}
 
 
 def stack_bytes(learner: StackedLearner) -> int:

@@ -197,6 +197,12 @@ class SquashedGaussian:
         log_std = np.clip(outputs[:, self.size :], *LOG_STD_RANGE)
         return self._shaped(np.tanh(outputs[:, : self.size] + np.exp(log_std) * noise))
 
+    def draw(self, outputs: Tensor, keys: Keys, lane: int) -> Tensor:
+        """Sample actions of tensors by counters: a pure function."""
+        log_std = outputs[:, self.size :].clamp(*LOG_STD_RANGE)
+        raw = outputs[:, : self.size] + log_std.exp() * keys.normal(lane, self.size)
+        return raw.tanh().reshape(outputs.shape[0], *self._shape)
+
     def mode(self, outputs: np.ndarray) -> np.ndarray:
         """Return the squashed mean, which evaluations use."""
         return self._shaped(np.tanh(outputs[:, : self.size]))

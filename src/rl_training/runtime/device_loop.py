@@ -28,7 +28,7 @@ from rl_training.runtime.collector import Episode
 from rl_training.runtime.device_collector import DeviceCollector
 from rl_training.runtime.run import RECENT_EPISODES, Run
 
-_OUT = "out."  # start of the names of a step's results among the tensors that the step writes
+OUT = "out."  # start of the names of a step's results among the tensors that the step writes
 COMPILED = "compile"  # how the steps of a captured iteration run
 _AHEAD = 2  # iterations that the host may be ahead of the device
 
@@ -46,7 +46,7 @@ class DeviceLoop:
         self._update = torch.zeros((), dtype=torch.int64, device=self._device)
         self.num_ended = torch.zeros((), dtype=torch.int64, device=self._device)  # episodes
         mode = COMPILED if self._captures else acceleration
-        self._step_in_place = accelerate(_act_and_step(self._learner.draw, self._envs), mode, "environment step")
+        self._step_in_place = accelerate(act_and_step(self._learner.draw, self._envs), mode, "environment step")
         self._replay: Callable[[], UpdateResult] | None = None
 
     def iteration(self) -> UpdateResult:
@@ -61,7 +61,7 @@ class DeviceLoop:
 
     def phases(self) -> dict[str, Callable[[], object]]:
         """Return the parts of an iteration by name, to measure them one by one."""
-        one_step = {_OUT + name: values for name, values in self._rollout.at(0).items()}
+        one_step = {OUT + name: values for name, values in self._rollout.at(0).items()}
         return {
             "iteration": self._run,
             "collect": self._collect,
@@ -80,7 +80,7 @@ class DeviceLoop:
     def _collect(self) -> None:
         acting = self._learner.acting_state
         for step in range(self._rollout.num_steps):
-            out = {_OUT + name: values for name, values in self._rollout.at(step).items()}
+            out = {OUT + name: values for name, values in self._rollout.at(step).items()}
             self._step_in_place(self._env_state | out, acting)
         rows = self._rollout.rows()
         self.num_ended += (rows["terminated"] | rows["truncated"]).sum()
@@ -108,12 +108,12 @@ class DeviceLoop:
         return replay
 
 
-def _act_and_step(draw: Callable[[State, Tensor, Keys], Tensor], envs: TensorEnvs) -> Callable[..., Any]:
+def act_and_step(draw: Callable[[State, Tensor, Keys], Tensor], envs: TensorEnvs) -> Callable[..., Any]:
     """Return the pure step of acting and stepping, which also returns one step of the rollout."""
     to_env = to_env_tensors(envs.env.action_space, envs.device)
 
     def act_and_step(state: State, batch: Batch) -> tuple[State, Metrics]:
-        env_state = {name: value for name, value in state.items() if not name.startswith(_OUT)}
+        env_state = {name: value for name, value in state.items() if not name.startswith(OUT)}
         obs = envs.observe(env_state)
         actions = draw(batch, obs, envs.keys(env_state))
         new, result = envs.step(env_state, to_env(actions))
@@ -124,12 +124,13 @@ def _act_and_step(draw: Callable[[State, Tensor, Keys], Tensor], envs: TensorEnv
             "next_obs": result.final_obs,
             "terminated": result.terminated,
             "truncated": result.truncated,
+            "ended": result.ended,
             "episode": env_state["episode"],
             "episode_return": result.episode_return,
             "episode_length": result.episode_length,
         }
         changed = {name: value for name, value in new.items() if value is not state[name]}
-        return changed | {_OUT + name: value for name, value in out.items()}, {}
+        return changed | {OUT + name: value for name, value in out.items() if OUT + name in state}, {}
 
     return act_and_step
 
@@ -152,14 +153,15 @@ def run_on_device(run: Run, hparams: HParams, callbacks: Sequence[Callback]) -> 
         run.last_metrics = result.metrics
         run.previous_step, run.step = run.step, run.step + rows
         run.mid_step = False
-        _wait(flying, run.config.device)
+        wait_for_device(flying, run.config.device)
         if run.crossed(run.config.log_interval) or run.step >= run.config.total_timesteps:
-            _read_episodes(run, loop, rollout)
+            transitions = rollout.rows()
+            read_episodes(run, loop.num_ended, transitions, transitions["terminated"] | transitions["truncated"])
         for callback in callbacks:
             callback.on_step(run)
 
 
-def _wait(flying: deque[torch.cuda.Event], device: str) -> None:
+def wait_for_device(flying: deque[torch.cuda.Event], device: str) -> None:
     """Wait until the device is at most some iterations behind, so that signals and times mean what they say."""
     if not device.startswith("cuda"):
         return
@@ -170,13 +172,15 @@ def _wait(flying: deque[torch.cuda.Event], device: str) -> None:
         flying.popleft().synchronize()
 
 
-def _read_episodes(run: Run, loop: DeviceLoop, rollout: DeviceRollout) -> None:
-    """Read how many episodes have ended, and the newest of them: the log of a run holds samples of its episodes."""
-    rows, num_envs = rollout.rows(), run.config.num_envs
-    ended = (rows["terminated"] | rows["truncated"]).nonzero()[:, 0][-RECENT_EPISODES:]
+def read_episodes(run: Run, num_ended: Tensor, rows: Batch, is_end: Tensor) -> None:
+    """Read how many episodes have ended, and the newest of them: the log of a run holds samples of its episodes.
+
+    `rows`: of the latest iteration, step by step. `is_end`: in which of them an episode ended.
+    """
+    num_envs, ended = run.config.num_envs, is_end.nonzero()[:, 0][-RECENT_EPISODES:]
     numbers = [rows[name][ended].tolist() for name in ("episode", "episode_return", "episode_length")]
-    first, seed = run.step - len(rows["rewards"]), run.streams.integer("env")
+    first, seed = run.step - len(is_end), run.streams.integer("env")
     for row, episode, ret, length in zip(ended.tolist(), *numbers, strict=True):
         step, env = first + (row // num_envs + 1) * num_envs, row % num_envs
         run.collector.finished.append(Episode(step, env, episode, seed, ret, length))
-    run.num_episodes = int(loop.num_ended) - len(ended)  # the log adds those
+    run.num_episodes = int(num_ended) - len(ended)  # the log adds those

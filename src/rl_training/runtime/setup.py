@@ -24,6 +24,7 @@ from rl_training.core.spaces import Spaces, observation_kind
 from rl_training.core.state_checks import load_algorithm, loading
 from rl_training.core.types import Algorithm, Memory
 from rl_training.data.dataset_memory import DatasetMemory
+from rl_training.data.device_replay import build_device_replay
 from rl_training.data.device_rollout import build_device_rollout
 from rl_training.datasets.metadata import metadata_from_text
 from rl_training.datasets.transition_dataset import TransitionDataset
@@ -219,7 +220,7 @@ def prepare_run(
     config = config.updated(deterministic=deterministic)
     check_run_size(config, setup.spaces)
     algorithm = config.spec.build_algorithm(setup)
-    memory = build_device_rollout(setup) if setup.device_loop else config.spec.build_memory(setup)
+    memory = _device_memory(config, setup) if setup.device_loop else config.spec.build_memory(setup)
     return PreparedRun(
         config=config,
         env_factory=factory,
@@ -231,13 +232,20 @@ def prepare_run(
     )
 
 
+def _device_memory(config: TrainConfig, setup: Setup[Any]) -> Memory:
+    return build_device_rollout(setup) if config.spec.loop == "on_policy" else build_device_replay(setup)
+
+
 def _prepare_like(other: PreparedRun, config: TrainConfig, options: RunOptions) -> PreparedRun:
     """Build algorithm and memory for the spaces and the rows of another run."""
     config = config.updated(obs_max=other.config.obs_max, deterministic=other.config.deterministic)
     setup = make_setup(config, other.env_factory, options.network, spaces=other.spaces)
     setup = replace(setup, dataset=other.setup.dataset, held_out=other.setup.held_out)
     algorithm = config.spec.build_algorithm(setup)
-    memory = cast(DatasetMemory, other.memory).sharing_rows(setup.streams.numpy("buffer"))
+    if setup.device_loop:
+        memory = _device_memory(config, setup)
+    else:
+        memory = cast(DatasetMemory, other.memory).sharing_rows(setup.streams.numpy("buffer"))
     return replace(other, config=config, setup=setup, algorithm=algorithm, memory=memory)
 
 

@@ -16,11 +16,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from rl_training.core.durable_files import check_free_space
-from rl_training.core.types import Metrics
+from rl_training.core.types import Metrics, ReplayAlgorithm
 from rl_training.data.dataset_memory import DatasetMemory
+from rl_training.data.device_replay import DeviceReplay
 from rl_training.data.member_batches import MemberBatches
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.errors import ConfigError, TrainingError, exits_are_errors
@@ -36,15 +38,31 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.population import MemberState, PopulationDir
 from rl_training.experiment.run_dir import create_run_dir, locked, read_run_config, write_metadata
 from rl_training.learners.stack import Stack, StackedLearner, check_stack, stack_bytes, to_host
-from rl_training.runtime.callbacks import MAX_SHARE_OF_SAVES, Callback, Checkpointing, Evaluation, MetricsLog
-from rl_training.runtime.collector import NoCollector
+from rl_training.runtime.callbacks import (
+    MAX_SHARE_OF_SAVES,
+    Callback,
+    Checkpointing,
+    EpisodeLog,
+    Evaluation,
+    MetricsLog,
+)
 from rl_training.runtime.dataset_loading import keep_arrays
+from rl_training.runtime.device_collector import DeviceCollector
+from rl_training.runtime.device_loop import read_episodes
+from rl_training.runtime.device_replay_loop import DeviceReplayLoop, steps_of_iteration
 from rl_training.runtime.loops import end_of_group
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.result import end_run
 from rl_training.runtime.resuming import ResumePoint, find_resume_point, remove_checkpoints, rewind_run_dir
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import PreparedRun, RunOptions, prepare_run, resolve, resolve_device
+from rl_training.runtime.setup import (
+    PreparedRun,
+    RunOptions,
+    make_collector,
+    prepare_run,
+    resolve,
+    resolve_device,
+)
 from rl_training.runtime.signals import signals_stop
 from rl_training.runtime.trainer import checkpoint_bytes, facts_of, opened_run, report_held_out
 from rl_training.tracking.sending import tracked
@@ -114,7 +132,7 @@ def train_stack(population: PopulationDir, folders: Sequence[Path], options: Run
             stack.enter_context(_opened(*one, number, len(folders), options))
             for number, one in enumerate(zip(prepared, points, folders, strict=True))
         ]
-        training = StackedTraining(population, members, prepared, options)
+        training = StackedTraining(population, members, options)
         with signals_stop(*(member.run for member in members)):
             return training.run()
 
@@ -149,9 +167,12 @@ def _prepare(
 
 def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
     """Raise `ConfigError` if the members do not fit into the memory of the device, or on the disk."""
-    memory = cast(DatasetMemory, first.memory)
-    each = stack_bytes(cast(StackedLearner, first.algorithm))
-    check_stack(members, each, memory.storage.memory.nbytes, first.setup.device)
+    each, shared = stack_bytes(cast(StackedLearner, first.algorithm)), 0
+    if isinstance(first.memory, DeviceReplay):
+        each += first.memory.rows.nbytes
+    else:
+        shared = cast(DatasetMemory, first.memory).storage.memory.nbytes
+    check_stack(members, each, shared, first.setup.device)
     check_free_space(members * checkpoint_bytes(first), folder, f"a checkpoint of {members} members")
     report_held_out(first)
 
@@ -176,34 +197,72 @@ def _opened(
         remove_checkpoints(folder, checkpoint_names(folder / "checkpoints"))
     else:
         rewind_run_dir(folder, point)
-    with opened_run(prepared, NoCollector(), folder, own, point) as run:
+    collector = make_collector(prepared, replayable=True, crash_dir=folder / "crash")
+    with contextlib.closing(collector), opened_run(prepared, collector, folder, own, point) as run:
         facts = facts_of(run, prepared, point) | {"population": f"member {number} of {members}, stacked"}
         write_metadata(folder, facts)
         checkpoints = MemberCheckpoints()
         evaluation = Evaluation(checkpoints)
-        logs = [*run.config.spec.build_callbacks(run), *own.callbacks, MetricsLog()]
+        logs = [EpisodeLog(), *run.config.spec.build_callbacks(run), *own.callbacks, MetricsLog()]
         with tracked(folder, options.track, tensorboard=run.config.tensorboard):
             yield Member(run=run, checkpoints=checkpoints, evaluation=evaluation, logs=logs)
 
 
+class StackedUpdates:
+    """The work of a stack that learns from one dataset: groups of updates."""
+
+    def __init__(self, config: TrainConfig, runs: Sequence[Run]) -> None:
+        learners = [cast(StackedLearner, run.algorithm) for run in runs]
+        self._config, self._stack = config, Stack(learners, config.spec.per_member, config.acceleration)
+        memories = [cast(DatasetMemory, run.memory) for run in runs]
+        self._batches = MemberBatches(memories, config.hparams.batch_size)  # type: ignore[attr-defined]
+        self.state, self.alive = self._stack.state, self._stack.alive
+
+    def advance(self, step: int) -> tuple[int, Metrics]:
+        """Make the updates of one group; return the step after it, and the metrics of all members."""
+        end = end_of_group(self._config, step)
+        return end, self._stack.update(self._batches.draw(end - step), end - step)
+
+    def publish(self, run: Run, number: int, metrics: Metrics) -> None:
+        run.last_metrics = metrics
+
+
+class StackedSteps:
+    """The work of a stack with tensor environments: iterations of steps and updates on the device."""
+
+    def __init__(self, config: TrainConfig, runs: Sequence[Run]) -> None:
+        algorithms = [cast(ReplayAlgorithm, run.algorithm) for run in runs]
+        collectors = [cast(DeviceCollector, run.collector) for run in runs]
+        self._loop = DeviceReplayLoop(algorithms, collectors, [cast(DeviceReplay, run.memory) for run in runs], config)
+        self._rows = steps_of_iteration(config)
+        self.state, self.alive = self._loop.state, self._loop.alive
+        ended = torch.tensor([run.num_episodes for run in runs])
+        self._loop.num_ended.copy_(ended.view(self._loop.num_ended.shape))
+
+    def advance(self, step: int) -> tuple[int, Metrics]:
+        return step + self._rows, self._loop.iteration(step)
+
+    def publish(self, run: Run, number: int, metrics: Metrics) -> None:
+        run.last_metrics = self._loop.keep(metrics, number)
+        episodes, ended = self._loop.episodes_of(number)
+        read_episodes(run, ended, episodes, episodes["ended"])
+
+
 class StackedTraining:
-    """The loop over all members, which is that of offline runs."""
+    """The loop over all members of a stack."""
 
     def __init__(
         self,
         population: PopulationDir,
         members: Sequence[Member],
-        prepared: Sequence[PreparedRun],
         options: RunOptions,
     ) -> None:
         self._population, self._members = population, members
         self._config = config = members[0].run.config
         self._views: list[Callback] = [Progress(members[0].evaluation)] if options.show_progress else []
         self._has_callbacks = bool(options.callbacks)
-        learners = [cast(StackedLearner, one.algorithm) for one in prepared]
-        self._stack = Stack(learners, config.spec.per_member, config.acceleration)
-        memories = [cast(DatasetMemory, one.memory) for one in prepared]
-        self._batches = MemberBatches(memories, config.hparams.batch_size)  # type: ignore[attr-defined]
+        work = StackedSteps if config.execution_backend == "tensor" else StackedUpdates
+        self._stack = work(config, [member.run for member in members])
         self._save_due = monotonic() + 60 * config.checkpoint_minutes
         self._saved_step = members[0].run.step
 
@@ -237,12 +296,12 @@ class StackedTraining:
         return any(member.run.interrupted for member in self._members)
 
     def _advance(self, step: int) -> int:
-        """Make the updates of one group and what is due after them; return the new step."""
-        config, end = self._config, end_of_group(self._config, step)
-        metrics = self._stack.update(self._batches.draw(end - step), end - step)
+        """Do the next piece of work and what is due after it; return the new step."""
+        config = self._config
+        end, metrics = self._stack.advance(step)
         for member in self._live():
-            run = member.run
-            run.previous_step, run.step, run.gradient_step = step, end, run.gradient_step + end - step
+            run, learner = member.run, cast(StackedLearner, member.run.algorithm)
+            run.previous_step, run.step, run.gradient_step = step, end, learner.num_updates
         run = self._live()[0].run
         ends = end >= config.total_timesteps or self._is_interrupted()
         saves = ends or run.crossed(config.checkpoint_interval)
@@ -273,11 +332,11 @@ class StackedTraining:
 
     def _publish(self, metrics: Metrics) -> None:
         """Copy the metrics to the host and give each member its own; end those that have diverged."""
-        values = to_host(metrics)
+        values = to_host(metrics) if metrics else {}  # none before the first update
         for number, (member, alive) in enumerate(zip(self._members, self._stack.alive(), strict=True)):
             if member.ended:
                 continue
-            member.run.last_metrics = _row(values, number)
+            self._stack.publish(member.run, number, _row(values, number))
             if not alive:
                 self._end(member, f"its numbers stopped being finite before step {member.run.step}")
 

@@ -41,6 +41,7 @@ from rl_training.runtime.collector import Collector, NoCollector
 from rl_training.runtime.dataset_loading import keep_arrays, with_dataset
 from rl_training.runtime.device_collector import DeviceCollector
 from rl_training.runtime.device_loop import run_on_device
+from rl_training.runtime.device_replay_loop import run_replay_on_device
 from rl_training.runtime.loops import run_off_policy, run_offline, run_on_policy
 from rl_training.runtime.malloc_tuning import keep_freed_memory
 from rl_training.runtime.progress import Progress
@@ -69,6 +70,8 @@ LOOPS: dict[str, Callable[..., None]] = {
     "on_policy": run_on_policy,
     "offline": run_offline,
 }
+
+DEVICE_LOOPS: dict[str, Callable[..., None]] = {"off_policy": run_replay_on_device, "on_policy": run_on_device}
 
 log = logging.getLogger("rl_training")
 
@@ -271,7 +274,8 @@ def _loop(run: Run, options: RunOptions) -> None:
             started.append(callback)
         run.callback_states()  # one that cannot be saved is rejected before the first step
         evaluation.catch_up(run)
-        loop = run_on_device if run.config.execution_backend == "tensor" else LOOPS[run.config.spec.loop]
+        loops = DEVICE_LOOPS if run.config.execution_backend == "tensor" else LOOPS
+        loop = loops[run.config.spec.loop]
         loop(run, run.config.hparams, callbacks)
         checkpointing.save(run)  # a signal may have come after the last callback
     except BaseException as error:

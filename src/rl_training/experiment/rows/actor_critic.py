@@ -26,6 +26,7 @@ def _actor_critic(
     family: str = "sac",
     observations: frozenset[ObservationKind] = ALL_OBSERVATIONS,
     stochastic: bool = True,
+    device_loop: bool = False,
 ) -> AlgorithmSpec:
     """Build a row of the off-policy actor-critics."""
     return AlgorithmSpec(
@@ -43,6 +44,8 @@ def _actor_critic(
         memory="rl_training.data.replay_buffer:build_replay_buffer",
         updates_until=actor_critic_updates,
         policy_module="rl_training.learners.actor_critic:actor_policy",
+        device_loop=device_loop,
+        per_member=frozenset({"learning_rate"} if device_loop else ()),
         updates_at_once=True,
         min_updates_to_compile=ACTOR_CRITIC_UPDATES_TO_COMPILE,
         reference_config=f"{name}/pendulum.yaml",
@@ -55,6 +58,7 @@ ROWS = (
         "soft actor-critic: two critics and an actor rewarded for its entropy",
         "Haarnoja et al. 2018, Soft actor-critic algorithms and applications",
         SACHParams,
+        device_loop=True,
     ),
     _actor_critic(
         "td3",
@@ -62,6 +66,7 @@ ROWS = (
         "Fujimoto et al. 2018, Addressing function approximation error in actor-critic methods",
         TD3HParams,
         stochastic=False,
+        device_loop=True,
     ),
     _actor_critic(
         "redq",

@@ -19,9 +19,16 @@ from rl_training.hparams.schedules import q_learning_updates
 
 
 def _q_learning(
-    name: str, class_name: str, summary: str, paper: str, hparams: type[HParams], build: str
+    name: str,
+    class_name: str,
+    summary: str,
+    paper: str,
+    hparams: type[HParams],
+    build: str,
+    *,
+    device_loop: bool = False,
 ) -> AlgorithmSpec:
-    """Build a row of the DQN family."""
+    """Build a row of the DQN family. `device_loop`: where the outputs of the network are the Q-values."""
     return AlgorithmSpec(
         name=name,
         class_name=class_name,
@@ -36,6 +43,8 @@ def _q_learning(
         build=f"rl_training.algorithms.{build}",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
         updates_until=q_learning_updates,
+        device_loop=device_loop,
+        per_member=frozenset({"learning_rate"} if device_loop else ()),
         policy_module="rl_training.learners.q_learning:q_policy",
         reference_config=f"{name}/cartpole.yaml",
     )
@@ -49,6 +58,7 @@ ROWS = (
         "Mnih et al. 2015, Human-level control through deep reinforcement learning",
         DQNHParams,
         "dqn:build_dqn",
+        device_loop=True,
     ),
     _q_learning(
         "double_dqn",
@@ -57,6 +67,7 @@ ROWS = (
         "van Hasselt et al. 2016, Deep reinforcement learning with double Q-learning",
         DoubleDQNHParams,
         "dqn:build_dqn",
+        device_loop=True,
     ),
     _q_learning(
         "dueling_dqn",
@@ -65,6 +76,7 @@ ROWS = (
         "Wang et al. 2016, Dueling network architectures for deep reinforcement learning",
         DuelingDQNHParams,
         "dqn:build_dqn",
+        device_loop=True,
     ),
     _q_learning(
         "noisy_dqn",

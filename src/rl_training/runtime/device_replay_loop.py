@@ -1,0 +1,204 @@
+"""The off-policy loop of tensor environments: steps, replay and updates without the host.
+
+    for each of ROUNDS rounds:  act, step the environments, add to the replay buffer     compiled, no value on the host
+        for each update due:    sample, learn                                             compiled steps
+
+On CUDA the rounds of an iteration are captured in one CUDA graph; there is one per pattern of updates, such as that of
+the warm-up. Which updates are due is known on the host.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.acceleration.compile_watch import compiling
+from rl_training.acceleration.cuda_graphs import capture_graph
+from rl_training.acceleration.stacking import ALIVE, stacked
+from rl_training.acceleration.step_checks import repeated_checks
+from rl_training.acceleration.steps import accelerate
+from rl_training.core.spaces import Field
+from rl_training.core.types import Batch, Metrics, ReplayAlgorithm, State
+from rl_training.data.device_replay import DeviceReplay, sample_rows, stack_replays
+from rl_training.data.device_rollout import DeviceRollout
+from rl_training.experiment.config import TrainConfig
+from rl_training.learners.replay_on_device import ReplayLearner
+from rl_training.learners.stack import stack_states
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.device_collector import DeviceCollector
+from rl_training.runtime.device_loop import COMPILED, OUT, act_and_step, read_episodes, wait_for_device
+from rl_training.runtime.run import Run
+
+ROUNDS = 16  # steps of every environment in one iteration
+_EPISODES = {"ended": np.bool_, "episode": np.int32, "episode_return": np.float32, "episode_length": np.int32}
+
+Pattern = tuple[tuple[str, ...], ...]  # for each round, the kinds of its updates
+
+
+class DeviceReplayLoop:
+    """One iteration at a time: `ROUNDS` steps of every environment and the updates that are due, in place."""
+
+    def __init__(
+        self,
+        algorithms: Sequence[ReplayAlgorithm],
+        collectors: Sequence[DeviceCollector],
+        replays: Sequence[DeviceReplay],
+        config: TrainConfig,
+    ) -> None:
+        """`config.acceleration`: `cuda_graph` captures iterations; in the other modes the host calls their steps.
+
+        Several algorithms are the members of a stack: one program works on all of them, and each of them, of the
+        collectors and of the replay buffers is then a part of the stack.
+        """
+        self._algorithms, self._num_envs = algorithms, config.num_envs
+        self._learners = [algorithm.on_device() for algorithm in algorithms]
+        self._updates_until = partial(config.spec.updates_until, config.hparams)
+        self._device, self._captures = collectors[0].envs.device, config.acceleration == "cuda_graph"
+        if len(algorithms) == 1:
+            self.state, self._env_state, self._replay = algorithms[0].state, collectors[0].state, replays[0]
+        else:
+            self.state = stack_states([algorithm.state for algorithm in algorithms])
+            self._env_state = stack_states([collector.state for collector in collectors])
+            for number, (algorithm, collector) in enumerate(zip(algorithms, collectors, strict=True)):
+                algorithm.use_state(_rows_of(self.state, number))
+                collector.state = _rows_of(self._env_state, number)
+            self._replay = stack_replays(replays)
+            self.state[ALIVE] = torch.ones(len(algorithms), dtype=torch.bool, device=self._device)
+        self._make_steps(collectors[0], COMPILED if self._captures else config.acceleration)
+        fields = {name: Field((), np.dtype(kind)) for name, kind in _EPISODES.items()}
+        axes = self._replay.count.shape
+        self.episodes = DeviceRollout(ROUNDS, config.num_envs, fields, axes=axes, device=self._device)
+        # Numbers of each member: episodes that ended, the next update, what the host decides about acting.
+        self.num_ended, self._update = (torch.zeros(axes, dtype=torch.int64, device=self._device) for _ in range(2))
+        self._exploration = torch.zeros(axes, device=self._device)
+        self._seed = torch.tensor([learner.seed for learner in self._learners], device=self._device).view(axes)
+        self._rates = {
+            name: torch.tensor([learner.rates[name] for learner in self._learners], device=self._device).view(axes)
+            for name in self._learners[0].rates
+        }
+        self._graphs: dict[Pattern, Callable[[], Metrics]] = {}
+
+    def _make_steps(self, collector: DeviceCollector, mode: str) -> None:
+        learner: ReplayLearner = self._learners[0]
+        act, sample, steps = act_and_step(learner.draw, collector.envs), sample_rows, dict(learner.steps)
+        if len(self._algorithms) > 1:
+            act, sample = (torch.func.vmap(step, randomness="error") for step in (act, sample))
+            steps = {kind: stacked(step) for kind, step in steps.items()}
+        self._act = accelerate(act, mode, "environment step")
+        self._sample = accelerate(sample, mode, "sampling")
+        self._steps = {kind: accelerate(step, mode, f"{kind} update") for kind, step in steps.items()}
+
+    def iteration(self, step: int) -> Metrics:
+        """Take the rounds after env step `step`; the metrics are those of the last update, of all members."""
+        pattern, learner = self._pattern(step), self._learners[0]
+        self._update.fill_(self._algorithms[0].num_updates)
+        self._exploration.fill_(learner.exploration(step))
+        for name, rates in self._rates.items():
+            self.state[name].copy_(rates * learner.rates_left())
+        if not self._captures:
+            metrics = self._run(pattern)
+        else:
+            if pattern not in self._graphs:
+                self._graphs[pattern] = self._capture(pattern)
+            metrics = self._graphs[pattern]()
+        for algorithm in self._algorithms:
+            algorithm.num_updates += sum(map(len, pattern))
+        return metrics
+
+    def keep(self, metrics: Metrics, number: int = 0) -> Metrics:
+        """Return the metrics of one member's run, given those of its last iteration."""
+        kept: Metrics = self._learners[number].keep(metrics)
+        return kept
+
+    def episodes_of(self, number: int) -> tuple[Batch, Tensor]:
+        """Return the rows of the latest iteration of a member, step by step, and how many of its episodes ended."""
+        one = {
+            name: values.view(ROUNDS, -1, self._num_envs)[:, number] for name, values in self.episodes.steps().items()
+        }
+        return {name: values.flatten() for name, values in one.items()}, self.num_ended.view(-1)[number]
+
+    def alive(self) -> list[bool]:
+        """Return which members have had finite numbers only; waits for the device."""
+        flags: list[bool] = self.state[ALIVE].tolist() if ALIVE in self.state else [True]
+        return flags
+
+    def _pattern(self, step: int) -> Pattern:
+        number, pattern = self._algorithms[0].num_updates, []
+        for _ in range(ROUNDS):
+            due = self._updates_until(step + self._num_envs) - self._updates_until(step)
+            pattern.append(tuple(self._learners[0].kind_of(number + each) for each in range(due)))
+            number, step = number + due, step + self._num_envs
+        return tuple(pattern)
+
+    @torch.no_grad()
+    def _run(self, pattern: Pattern) -> Metrics:
+        replay, metrics = self._replay, dict[str, Any]()
+        acting = {"params": self.state[self._learners[0].params], "exploration": self._exploration}
+        for number, kinds in enumerate(pattern):
+            out = replay.incoming | self.episodes.at(number)
+            self._act(self._env_state | {OUT + name: values for name, values in out.items()}, acting)
+            replay.push()
+            for kind in kinds:
+                self._sample(*replay.sampling(self._update))
+                batch = replay.batch | replay.random_numbers(self._update) | {"seed": self._seed}
+                metrics = metrics | self._steps[kind](self.state, batch)
+                self._update += 1
+        self.num_ended += self.episodes.steps()["ended"].sum((0, -1))
+        return metrics
+
+    def _capture(self, pattern: Pattern) -> Callable[[], Metrics]:
+        """Compile all steps by an iteration whose changes are undone, then capture one."""
+        changed = [*self._env_state.values(), *self.state.values(), *self._replay.changed]
+        changed += [self.num_ended, self._update]
+        before = [tensor.clone() for tensor in changed]
+
+        def warm_up_run() -> None:
+            self._run(pattern)
+            for tensor, value in zip(changed, before, strict=True):
+                tensor.copy_(value)
+
+        with compiling("iteration"), repeated_checks(0):
+            graph, metrics = capture_graph(self._device, warm_up_run, lambda: self._run(pattern))
+
+        def replay_graph() -> Metrics:
+            graph.replay()
+            return metrics
+
+        return replay_graph
+
+
+def steps_of_iteration(config: TrainConfig) -> int:
+    """Return the env steps of one iteration."""
+    return ROUNDS * config.num_envs
+
+
+def _rows_of(state: State, number: int) -> State:
+    return {name: values[number] for name, values in state.items()}
+
+
+def run_replay_on_device(run: Run, hparams: object, callbacks: Sequence[Callback]) -> None:
+    """Take iterations until all env steps are taken or a callback or signal asks to stop.
+
+    A run ends with a whole iteration, so that it may take some more steps than asked for.
+    """
+    algorithm, replay = cast(ReplayAlgorithm, run.algorithm), cast(DeviceReplay, run.memory)
+    loop = DeviceReplayLoop([algorithm], [cast(DeviceCollector, run.collector)], [replay], run.config)
+    loop.num_ended.fill_(run.num_episodes)
+    rows = steps_of_iteration(run.config)
+    flying: deque[torch.cuda.Event] = deque()
+    while run.step < run.config.total_timesteps and not run.stop_reason:
+        run.mid_step = True
+        run.last_metrics = loop.keep(loop.iteration(run.step))
+        run.gradient_step = algorithm.num_updates
+        run.previous_step, run.step = run.step, run.step + rows
+        run.mid_step = False
+        wait_for_device(flying, run.config.device)
+        if run.crossed(run.config.log_interval) or run.step >= run.config.total_timesteps:
+            episodes, ended = loop.episodes_of(0)
+            read_episodes(run, ended, episodes, episodes["ended"])
+        for callback in callbacks:
+            callback.on_step(run)

@@ -1,0 +1,165 @@
+"""Stacked members with tensor environments: each acts, steps, samples and learns as it would alone."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.exactness import differences
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.json_lines import read_json_lines
+from rl_training.experiment.manifest import MEMORY, POLICY
+from rl_training.experiment.population import PopulationConfig
+from rl_training.experiment.run_dir import read_run_config
+from rl_training.launching.populations import PopulationResult, resume_population, train_population
+from rl_training.runtime import device_replay_loop, stacked_runs
+from rl_training.runtime.trainer import RunOptions, resume, train
+
+QUIET = RunOptions(show_progress=False)
+ENVS = {"dqn": "tensor/CartPole-v1", "sac": "tensor/Pendulum-v1", "td3": "tensor/Pendulum-v1"}
+
+
+@pytest.fixture(autouse=True)
+def _short_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_replay_loop, "ROUNDS", 4)
+
+
+def base(folder: Path, algo: str = "dqn", **changes: Any) -> TrainConfig:
+    """Six iterations of four steps of two environments, with updates after the second."""
+    values: dict[str, Any] = {
+        "algo": algo,
+        "env_id": ENVS[algo],
+        "execution_backend": "tensor",
+        "num_envs": 2,
+        "total_timesteps": 48,
+        "log_interval": 8,
+        "eval_interval": 24,
+        "checkpoint_interval": 24,
+        "eval_episodes": 1,
+        "max_episode_steps": 5,
+        "device": "cpu",
+        "acceleration": "eager",
+        "tensorboard": False,
+        "output_dir": folder,
+    }
+    own: dict[str, Any] = {"buffer_capacity": 30, "batch_size": 8, "learning_starts": 16, "hidden_sizes": [8, 8]}
+    own |= {"target_update_interval": 3, "gradient_steps": 2, "exploration_fraction": 0.0} if algo == "dqn" else {}
+    kwargs = own | {"train_frequency": 2} | changes.pop("algo_kwargs", {})
+    return TrainConfig(**{**values, **changes, "algo_kwargs": kwargs})
+
+
+def stack(folder: Path, algo: str = "dqn", seeds: tuple[int, ...] = (0, 1, 2), **changes: Any) -> PopulationResult:
+    return train_population(PopulationConfig(base=base(folder, algo, **changes), seeds=seeds, run="stacked"), QUIET)
+
+
+def member(result: PopulationResult, number: int) -> Path:
+    return result.folder / "members" / f"{number:03d}"
+
+
+def saved(folder: Path, part: str) -> dict[str, Any]:
+    return open_checkpoint(find_checkpoint(folder)).load(part)
+
+
+def assert_close(ours: Path, theirs: Path) -> None:
+    expected = saved(theirs, POLICY)
+    for name, value in saved(ours, POLICY).items():
+        torch.testing.assert_close(torch.as_tensor(value), torch.as_tensor(expected[name]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("algo", list(ENVS))
+def test_stacked_members_learn_as_single_runs_do(algo: str, tmp_path: Path) -> None:
+    result = stack(tmp_path, algo)
+    assert [state.state for state in result.states.values()] == ["done"] * 3
+    for number in (0, 2):
+        alone = train(base(tmp_path / "alone", algo, seed=number), QUIET)
+        assert_close(member(result, number), alone.run_dir)
+        ours, theirs = (saved(folder, MEMORY) for folder in (member(result, number), alone.run_dir))
+        assert ours["count"] == theirs["count"] == 48
+        if algo == "dqn":  # the same actions, and therefore the same rows up to rounding
+            assert np.mean(np.asarray(ours["rows"]) == np.asarray(theirs["rows"])) > 0.9
+        logs = [read_json_lines(folder / "metrics.jsonl") for folder in (member(result, number), alone.run_dir)]
+        assert [(line["step"], line["gradient_step"]) for line in logs[0]] == [
+            (line["step"], line["gradient_step"]) for line in logs[1]
+        ]
+        episodes = [read_json_lines(folder / "episodes.jsonl") for folder in (member(result, number), alone.run_dir)]
+        assert [line["episode"] for line in episodes[0]] == [line["episode"] for line in episodes[1]]
+        assert len(episodes[0]) >= 8  # of at most five steps each
+
+
+def test_members_differ_in_learning_rate_and_do_not_depend_on_each_other(tmp_path: Path) -> None:
+    rates = (1e-3, 1e-2)
+    config = PopulationConfig(
+        base=base(tmp_path), seeds=(0, 1), run="stacked", vary={"algo_kwargs.learning_rate": rates}
+    )
+    result = train_population(config, QUIET)
+    assert len(result.states) == 4
+    for number in range(4):
+        own = read_run_config(member(result, number))
+        alone = train(own.updated(output_dir=tmp_path / "alone"), QUIET)
+        assert_close(member(result, number), alone.run_dir)
+
+
+def test_an_interrupted_stack_continues_as_if_it_never_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = stack(tmp_path / "whole")
+    advance = stacked_runs.StackedSteps.advance
+
+    def fails_late(self: Any, step: int) -> Any:
+        if step == 32:
+            raise KeyboardInterrupt
+        return advance(self, step)
+
+    monkeypatch.setattr(stacked_runs.StackedSteps, "advance", fails_late)
+    with pytest.raises(KeyboardInterrupt):
+        stack(tmp_path / "broken")
+    monkeypatch.setattr(stacked_runs.StackedSteps, "advance", advance)
+    (folder,) = (tmp_path / "broken").iterdir()
+    resumed = resume_population(folder, QUIET)
+    for number in range(3):
+        assert differences(member(resumed, number), member(whole, number)) == []
+
+
+def test_a_member_continues_alone(tmp_path: Path) -> None:
+    result = stack(tmp_path, seeds=(0, 1))
+    longer = resume(member(result, 1), QUIET, total_timesteps=64)
+    assert longer.step == 64
+    assert longer.gradient_step == 48
+
+
+def test_a_member_that_diverges_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    healthy = stack(tmp_path / "healthy")
+    advance = stacked_runs.StackedSteps.advance
+
+    def poisoned(self: Any, step: int) -> Any:
+        if step == 24:
+            self.state["params"][1] = torch.nan
+        return advance(self, step)
+
+    monkeypatch.setattr(stacked_runs.StackedSteps, "advance", poisoned)
+    result = stack(tmp_path / "poisoned")
+    assert [state.state for state in result.states.values()] == ["done", "diverged", "done"]
+    for number in (0, 2):
+        assert differences(member(result, number), member(healthy, number)) == []
+
+
+@pytest.mark.usefixtures("recorded_graphs")
+def test_captured_members_equal_eager_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = stack(tmp_path / "eager", seeds=(0, 1), total_timesteps=24)
+    monkeypatch.setattr(device_replay_loop, "COMPILED", "eager")
+    make = device_replay_loop.DeviceReplayLoop
+
+    def capturing(algorithms: Any, collectors: Any, replays: Any, config: TrainConfig) -> Any:
+        return make(algorithms, collectors, replays, config.updated(acceleration="cuda_graph"))
+
+    monkeypatch.setattr(stacked_runs, "DeviceReplayLoop", capturing)
+    captured = stack(tmp_path / "captured", seeds=(0, 1), total_timesteps=24)
+    for number in range(2):
+        assert differences(member(captured, number), member(eager, number)) == []
+
+
+def test_stacked_members_need_tensor_environments(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="stacked members of dqn need tensor environments: set execution_backend"):
+        stack(tmp_path, env_id="CartPole-v1", execution_backend="local_sync")
