@@ -115,6 +115,13 @@ def test_clipped_rewards_are_refused(tmp_path: Path) -> None:
         goal_config(tmp_path, "sac", clip_rewards=True)
 
 
+def test_runs_on_the_device_which_have_no_goals_refuse_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match='execution_backend: tensor needs algo_kwargs.her: "none"'):
+        make_config(
+            tmp_path, env_id="CartPole-v1", execution_backend="tensor", num_envs=4, algo_kwargs={"her": "future"}
+        )
+
+
 # --- Targets of rewards that are -1 and 0 -----------------------------------------------------------------------------
 
 
