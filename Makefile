@@ -4,7 +4,8 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 DEV_EXTRAS := dev,box2d,mujoco,atari,minatar,envpool,offline,video,tune,export
 
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+# Bytecode is written even if the environment forbids it: without it, every process compiles all sources again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 
 .PHONY: notebooks help train test test-fast test-ray test-slurm test-trackers coverage lint docs wheel bench reproduce clean
 
