@@ -5,8 +5,9 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ import pytest
 import torch
 from hypothesis import settings
 
+from rl_training.acceleration import native_build
 from rl_training.acceleration.compiled_packages import compiler, compiler_available
 
 pytest.register_assert_rewrite("state_comparison")
 
 from recorded_graphs import RecordedGraph  # noqa: E402 (after the rewrite is registered)
+
+DAYS_OF_A_PACKAGE = 7  # then it is compiled again
 
 torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=50)
@@ -96,15 +100,34 @@ def recorded_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keep compiled updates in a folder of this test run: tests neither use nor fill the user's cache.
+    """Keep compiled updates in a folder of the tests: they neither use nor fill the user's cache.
 
-    The workers of pytest-xdist share the folder, so that a graph is compiled once; packages are written atomically.
+    All workers and all test runs of a user share it, so that a graph is compiled once; packages are written atomically.
+    The name of a package is a hash of all that it depends on. Tests of compiling itself use empty folders.
     """
     base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    if folder.parent.name.startswith("pytest-of-"):  # not with --basetemp
+        folder = folder.parent
+    folder = folder / "compiled"
+    for package in (folder / "aoti").glob("*.*"):
+        with suppress(OSError):  # another worker may remove it too
+            if time.time() - package.stat().st_mtime > DAYS_OF_A_PACKAGE * 24 * 3600:
+                package.unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RL_TRAINING_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quickly_compiled_wrapper() -> Iterator[None]:
+    """Compile the part of an update that calls the kernels without optimization: it computes nothing itself.
+
+    That saves a third of its time. The kernels are compiled as for users. test_steps.py compiles all as for users.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(native_build.OPTIONS, "aot_inductor.compile_wrapper_opt_level", "O0")
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

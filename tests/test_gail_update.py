@@ -460,7 +460,9 @@ def test_compiled_updates_equal_eager_ones() -> None:
     def run(mode: str) -> tuple[GAIL, list[dict[str, float]]]:
         # The step without an absorbing state is a part of the step with one.
         changes: dict[str, Any] = {"discriminator_learning_rate": 0.01, "absorbing_state": True}
-        return learn(make_gail_setup(acceleration=mode, **changes), rollouts=4)
+        # Actions and entropy as in test_ppo_update.py: the policy's update is the program that is compiled there.
+        policy: dict[str, Any] = {"action": Discrete(3), "ent_coef": 0.01}
+        return learn(make_gail_setup(acceleration=mode, **changes, **policy), rollouts=4)
 
     (plain, expected), (fast, metrics) = run("eager"), run("compile")
     for ours, theirs in zip(metrics, expected, strict=True):

@@ -96,6 +96,7 @@ def _one_thread_and_own_cache(warm_cache: Path, shared_folder: Path, monkeypatch
     monkeypatch.setenv("TMPDIR", str(shared_folder))
     monkeypatch.setattr(tempfile, "tempdir", str(shared_folder))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.delitem(native_build.OPTIONS, "aot_inductor.compile_wrapper_opt_level")  # compile as for users
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
