@@ -4,12 +4,32 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import rl_training
 from rl_training.experiment.checkpointing import open_checkpoint
+from rl_training.experiment.config import TrainConfig, load_config
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+# Sizes of data and models that take longer than all steps of a short run; smaller ones of a config are kept.
+LARGEST = {
+    "dataset_size": 1_000,
+    "model_max_epochs": 2,
+    "rollout_batch_size": 200,
+    "deter_size": 32,
+    "hidden_size": 16,
+    "cnn_depth": 2,
+}
+
+
+def load_smaller(*args: Any) -> TrainConfig:
+    """Load a config and reduce what its algorithm has of `LARGEST`."""
+    config = load_config(*args)
+    sizes = {name: getattr(config.hparams, name, None) or 0 for name in LARGEST}
+    smaller = {name: largest for name, largest in LARGEST.items() if sizes[name] > largest}
+    return config.updated(algo_kwargs={**config.algo_kwargs, **smaller})
 
 
 def check_reference_script(
@@ -29,6 +49,7 @@ def check_reference_script(
     DQN's own script runs as a process of its own, in test_dqn_reference_script.py.
     """
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(rl_training, "load_config", load_smaller)
     default = f"{name}_{env_id.partition('-')[0].lower()}"
     path = EXAMPLES / f"{script or default}_reference.py"
     monkeypatch.setattr(sys, "argv", [str(path), "--total-timesteps", str(steps), "--eval-episodes", "1"])
