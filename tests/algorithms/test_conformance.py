@@ -79,6 +79,7 @@ def config_of(spec: AlgorithmSpec, actions: str | None = None, **hparams: Any) -
         env_id="rl_training/Identity-v0",
         env_kwargs={"actions": actions or some_actions(spec)},
         total_timesteps=200,
+        log_interval=3,  # offline, the updates from one log to the next are a step of the loop
         num_envs=NUM_ENVS,
         algo_kwargs=small_hparams(spec.name, **QUICK) | hparams,
     )
