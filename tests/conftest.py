@@ -22,7 +22,8 @@ from rl_training.acceleration.compiled_packages import compiler, compiler_availa
 
 pytest.register_assert_rewrite("state_comparison")
 
-from recorded_graphs import RecordedGraph  # noqa: E402 (after the rewrite is registered)
+from processor_times import ProcessorTimes  # noqa: E402 (after the rewrite is registered)
+from recorded_graphs import RecordedGraph  # noqa: E402
 
 DAYS_OF_A_PACKAGE = 7  # then it is compiled again
 
@@ -30,6 +31,15 @@ torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=50)
 settings.register_profile("fast", settings.get_profile("repeatable"), max_examples=15)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))  # `make test-fast` asks for `fast`
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--processor-times", action="store_true", help="show which tests take most processor time")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--processor-times"):
+        config.pluginmanager.register(ProcessorTimes())
 
 
 # --- Markers ---------------------------------------------------------------------------------------------------------
