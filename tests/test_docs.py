@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import importlib
 import json
 import re
@@ -408,9 +409,17 @@ def parses(command: str) -> bool:
     depth = 2 if words[0] in ("config", "dataset") else 1
     group, rest = words[:depth], words[depth:]
     options = [word.partition("=")[0] for word in rest if word.startswith("-") and word != "-"]
+    known = known_options(*group)
+    return known is not None and all(option in known for option in options)
+
+
+@functools.cache
+def known_options(*group: str) -> list[str] | None:
+    """Return the options in the help text of a command; None if there is no such command."""
     answer = CliRunner().invoke(app, [*group, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
-    known = re.findall(r"(?<![\w-])--?[a-z][a-z-]*", re.sub(r"\x1b\[[\d;]*m", "", answer.output))
-    return answer.exit_code == 0 and all(option in known for option in options)
+    if answer.exit_code != 0:
+        return None
+    return re.findall(r"(?<![\w-])--?[a-z][a-z-]*", re.sub(r"\x1b\[[\d;]*m", "", answer.output))
 
 
 def test_the_quickstart_shows_every_command() -> None:
