@@ -442,8 +442,8 @@ def test_training_counts_every_step_once_and_a_resumed_run_equals_an_unbroken_on
 
 
 # --- The fast path ---------------------------------------------------------------------------------------------------
-# REDQ's step is SAC's with a subset and a mean; with those of TQC, TD3, ReBRAC, CQL, CrossQ and SimBaV2 in one program
-# they are compiled in less time than each for itself.
+# REDQ's step is SAC's with a subset and a mean; with those of TQC, TD3, ReBRAC, CQL and CrossQ in one program they
+# are compiled in less time than each for itself.
 
 
 def all_at_once(learners: dict[str, ActorCritic]) -> Callable[[State, Batch], tuple[State, Metrics]]:
@@ -472,7 +472,6 @@ def test_compiled_rounds_equal_eager_updates() -> None:
             "rebrac": {"reward_scale": 0.5},
             "cql": {"normalize_observations": False, "num_sampled_actions": 2},
             "crossq": {"norm_warmup": 2},  # ends within the rounds
-            "simbav2": {"num_critics": 2, "num_atoms": 5},
             "discrete_sac": {"action": Discrete(2), "critic_entropy": 0.5},
         }
         learners = {name: build(name, hidden_sizes=(8,), **own) for name, own in settings.items()}
