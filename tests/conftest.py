@@ -19,6 +19,8 @@ from hypothesis import settings
 
 from rl_training.acceleration import native_build
 from rl_training.acceleration.compiled_packages import compiler, compiler_available
+from rl_training.envs import resumable
+from rl_training.runtime import replaying
 
 pytest.register_assert_rewrite("state_comparison")
 
@@ -138,6 +140,30 @@ def quickly_compiled_wrapper() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(native_build.OPTIONS, "aot_inductor.compile_wrapper_opt_level", "O0")
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_replay_checks() -> Iterator[None]:
+    """Compare fewer steps before a training run: those of an ordinary check take longer than a small run.
+
+    `check_replay` itself is unchanged; test_resumable.py tests it. `whole_replay_checks` undoes this.
+    """
+
+    def check_a_part(*args: Any, **kwargs: Any) -> resumable.ReplayCheck:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(resumable, "PAST_STEPS", min(resumable.PAST_STEPS, 20))
+            patch.setattr(resumable, "TRIAL_STEPS", min(resumable.TRIAL_STEPS, 10))
+            return resumable.check_replay(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replaying, "check_replay", check_a_part)
+        yield
+
+
+@pytest.fixture
+def whole_replay_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check before a training run as users do, for an environment that does not repeat its episodes."""
+    monkeypatch.setattr(replaying, "check_replay", resumable.check_replay)
 
 
 @pytest.fixture(scope="session", autouse=True)

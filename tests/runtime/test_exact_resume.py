@@ -231,6 +231,7 @@ def test_images_come_back(tmp_path: Path) -> None:
     assert differences(run_broken(case, tmp_path, [74, 201]), run_unbroken(case, tmp_path)) == []
 
 
+@pytest.mark.usefixtures("whole_replay_checks")
 def test_env_with_a_state_of_its_own_comes_back(tmp_path: Path) -> None:
     case = shortened(STATE)
     broken = run_broken(case, tmp_path, [99, 310])
@@ -251,6 +252,7 @@ class FourGaits(gym.ActionWrapper[Any, Any, Any]):
         return np.roll(np.array([1.0, -1.0, 0.5, -0.5], np.float32), int(action))
 
 
+@pytest.mark.usefixtures("whole_replay_checks")
 def test_env_that_cannot_be_replayed_resumes_at_an_episode_boundary(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
