@@ -79,6 +79,11 @@ def noted_start(self: BaseProcess, start: Callable[[BaseProcess], None] = BasePr
 BaseProcess.start = noted_start  # type: ignore[method-assign]  # spawned processes raise no audit event
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests that compile first: they are the longest, and one worker then imports the compiler for all of them."""
+    items.sort(key=lambda item: item.get_closest_marker("compile") is None)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     started.clear()
     if item.get_closest_marker("compile") and not compiler_available():
