@@ -116,7 +116,7 @@ def test_clipped_rewards_are_refused(tmp_path: Path) -> None:
 
 
 def test_runs_on_the_device_which_have_no_goals_refuse_the_setting(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match='execution_backend: tensor needs algo_kwargs.her: "none"'):
+    with pytest.raises(ValueError, match=r'execution_backend: tensor needs algo_kwargs\.her: "none"'):
         make_config(
             tmp_path, env_id="CartPole-v1", execution_backend="tensor", num_envs=4, algo_kwargs={"her": "future"}
         )
