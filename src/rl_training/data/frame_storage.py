@@ -20,6 +20,7 @@ from rl_training.core.frame_space import FrameStackSpace
 from rl_training.core.spaces import Field
 from rl_training.core.state_checks import stored_array, stored_count
 from rl_training.core.types import Batch, StateDict
+from rl_training.data.annealed_n_step import AnnealedWindows
 from rl_training.data.n_step import NStepWindows
 from rl_training.data.row_storage import Allocate, Reader, RowStorage, write_ring
 from rl_training.errors import CheckpointError
@@ -44,13 +45,16 @@ class FrameStorage:
         num_envs: int = 1,
         n_step: int = 1,
         gamma: float = 1.0,
+        annealed: AnnealedWindows | None = None,
         allocate: Allocate = np.zeros,
     ) -> None:
+        """`annealed`: windows that are built when rows are sampled, of at most `n_step` steps."""
         self.capacity = capacity
         self.num_frames, self.num_envs = space.num_frames, num_envs
         self._fields = dict(fields)
         row_fields = _row_fields(fields, space)
-        windows = NStepWindows(n_step, gamma, num_envs, row_fields) if n_step > 1 else None
+        before = NStepWindows(n_step, gamma, num_envs, row_fields) if n_step > 1 and annealed is None else None
+        windows = annealed or before
         self.rows = RowStorage(capacity, row_fields, windows=windows, allocate=allocate)
         self.ring_size = _ring_size(capacity, space, num_envs, n_step)
         self._spare = _spare_frames(space, num_envs, n_step)

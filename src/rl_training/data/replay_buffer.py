@@ -15,6 +15,7 @@ from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import replay_fields
 from rl_training.core.types import Batch, Replay, StateDict
+from rl_training.data.annealed_n_step import TRUNCATED, build_annealed_windows
 from rl_training.data.frame_storage import FrameStorage
 from rl_training.data.hindsight import EPISODE_FIELDS, goal_rules, relabelled
 from rl_training.data.mapped_memory import check_disk, mapped_folder, mapped_zeros
@@ -144,9 +145,10 @@ def build_replay_buffer(setup: Setup[ReplaySettings]) -> Replay:
 def _build_storage(setup: Setup[ReplaySettings], generator: np.random.Generator) -> Storage:
     """Build the storage; raise `ConfigError` if it does not fit. `generator`: for what it draws when it is sampled."""
     hparams, space, num_envs = setup.hparams, setup.spaces.observation, setup.num_envs
-    capacity, n_step = hparams.buffer_capacity, hparams.n_step
-    rules = goal_rules(setup)
+    capacity, rules, annealed = hparams.buffer_capacity, goal_rules(setup), build_annealed_windows(setup)
+    n_step = hparams.n_step if annealed is None else annealed.longest
     fields = replay_fields(setup.spaces, n_step=n_step) | (EPISODE_FIELDS if rules else {})
+    fields |= {} if annealed is None else TRUNCATED
     if isinstance(space, FrameStackSpace):
         needed = FrameStorage.num_bytes(capacity, fields, space, num_envs=num_envs, n_step=n_step)
     else:
@@ -156,10 +158,17 @@ def _build_storage(setup: Setup[ReplaySettings], generator: np.random.Generator)
     allocate = choose_allocator(hparams, needed, "transitions")
     if isinstance(space, FrameStackSpace):
         return FrameStorage(
-            capacity, fields, space, num_envs=num_envs, n_step=n_step, gamma=hparams.gamma, allocate=allocate
+            capacity,
+            fields,
+            space,
+            num_envs=num_envs,
+            n_step=n_step,
+            gamma=hparams.gamma,
+            annealed=annealed,
+            allocate=allocate,
         )
-    windows = NStepWindows(n_step, hparams.gamma, num_envs, fields) if n_step > 1 else None
-    rows = RowStorage(capacity, fields, windows=windows, allocate=allocate)
+    before = NStepWindows(n_step, hparams.gamma, num_envs, fields) if n_step > 1 and annealed is None else None
+    rows = RowStorage(capacity, fields, windows=annealed or before, allocate=allocate)
     return rows if rules is None else relabelled(rows, rules, setup, generator)
 
 

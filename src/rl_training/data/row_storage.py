@@ -6,6 +6,7 @@ gather and, for a GPU, one transfer.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ from rl_training.acceleration.transfers import WORD, Block, mark_fixed, torch_dt
 from rl_training.core.spaces import Field
 from rl_training.core.state_checks import stored_array, stored_count
 from rl_training.core.types import Batch, StateDict
+from rl_training.data.annealed_n_step import AnnealedWindows
 from rl_training.data.n_step import NStepWindows
 from rl_training.errors import CheckpointError, ConfigError
 
@@ -136,10 +138,10 @@ class RowStorage:
         capacity: int,
         fields: Mapping[str, Field],
         *,
-        windows: NStepWindows | None = None,
+        windows: NStepWindows | AnnealedWindows | None = None,
         allocate: Allocate = np.zeros,
     ) -> None:
-        """`windows`: sum n steps of each env into one transition before it is stored."""
+        """`windows`: sum n steps of each env into one transition, before it is stored or when it is sampled."""
         if capacity < 1:
             raise ConfigError(f"buffer_capacity must be >= 1, got {capacity}")
         self.capacity = capacity
@@ -156,7 +158,9 @@ class RowStorage:
         return capacity * RowLayout(fields).words * WORD
 
     def add(self, transitions: Mapping[str, Any]) -> None:
-        if self.windows is not None:
+        if isinstance(self.windows, AnnealedWindows):
+            transitions = self.windows.push(transitions, self)
+        elif self.windows is not None:
             transitions = self.windows.push(transitions)
         rows = len(transitions["rewards"])
         if rows > self.capacity:
@@ -204,6 +208,8 @@ class RowStorage:
         self, batch_size: int, device: torch.device, columns: tuple[str, ...] = (), edit: Edit | None = None
     ) -> Reader:
         """Return a reader as `Storage.reader` does; `edit` changes each batch before it goes to the device."""
+        if isinstance(self.windows, AnnealedWindows):
+            edit = partial(self.windows.sum_rewards, rows=self)
         num_words = batch_size * self.layout.words
         block = Block(num_words * WORD + batch_size * 4 * len(columns), device)
         stored, filled = self._rows.numpy(), block.host[:num_words].view(batch_size, self.layout.words).numpy()

@@ -14,6 +14,7 @@ from rl_training.hparams.checks import (
     check_target_range,
 )
 from rl_training.hparams.fields import (
+    FIXED_BUFFER,
     REAL,
     WHOLE,
     AtLeastTwo,
@@ -36,6 +37,7 @@ from rl_training.hparams.fields import (
     NetworkKind,
     NonNegative,
     NStep,
+    OpenFraction,
     Positive,
     Prioritized,
     PriorityExponent,
@@ -135,6 +137,21 @@ ImageEncoder = Annotated[
 EncoderWidth = Annotated[
     Count, Fixed("the saved weights have these sizes"), Field(description="factor on the channels of encoder: impala")
 ]
+NStepStart = Annotated[
+    Count | None,
+    FIXED_BUFFER,
+    Field(
+        description="n_step at first, and after a reset; it moves to n_step over anneal_updates; null: always n_step"
+    ),
+]
+GammaStart = Annotated[
+    OpenFraction | None,
+    FIXED_BUFFER,
+    Field(description="gamma at first, and after a reset; it moves to gamma over anneal_updates; null: always gamma"),
+]
+AnnealUpdates = Annotated[
+    Count, Field(description="gradient steps over which n_step_start and gamma_start move to n_step and gamma")
+]
 WeightDecay = Annotated[
     NonNegative,
     Field(description="decoupled weight decay (AdamW) of matrices and convolutions, times the learning rate; 0: none"),
@@ -169,6 +186,15 @@ def check_target_update(tau: float, target_update_interval: int) -> None:
         )
 
 
+def check_annealing(n_step_start: int | None, gamma_start: float | None, gamma: float, her: str) -> None:
+    if n_step_start is None and gamma_start is None:
+        return
+    if her != "none":
+        raise ValueError("her replaces goals of single steps; n_step_start and gamma_start must be null with it")
+    if gamma_start is not None and gamma >= 1.0:
+        raise ValueError(f"gamma_start needs a gamma below 1 to move to, got {gamma:g}")
+
+
 def check_act_with_target(act_with_target: bool, noisy: bool) -> None:
     if act_with_target and noisy:
         raise ValueError("act_with_target: true acts without noise, so that noisy explores nothing; set noisy: false")
@@ -201,6 +227,7 @@ class DQNHParams(HParams):
         check_target_update,
         check_network,
         check_act_with_target,
+        check_annealing,
         check_target_range,
         check_munchausen,
     )
@@ -213,6 +240,7 @@ class DQNHParams(HParams):
     train_frequency: TrainFrequency = 4
     gradient_steps: GradientSteps = -1
     n_step: NStep = 1
+    n_step_start: NStepStart = None
     prioritized: Prioritized = False
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
@@ -237,6 +265,8 @@ class DQNHParams(HParams):
     weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
+    gamma_start: GammaStart = None
+    anneal_updates: AnnealUpdates = 10_000
     double_q: DoubleQ = False
     munchausen: Munchausen = False
     munchausen_alpha: MunchausenAlpha = 0.9
@@ -265,6 +295,7 @@ class C51HParams(HParams):
         check_target_update,
         check_network,
         check_act_with_target,
+        check_annealing,
         check_support,
     )
     run_checks: ClassVar = (check_goal_rewards,)
@@ -276,6 +307,7 @@ class C51HParams(HParams):
     train_frequency: TrainFrequency = 4
     gradient_steps: GradientSteps = -1
     n_step: NStep = 1
+    n_step_start: NStepStart = None
     prioritized: Prioritized = False
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
@@ -300,6 +332,8 @@ class C51HParams(HParams):
     weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
+    gamma_start: GammaStart = None
+    anneal_updates: AnnealUpdates = 10_000
     double_q: DoubleQ = False
     target_update_interval: TargetUpdateInterval = 50
     tau: TargetTau = 1.0
@@ -329,6 +363,7 @@ class QRDQNHParams(HParams):
         check_target_update,
         check_network,
         check_act_with_target,
+        check_annealing,
     )
     run_checks: ClassVar = (check_goal_rewards,)
 
@@ -339,6 +374,7 @@ class QRDQNHParams(HParams):
     train_frequency: TrainFrequency = 4
     gradient_steps: GradientSteps = -1
     n_step: NStep = 1
+    n_step_start: NStepStart = None
     prioritized: Prioritized = False
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
@@ -363,6 +399,8 @@ class QRDQNHParams(HParams):
     weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
+    gamma_start: GammaStart = None
+    anneal_updates: AnnealUpdates = 10_000
     double_q: DoubleQ = False
     target_update_interval: TargetUpdateInterval = 50
     tau: TargetTau = 1.0
@@ -387,6 +425,7 @@ class IQNHParams(HParams):
         check_target_update,
         check_network,
         check_act_with_target,
+        check_annealing,
         check_munchausen,
     )
     run_checks: ClassVar = (check_goal_rewards,)
@@ -398,6 +437,7 @@ class IQNHParams(HParams):
     train_frequency: TrainFrequency = 4
     gradient_steps: GradientSteps = -1
     n_step: NStep = 1
+    n_step_start: NStepStart = None
     prioritized: Prioritized = False
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
@@ -423,6 +463,8 @@ class IQNHParams(HParams):
     weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
+    gamma_start: GammaStart = None
+    anneal_updates: AnnealUpdates = 10_000
     double_q: DoubleQ = False
     munchausen: Munchausen = False
     munchausen_alpha: MunchausenAlpha = 0.9
@@ -454,6 +496,7 @@ class FQFHParams(HParams):
         check_target_update,
         check_network,
         check_act_with_target,
+        check_annealing,
     )
     run_checks: ClassVar = (check_goal_rewards,)
 
@@ -464,6 +507,7 @@ class FQFHParams(HParams):
     train_frequency: TrainFrequency = 4
     gradient_steps: GradientSteps = -1
     n_step: NStep = 1
+    n_step_start: NStepStart = None
     prioritized: Prioritized = False
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
@@ -492,6 +536,8 @@ class FQFHParams(HParams):
     )
 
     gamma: Discount = 0.99
+    gamma_start: GammaStart = None
+    anneal_updates: AnnealUpdates = 10_000
     double_q: DoubleQ = False
     target_update_interval: TargetUpdateInterval = 50
     tau: TargetTau = 1.0

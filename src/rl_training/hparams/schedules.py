@@ -67,6 +67,28 @@ def is_reset(hparams: QLearningHParams, updates: int, total_updates: int) -> boo
     return interval is not None and updates % interval == 0 and updates + interval <= total_updates
 
 
+def updates_since_reset(hparams: QLearningHParams, updates: int, total_updates: int) -> int:
+    interval = hparams.reset_interval
+    if interval is None:
+        return updates
+    return updates - interval * max(0, min(updates // interval, total_updates // interval - 1))
+
+
+def annealed_return(hparams: QLearningHParams, updates: int, total_updates: int) -> tuple[int, float]:
+    """Return n and gamma of the targets after this many updates.
+
+    Both move exponentially from their first values, gamma by 1 - gamma, over `anneal_updates` since the last reset.
+    """
+    since = updates_since_reset(hparams, updates, total_updates)
+    share = min(1.0, since / hparams.anneal_updates)
+    n_step, gamma = float(hparams.n_step), hparams.gamma
+    if hparams.n_step_start is not None:
+        n_step = hparams.n_step_start * (hparams.n_step / hparams.n_step_start) ** share
+    if hparams.gamma_start is not None:
+        gamma = 1.0 - (1.0 - hparams.gamma_start) * ((1.0 - gamma) / (1.0 - hparams.gamma_start)) ** share
+    return round(n_step), gamma
+
+
 # --- Exploration -----------------------------------------------------------------------------------------------------
 
 
