@@ -40,6 +40,13 @@ ATARI_ROWS = {
     "rainbow_dqn-pong": pong("rainbow_dqn", ">= 16", 15.2),
     "qr_dqn-pong": pong("qr_dqn", ">= 16.5", 15.4),
     "iqn-pong": pong("iqn", ">= 16.5", 15.2),
+    "bbf-boxing": AtariRow(
+        algo="bbf",
+        game="boxing",
+        steps=100_000,
+        target=">= 77.4",
+        published={"bbf": "77.4 with two updates per step, 14 seeds (the authors' scores, with self-prediction)"},
+    ),
     "dreamer-breakout": AtariRow(algo="dreamer", game="breakout", steps=100_000),
     "dreamer-boxing": AtariRow(
         algo="dreamer",

@@ -143,6 +143,17 @@ NO_LATER_THAN_DQN = "500 on 5/5 seeds, 475 first held no later than by dqn"
 AT_LEAST_495 = ">= 495 on 5/5 seeds"
 
 ROWS = {
+    "bbf-catch": Row(
+        config="bbf/catch.yaml",
+        env_id="rl_training/Catch-v0",
+        steps=10_000,
+        target=">= 0.95 of the balls caught",
+        threshold=0.95,
+        track_every=1_000,
+        eval_episodes=200,
+        track_episodes=100,
+        chosen_on="no seed: not tuned",
+    ),
     "dqn-cartpole": cartpole(
         "dqn",
         "500 on 5/5 seeds; first held at 475+ by 20k",

@@ -139,6 +139,20 @@ class RainbowDQN(ManagedAlgorithm):
 
     algo_name: ClassVar[str] = "rainbow_dqn"
 
+class BBF(ManagedAlgorithm):
+    """C51 for few env steps: many updates, resets, annealed returns, a wide residual network.
+
+    Schwarzer et al. 2023, Bigger, better, faster: human-level Atari with human-level efficiency.
+
+    Example:
+
+        agent = BBF("configs/bbf/catch.yaml")
+        agent.learn()
+        agent.evaluate()
+    """
+
+    algo_name: ClassVar[str] = "bbf"
+
 class QRDQN(ManagedAlgorithm):
     """Distributional DQN: quantiles of the return, by quantile regression.
 
@@ -514,6 +528,9 @@ def train_c51_dqn(config: TrainConfig, options: RunOptions | None = None) -> Tra
 
 def train_rainbow_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train RainbowDQN from a config, in a new run folder."""
+
+def train_bbf(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+    """Train BBF from a config, in a new run folder."""
 
 def train_qr_dqn(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
     """Train QRDQN from a config, in a new run folder."""

@@ -74,6 +74,8 @@ def some_actions(spec: AlgorithmSpec) -> str:
 
 def config_of(spec: AlgorithmSpec, actions: str | None = None, **hparams: Any) -> TrainConfig:
     """A small run on an env of a kind of action that the algorithm takes."""
+    soft = "tau" in spec.hparams.model_fields and spec.hparams.model_fields["tau"].default < 1.0
+    quick = {name: value for name, value in QUICK.items() if name != "target_update_interval" or not soft}
     return TrainConfig(
         algo=spec.name,
         env_id="rl_training/Identity-v0",
@@ -81,7 +83,7 @@ def config_of(spec: AlgorithmSpec, actions: str | None = None, **hparams: Any) -
         total_timesteps=200,
         log_interval=3,  # offline, the updates from one log to the next are a step of the loop
         num_envs=NUM_ENVS,
-        algo_kwargs=small_hparams(spec.name, **QUICK) | hparams,
+        algo_kwargs=small_hparams(spec.name, **quick) | hparams,
     )
 
 
@@ -339,6 +341,13 @@ def test_a_recurrent_policy_resumes_inside_an_episode_with_any_observations(obse
     # Episodes of at most 7 or 10 steps, rollouts of 4: after 5 steps an episode and a rollout are open.
     factory = OBSERVATIONS[observations]
     check_resume(lambda: make_run("recurrent_ppo", factory=factory, unroll_length=2), tmp_path, steps=5)
+
+
+@pytest.mark.learning
+def test_resets_annealed_returns_and_augmented_frames_resume_exactly(tmp_path: Path) -> None:
+    hparams: dict[str, Any] = {"reset_interval": 8, "anneal_updates": 6, "encoder_width": 1, "gradient_steps": 1}
+    run = check_resume(lambda: make_run("bbf", factory=OBSERVATIONS["frames"], **hparams), tmp_path, steps=7)
+    assert run.gradient_step > 8
 
 
 # --- Compiled updates ------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ DQN_FAMILY = {
     "n_step_dqn",
     "c51_dqn",
     "rainbow_dqn",
+    "bbf",
     "qr_dqn",
     "iqn",
     "fqf",

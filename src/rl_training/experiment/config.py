@@ -183,6 +183,7 @@ class TrainConfig(Settings):
         hparams: Any = self.hparams
         plain: dict[str, Any] = {"n_step": 1, "prioritized": False, "noisy": False, "normalize_observations": False}
         plain |= {"noise_color": 0.0, "reset_interval": None, "augmentation": "none", "her": "none"}
+        plain |= {"n_step_start": None, "gamma_start": None}
         for name, value in plain.items():
             if getattr(hparams, name, value) != value:
                 raise ConfigError(f"execution_backend: tensor needs algo_kwargs.{name}: {json.dumps(value)}")

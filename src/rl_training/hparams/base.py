@@ -3,13 +3,15 @@
 import difflib
 from collections.abc import Iterable, Mapping
 from types import UnionType
-from typing import Any, ClassVar, TypeVar, Union, cast, get_origin
+from typing import Annotated, Any, ClassVar, TypeVar, Union, cast, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic.fields import FieldInfo
 
 from rl_training.errors import ConfigError
 from rl_training.hparams.checks import Check, run_checks
+from rl_training.hparams.fields import Search
 
 
 class Settings(BaseModel):
@@ -45,6 +47,8 @@ HParamsT = TypeVar("HParamsT", bound=HParams)
 def variant(name: str, of: type[HParamsT], doc: str, **defaults: Any) -> type[HParamsT]:
     """Return settings with the fields and checks of another class, but other defaults.
 
+    A setting whose new default lies outside of its search is not searched.
+
     The new class has `HParams` as its only parent. A type checker takes it for `of`, whose fields it has; `isinstance`
     does not.
     """
@@ -52,12 +56,24 @@ def variant(name: str, of: type[HParamsT], doc: str, **defaults: Any) -> type[HP
     if unknown:
         raise TypeError(unknown_setting(name, unknown[0], of.model_fields))
     fields: dict[str, Any] = {
-        field: (info.rebuild_annotation(), Field(defaults.get(field, info.default), description=info.description))
+        field: (_annotation(info, default), Field(default, description=info.description))
         for field, info in of.model_fields.items()
+        for default in [defaults.get(field, info.default)]
     }
     checks: dict[str, Any] = {kind: (ClassVar, getattr(of, kind)) for kind in ("checks", "run_checks")}
     made = create_model(name, __base__=HParams, __module__=of.__module__, __doc__=doc, **checks, **fields)
     return cast(type[HParamsT], made)
+
+
+def _annotation(info: FieldInfo, default: Any) -> Any:
+    """Return the annotated type of a field, without a search that does not hold the default."""
+    kept = [mark for mark in info.metadata if not isinstance(mark, Search) or mark.holds(default)]
+    if len(kept) == len(info.metadata):
+        return info.rebuild_annotation()
+    annotated: Any = info.annotation
+    for mark in kept:
+        annotated = Annotated[annotated, mark]
+    return annotated
 
 
 def explain(

@@ -124,7 +124,10 @@ EmbeddingDim = Annotated[Count, Field(description="cosines that describe a fract
 
 AugmentationKind = Annotated[
     Literal["none", "shift", "shift_and_intensity"],
-    Field(description="random changes of the images of a batch: shifts by up to 4 pixels; also factors of up to 10 %"),
+    Field(
+        description="random changes of images in a batch: shifts by up to 4 pixels, and factors of up to 10 %; no "
+        "effect on other observations"
+    ),
 ]
 ImageEncoder = Annotated[
     Literal["auto", "impala"],
@@ -582,4 +585,39 @@ RainbowDQNHParams = variant(
     prioritized=True,
     prioritized_alpha=0.5,
     n_step=3,
+)
+BBFHParams = variant(
+    "BBFHParams",
+    C51HParams,
+    "C51 with annealed returns, resets and a wide residual network, for few env steps (Schwarzer et al. 2023).",
+    buffer_capacity=200_000,
+    batch_size=32,
+    learning_starts=2_000,
+    train_frequency=1,
+    gradient_steps=2,
+    n_step=3,
+    n_step_start=10,
+    prioritized=True,
+    prioritized_alpha=0.5,
+    prioritized_beta_start=0.5,
+    prioritized_beta_end=0.5,
+    augmentation="shift_and_intensity",
+    encoder="impala",
+    encoder_width=4,
+    hidden_sizes=(1_024,),
+    layer_norm=False,
+    dueling=True,
+    learning_rate=1e-4,
+    learning_rate_schedule="constant",
+    adam_eps=1.5e-4,
+    max_grad_norm=None,
+    weight_decay=0.1,
+    gamma=0.997,
+    gamma_start=0.97,
+    double_q=True,
+    target_update_interval=1,
+    tau=0.005,
+    act_with_target=True,
+    reset_interval=40_000,
+    epsilon_end=0.0,
 )

@@ -34,6 +34,12 @@ class Search:
     one_minus: bool = False
     choices: tuple[Any, ...] = ()
 
+    def holds(self, value: Any) -> bool:
+        """Return whether a value is among the choices or within the range."""
+        if self.choices or not isinstance(value, int | float):
+            return value in self.choices
+        return self.low <= (1.0 - value if self.one_minus else value) <= self.high
+
 
 def _whole_number(value: Any) -> Any:
     """Accept `1e5` for 100000 in YAML, but neither `true` nor "64" for a number."""

@@ -12,9 +12,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from rl_training.core.spaces import observation_kind
 from rl_training.core.types import Batch
-from rl_training.errors import SpaceError
 from rl_training.learners.random_inputs import RandomInput, normal, uniform
 from rl_training.models.encoders import channels_first
 
@@ -28,8 +26,6 @@ class Augmentation:
 
     def __init__(self, space: gym.Space[Any], *, intensity: bool) -> None:
         """`intensity`: whether images also get brighter or darker."""
-        if observation_kind(space) != "image":
-            raise SpaceError(f"algo_kwargs.augmentation needs images, but observations are {space}; set it to none")
         shape = tuple(space.shape or ())
         last = len(shape) == 2 or channels_first(
             shape[-3:]

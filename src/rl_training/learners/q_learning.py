@@ -18,6 +18,7 @@ from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate
 from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
+from rl_training.core.spaces import observation_kind
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams import schedules
@@ -320,9 +321,11 @@ def q_policy(learner: QLearner) -> NetworkPolicy:
 
 
 def build_augmentation(setup: Setup[QLearningHParams]) -> Augmentation | None:
-    kind = setup.hparams.augmentation
-    intensity = kind == "shift_and_intensity"
-    return None if kind == "none" else Augmentation(setup.spaces.observation, intensity=intensity)
+    """Return the augmentation of images that the settings ask for; other observations stay as they are."""
+    kind, space = setup.hparams.augmentation, setup.spaces.observation
+    if kind == "none" or observation_kind(space) != "image":
+        return None
+    return Augmentation(space, intensity=kind == "shift_and_intensity")
 
 
 def q_optimizer(network: nn.Module, setup: Setup[QLearningHParams]) -> ClippedAdam:

@@ -1,8 +1,11 @@
 """Rows of the DQN family."""
 
+from dataclasses import replace
+
 from rl_training.experiment.algorithm_spec import ALL_OBSERVATIONS, AlgorithmSpec
 from rl_training.hparams.base import HParams
 from rl_training.hparams.dqn import (
+    BBFHParams,
     C51HParams,
     DoubleDQNHParams,
     DQNHParams,
@@ -117,6 +120,17 @@ ROWS = (
         "Hessel et al. 2018, Rainbow: combining improvements in deep reinforcement learning",
         RainbowDQNHParams,
         "c51_dqn:build_c51_dqn",
+    ),
+    replace(
+        _q_learning(
+            "bbf",
+            "BBF",
+            "C51 for few env steps: many updates, resets, annealed returns, a wide residual network",
+            "Schwarzer et al. 2023, Bigger, better, faster: human-level Atari with human-level efficiency",
+            BBFHParams,
+            "c51_dqn:build_c51_dqn",
+        ),
+        reference_config="bbf/catch.yaml",
     ),
     _q_learning(
         "qr_dqn",
