@@ -34,6 +34,7 @@ from rl_training.experiment.checkpointing import write_pointer
 from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
 from rl_training.experiment.registry import registry
 from rl_training.results.course import describe_course
+from rl_training.results.return_text import mean_and_std
 from rl_training.runtime.evaluation import EvalEpisode
 from tampering import edit_manifest
 
@@ -92,7 +93,7 @@ def test_train_ends_with_the_evaluation_and_the_commands_to_go_on(tmp_path: Path
     summary = dict(line.split("  ", 1) for line in result.stdout.splitlines())
     returns = [episode["return"] for episode in json.loads((run / "result.json").read_text())["eval"]]
     assert result.exit_code == 0
-    assert summary["evaluation"].strip().startswith(f"{fmean(returns):.1f} ± 0.0 (3 episodes")
+    assert summary["evaluation"].strip().startswith(f"{mean_and_std(returns)} (3 episodes")
     assert summary["steps"].strip().startswith("60 (50 gradient steps")
     assert summary["run folder"].strip() == str(run)
     assert summary["evaluate it"].strip() == f"rl-training evaluate {run}"
@@ -142,7 +143,7 @@ def test_the_course_of_a_run_with_few_evaluations_is_that_of_its_training_episod
 def test_a_course_that_changes_nothing_is_flat_and_one_without_episodes_is_none(tmp_path: Path) -> None:
     write_records(tmp_path, "episodes.jsonl", [{"step": step, "return": 3.0} for step in (1, 2, 3)])
     write_records(tmp_path, "eval.jsonl", [{"step": 5, "held_out": {"loss": 1.0}}])
-    assert describe_course(tmp_path, encoding="utf-8") == "▁▁▁ from 3.0 to 3.0 (3 training episodes)"
+    assert describe_course(tmp_path, encoding="utf-8") == "▁▁▁ from 3.000 to 3.000 (3 training episodes)"
     write_records(tmp_path, "episodes.jsonl", [])
     assert describe_course(tmp_path, encoding="utf-8") is None
 
@@ -270,7 +271,7 @@ def test_evaluate_gives_the_same_episodes_as_the_end_of_training(finished_run: P
 def test_returns_are_shown_with_their_spread_over_episodes() -> None:
     # Mean (1 + 3) / 2 = 2; both are 1 away from it.
     episodes = [EvalEpisode(0, 7, 1.0, 10), EvalEpisode(1, 8, 3.0, 10)]
-    assert describe_returns(episodes) == "2.0 ± 1.0 (2 episodes, min 1.0, max 3.0)"
+    assert describe_returns(episodes) == "2.000 ± 1.000 (2 episodes, min 1.000, max 3.000)"
 
 
 def test_evaluate_takes_a_checkpoint_a_seed_and_a_number_of_episodes(finished_run: Path) -> None:

@@ -107,6 +107,19 @@ def test_a_wrong_scaling_is_found_with_right_checksums(tmp_path: Path) -> None:
         check_policy(folder)
 
 
+def test_actions_close_to_zero_are_compared_with_their_bounds(tmp_path: Path) -> None:
+    """Rounding of 1e-8 is 1e-3 of actions of 1e-5, but nothing in bounds of 2; twice the actions are still found."""
+    small = np.array([1e-5, 1e-5], np.float32)
+    pairs = npz_bytes(**{**PAIRS, "action": OBS / np.abs(OBS).max() * small + np.float32(1e-8)})
+    bounded = [{**contract_of()["outputs"][0], "low": -2.0, "high": 2.0}]
+    right, twice = (onnx_bytes(factor * small / np.abs(OBS).max()) for factor in (1, 2))
+    folder = write_folder(tmp_path, {"policy.onnx": right, "pairs.npz": pairs}, outputs=bounded)
+    assert check_policy(folder)[1] < 1e-6
+    write_folder(tmp_path, {"policy.onnx": twice, "pairs.npz": pairs}, outputs=bounded)
+    with pytest.raises(ExportError, match="differs from its pairs"):
+        check_policy(folder)
+
+
 def external(model: onnx.ModelProto) -> None:
     weights = model.graph.initializer[0]
     weights.ClearField("float_data")

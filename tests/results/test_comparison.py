@@ -161,3 +161,15 @@ def test_the_folder_of_a_figure_is_made(tmp_path: Path) -> None:
     result = run("plot", write_run(tmp_path / "a"), "--out", tmp_path / "new" / "figure.svg")
     assert result.exit_code == 0
     assert (tmp_path / "new" / "figure.svg").is_file()
+
+
+def test_settings_that_only_one_algorithm_has_are_counted(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", algo="dqn", algo_kwargs={"gamma": 0.99, "tau": 1.0})
+    write_run(tmp_path / "b", algo="ppo", algo_kwargs={"gamma": 0.9, "clip_coef": 0.2, "vf_coef": 0.5})
+    lines = run("compare", tmp_path).stdout.splitlines()
+    assert lines[lines.index("settings that differ:") :] == [
+        "settings that differ:",
+        "  algo: dqn, ppo",
+        "  algo_kwargs.gamma: 0.99, 0.9",
+        "  and 3 that not all of the algorithms have",
+    ]

@@ -23,6 +23,7 @@ from rl_training.envs.factory import RegisteredEnv
 from rl_training.envs.rendering import draw_without_display, explains_opengl, rendering_factory
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, EnvError
+from rl_training.results.return_text import return_text
 from rl_training.runtime.filming import FilmSettings, film_episodes
 from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.trainer import TrainResult, train
@@ -117,7 +118,7 @@ def test_a_film_holds_the_episodes_of_the_evaluation(cartpole: TrainResult, tmp_
     assert shown.exit_code == 0, shown.output
     scored = cartpole.eval_episodes
     assert [line.rstrip() for line in shown.stdout.splitlines()[:3]] == [
-        f"episode {one.episode}  return {one.ret:.1f}, {one.length} steps" for one in scored
+        f"episode {one.episode}  return {return_text(one.ret)}, {one.length} steps" for one in scored
     ]
     pictures, rate = decoded(tmp_path / "film.mp4")
     env = gym.make("CartPole-v1", render_mode="rgb_array")
@@ -133,7 +134,7 @@ def test_a_film_holds_the_episodes_of_the_evaluation(cartpole: TrainResult, tmp_
 def test_another_seed_films_other_episodes(cartpole: TrainResult, tmp_path: Path) -> None:
     shown = call("video", cartpole.run_dir, "--out", tmp_path / "a.mp4", "--episodes", 1, "--seed", 7)
     again = call("evaluate", cartpole.run_dir, "--episodes", 1, "--seed", 7, "--json")
-    assert f"return {float(again.stdout.partition('mean')[2][3:].partition(',')[0]):.1f}, " in shown.stdout
+    assert f"return {return_text(float(again.stdout.partition('mean')[2][3:].partition(',')[0]))}, " in shown.stdout
 
 
 def test_every_state_is_filmed_once_and_in_order(lamp: DQN, tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_a_report_holds_the_film(cartpole: TrainResult, tmp_path: Path) -> None:
     assert made.exit_code == 0, made.output
     page = (tmp_path / "report.html").read_text("utf-8")
     one = cartpole.eval_episodes[0]
-    assert f"<p>seed 0, returns {one.ret:.1f}</p>" in page
+    assert f"<p>seed 0, returns {return_text(one.ret)}</p>" in page
     (film,) = re.findall('src="data:video/mp4;base64,([^"]+)"', page)
     (tmp_path / "film.mp4").write_bytes(base64.b64decode(film))
     assert len(decoded(tmp_path / "film.mp4")[0]) == one.length + 1
@@ -344,7 +345,7 @@ def test_play_shows_the_episodes_in_a_window(cartpole: TrainResult, monkeypatch:
     shown = call("play", cartpole.run_dir, "--episodes", 1)
     assert shown.exit_code == 0, shown.output
     one = cartpole.eval_episodes[0]
-    assert (shown.stdout, opened) == (f"episode 0  return {one.ret:.1f}, {one.length} steps\n", [(600, 400)])
+    assert (shown.stdout, opened) == (f"episode 0  return {return_text(one.ret)}, {one.length} steps\n", [(600, 400)])
 
 
 def test_play_without_a_display_points_to_the_film(cartpole: TrainResult, monkeypatch: pytest.MonkeyPatch) -> None:

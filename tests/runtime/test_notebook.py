@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from builders import make_config
+from rl_training.results.return_text import return_text
 from rl_training.runtime.evaluation import EvalEpisode, EvalEpisodes
 from rl_training.runtime.progress_views import LineView, NotebookView, find_view
 from rl_training.runtime.result import TrainResult
@@ -61,7 +62,8 @@ def test_a_result_is_a_table(tmp_path: Path) -> None:
     result = train(make_config(folder, env_id="rl_training/Chain-v0"), RunOptions(show_progress=False))
     html = result._repr_html_()
     assert isinstance(result, TrainResult)
-    assert f"<td>{result.eval_return:.1f} ({len(result.eval_episodes)} episodes)</td>" in html
+    assert result.eval_return is not None
+    assert f"<td>{return_text(result.eval_return)} ({len(result.eval_episodes)} episodes)</td>" in html
     assert f"<td>{result.step:,} ({result.gradient_step:,} gradient steps; all steps taken)</td>" in html
     assert "&lt;script&gt;" in html
     assert "<script" not in html
@@ -70,6 +72,6 @@ def test_a_result_is_a_table(tmp_path: Path) -> None:
 def test_evaluated_episodes_are_a_list_and_a_table() -> None:
     episodes = EvalEpisodes([EvalEpisode(0, 7, 1.0, 10), EvalEpisode(1, 8, 3.0, 2_000)])
     html = episodes._repr_html_()
-    assert "<caption>2.0 ± 1.0 over 2 episodes</caption>" in html
+    assert "<caption>2.000 ± 1.000 over 2 episodes</caption>" in html
     assert '<tr><th scope="row">1</th><td>8</td><td>3</td><td>2,000</td></tr>' in html
     assert "no episodes" in EvalEpisodes()._repr_html_()

@@ -138,10 +138,14 @@ def _shortened(label: str) -> str:
 
 def _show_differences(runs: "Runs") -> None:
     differences = runs.differences()
+    shared = {name for name in differences if all(name in run.settings for run in runs)}
     if differences:
         typer.echo("settings that differ:")
-        for name, values in differences.items():
+    for name, values in differences.items():
+        if name in shared:
             typer.echo(f"  {name}: {', '.join(values)}")
+    if len(shared) < len(differences):  # of different algorithms
+        typer.echo(f"  and {len(differences) - len(shared)} that not all of the algorithms have")
 
 
 def _record(row: "Row") -> Mapping[str, Any]:

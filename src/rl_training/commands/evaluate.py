@@ -23,6 +23,7 @@ from rl_training.commands.options import (
     whole_number,
 )
 from rl_training.errors import ConfigError
+from rl_training.results.return_text import mean_and_std, return_text
 from rl_training.runtime.report_timer import ReportTimer
 
 if TYPE_CHECKING:
@@ -112,10 +113,11 @@ def _evaluate_on_held_out(checkpoint: "Checkpoint", options: "RunOptions", *, as
 
 def describe_returns(episodes: "Sequence[EvalEpisode]") -> str:
     returns = [episode.ret for episode in episodes]
-    spread = f"{len(returns)} episodes, min {min(returns):.1f}, max {max(returns):.1f}"
+    low, high = (return_text(end, max(map(abs, returns))) for end in (min(returns), max(returns)))
+    spread = f"{len(returns)} episodes, min {low}, max {high}"
     successes = [episode.success for episode in episodes if episode.success is not None]
     spread += f", {fmean(successes):.0%} reached their goal" if successes else ""
-    return f"{fmean(returns):.1f} ± {pstdev(returns):.1f} ({spread})"
+    return f"{mean_and_std(returns)} ({spread})"
 
 
 def describe_held_out(metrics: Mapping[str, float]) -> str:
@@ -130,7 +132,8 @@ def _report_episodes(total: int) -> "Callable[[EvalEpisode], None]":
     def on_episode(episode: "EvalEpisode") -> None:
         returns.append(episode.ret)
         if timer.is_due():
-            log.info("episode %d/%d: return %.1f, mean %.1f", len(returns), total, episode.ret, fmean(returns))
+            so_far = (return_text(number) for number in (episode.ret, fmean(returns)))
+            log.info("episode %d/%d: return %s, mean %s", len(returns), total, *so_far)
 
     return on_episode
 

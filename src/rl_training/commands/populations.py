@@ -10,6 +10,7 @@ from rl_training.commands.messages import EXIT_USER_ERROR, show
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, parse_yaml
 from rl_training.experiment.population import PopulationConfig
+from rl_training.results.return_text import return_text
 
 if TYPE_CHECKING:
     from rl_training.launching.populations import PopulationResult
@@ -54,7 +55,7 @@ def _show_population(result: "PopulationResult") -> None:
 
     rows = []
     for name, state in result.states.items():
-        score = f"{result.scores[name]:.1f}, " if name in result.scores else ""
+        score = f"{return_text(result.scores[name])}, " if name in result.scores else ""
         reason = f": {state.reason}" if state.reason else ""
         rows.append((f"member {name}", f"{score}{state.state} at step {state.step:,}{reason}"))
     if result.summary is not None:

@@ -11,6 +11,7 @@ import typer
 from rl_training.commands.messages import command_line, reports_errors
 from rl_training.commands.options import AllowCode, Debug, Quiet, whole_number
 from rl_training.errors import ConfigError
+from rl_training.results.return_text import return_text
 
 if TYPE_CHECKING:
     from rl_training.results.report_videos import Film
@@ -80,7 +81,7 @@ def _film(episodes: int, *, allow_code: bool) -> "Film":
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder, name)
             played = film_run(run.path, out, episodes=episodes, options=RunOptions(allow_code=allow_code))
-            returns = ", ".join(f"{one.ret:.1f}" for one in played)
+            returns = ", ".join(return_text(one.ret) for one in played)
             return out.read_bytes(), f"seed {run.seed}, returns {returns}"
 
     return film

@@ -40,6 +40,7 @@ from rl_training.experiment.population import MEMBERS, is_population
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home
 from rl_training.results.course import describe_course
+from rl_training.results.return_text import return_text
 
 if TYPE_CHECKING:
     from rl_training.launching.pool import LaunchOptions
@@ -169,7 +170,7 @@ def _train_seeds(config: TrainConfig, seeds: str, options: "RunOptions", launch:
     from rl_training.runtime.signals import EXIT_INTERRUPTED
 
     result: SeedsResult = run_seeds(config, parse_seeds(seeds), options=options, launch=launch)
-    scores = {seed: f"{score:.1f}" for seed, score in result.results.items()}
+    scores = {seed: return_text(score) for seed, score in result.results.items()}
     failed = {seed: f"failed: {message}" for seed, message in result.failed.items()}
     rows = [(f"seed {seed}", text) for seed, text in sorted((scores | failed).items())]
     if result.summary is not None:

@@ -9,6 +9,7 @@ import typer
 from rl_training.commands.messages import reports_errors, show
 from rl_training.commands.options import AllowCode, Best, Debug, EvalSeed, Quiet, RunPath, whole_number
 from rl_training.hparams.fields import expand_home
+from rl_training.results.return_text import return_text
 
 if TYPE_CHECKING:
     from rl_training.runtime.evaluation import EvalEpisode
@@ -89,4 +90,4 @@ def play(
 
 
 def _show_episodes(episodes: "Sequence[EvalEpisode]") -> None:
-    show([(f"episode {one.episode}", f"return {one.ret:.1f}, {one.length:,} steps") for one in episodes])
+    show([(f"episode {one.episode}", f"return {return_text(one.ret)}, {one.length:,} steps") for one in episodes])

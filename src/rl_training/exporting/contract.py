@@ -16,7 +16,7 @@ from rl_training.errors import ExportError
 
 CONTRACT, PAIRS, README = "contract.json", "pairs.npz", "README.md"
 POLICY_FILES = {"onnx": "policy.onnx", "pt2": "policy.pt2"}
-TOLERANCE = 1e-4  # of an output, relative to its largest value in the pairs
+TOLERANCE = 1e-4  # of an output, relative to its largest value in the pairs, or to 1 % of its bounds if that is more
 FIRST = "first"  # in the pairs: whether a row is the first of an episode
 
 Dtype = Literal[

@@ -6,13 +6,14 @@ from typing import TypeAlias
 import numpy as np
 
 from rl_training.errors import ExportError
-from rl_training.exporting.contract import FIRST, Contract
+from rl_training.exporting.contract import FIRST, Contract, Port
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 Run: TypeAlias = Callable[[Arrays], Arrays]  # from the inputs of some rows to their outputs
 
 _BATCHES = (1, 2, 7)  # the sizes of the first batches: a graph with a fixed batch size fails
 _ROWS = 64  # of the others
+_SMALL = 0.01  # of an action's bounds: actions below it are compared as if they were as large
 
 
 def replay(run: Run, contract: Contract, pairs: Arrays, *, what: str) -> float:
@@ -77,11 +78,21 @@ def _errors(contract: Contract, name: str, found: np.ndarray, pairs: Arrays) -> 
     if name == "action" and contract.decision != "numbers":
         return _lost_scores(contract, found, pairs) / _scale(pairs["scores"])
     error = np.abs(found.astype(np.float64) - expected).reshape(len(expected), -1).max(1, initial=0.0)
-    return np.where(np.isfinite(error), error / _scale(expected), np.inf)
+    (port,) = (port for port in contract.outputs if port.name == name)
+    return np.where(np.isfinite(error), error / max(_scale(expected), _SMALL * _bound(port)), np.inf)
 
 
 def _scale(values: np.ndarray) -> float:
     return float(np.abs(values).max(initial=0.0)) or 1.0
+
+
+def _bound(port: Port) -> float:
+    """Return the largest size that the bounds of an output allow; 0 where they do not say."""
+    try:
+        ends = [np.abs(np.asarray(end, np.float64)).max(initial=0.0) for end in (port.low, port.high)]
+    except (TypeError, ValueError):
+        return 0.0
+    return float(max(ends)) if np.isfinite(ends).all() else 0.0
 
 
 def _lost_scores(contract: Contract, found: np.ndarray, pairs: Arrays) -> np.ndarray:

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rl_training.experiment.run_dir import mean_score, read_result
+from rl_training.results.return_text import return_text
 
 _LIVE_SECONDS = 1.0
 _LINE_SECONDS = 30.0
@@ -88,7 +89,7 @@ class RunsProgress:
         result = read_result(run)
         if result is None:
             return "not finished"
-        return f"finished: {mean_score(result):.1f}" if result["eval"] else "finished"
+        return f"finished: {return_text(mean_score(result))}" if result["eval"] else "finished"
 
     def _line(self, run: Path) -> str:
         state = self._states[run]

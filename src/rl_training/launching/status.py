@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rl_training.experiment.claims import holder_of
 from rl_training.launching.marks import is_stopped, read_failure
+from rl_training.results.return_text import return_text
 from rl_training.results.runs import RunRecord, find_runs
 
 State = Literal["waiting", "running", "stopped", "failed", "finished"]
@@ -30,7 +31,7 @@ def read_status(root: Path) -> list[RunStatus]:
 def _status_of(run: RunRecord) -> RunStatus:
     if run.status == "finished":
         score = run.score
-        return RunStatus(run.path, "finished", "" if score is None else f"return {score:.1f}")
+        return RunStatus(run.path, "finished", "" if score is None else f"return {return_text(score)}")
     steps = f"step {run.steps:,} of {_total(run.config)}"
     if run.status == "running":
         holder = holder_of(run.path)

@@ -11,6 +11,7 @@ import numpy as np
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import parse_yaml
 from rl_training.results.figures import Figure, Line, Mark
+from rl_training.results.return_text import SMALL
 from rl_training.results.runs import EVAL_RETURN, Curve, RunRecord, Runs, XAxis
 from rl_training.results.statistics import (
     Interval,
@@ -60,7 +61,7 @@ class Row:
         score = iqm = interval = better = "-"
         if self.summary is not None:
             mean, std, (low, high) = self.summary.mean, self.summary.std, self.summary.interval
-            digits = 3 if max(abs(mean), std) < 10 else 1
+            digits = 3 if max(abs(mean), std) < SMALL else 1
             score, iqm = f"{mean:,.{digits}f} ± {std:,.{digits}f}", f"{self.summary.iqm:,.{digits}f}"
             interval = f"{low:,.{digits}f} to {high:,.{digits}f}"
         if self.improvement is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 
 from rl_training.experiment.json_lines import read_json_lines
+from rl_training.results.return_text import return_text
 
 _BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
 _WIDTH = 40
@@ -28,7 +29,8 @@ def describe_course(run_dir: Path, *, encoding: str) -> str | None:
     if len(points) < 2:
         return None
     values = _resample(points)
-    return f"{_curve(values, encoding)} from {values[0]:.1f} to {values[-1]:.1f} ({len(points):,} {kind})"
+    first, last = return_text(values[0], values[-1]), return_text(values[-1], values[0])
+    return f"{_curve(values, encoding)} from {first} to {last} ({len(points):,} {kind})"
 
 
 def _resample(points: Sequence[tuple[int, float]]) -> list[float]:

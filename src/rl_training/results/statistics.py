@@ -11,6 +11,8 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from rl_training.results.return_text import return_text
+
 BOOTSTRAP_RESAMPLES = 10_000
 _TAIL = 0.025  # on each side of a 95 % interval
 _BLOCK = 50  # points of a curve that are resampled at once, which limits the memory
@@ -29,10 +31,9 @@ class Summary:
     interval: Interval
 
     def __str__(self) -> str:
-        return (
-            f"{self.mean:.1f} ± {self.std:.1f} (interquartile mean {self.iqm:.1f}, "
-            f"95 % interval {self.interval[0]:.1f} to {self.interval[1]:.1f}, {self.count} seeds)"
-        )
+        numbers = (self.mean, self.std, self.iqm, *self.interval)
+        mean, std, iqm, low, high = (return_text(each, self.mean, self.std) for each in numbers)
+        return f"{mean} ± {std} (interquartile mean {iqm}, 95 % interval {low} to {high}, {self.count} seeds)"
 
 
 def interquartile_mean(values: Sequence[float]) -> float:

@@ -15,6 +15,7 @@ from rl_training.envs.vector import SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.experiment.config import TrainConfig
 from rl_training.results.html import table
+from rl_training.results.return_text import mean_and_std
 from rl_training.runtime.episodes import MAX_EPISODE_STEPS, Act, EpisodePlay, follow_episode, play_episode
 
 EPISODE_NAME = "evaluation episode"  # in error messages
@@ -50,7 +51,7 @@ class EvalEpisodes(list[EvalEpisode]):
     def _repr_html_(self) -> str:
         rows = [(str(one.episode), str(one.seed), f"{one.ret:.6g}", f"{one.length:,}") for one in self]
         returns = [one.ret for one in self]
-        name = f"{np.mean(returns):.1f} ± {np.std(returns):.1f} over {len(self)} episodes" if self else "no episodes"
+        name = f"{mean_and_std(returns)} over {len(self)} episodes" if self else "no episodes"
         return table(name, ("episode", "seed", "return", "length"), rows, caption=True)
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rl_training.acceleration.compile_watch import compilations_watched
 from rl_training.core.types import Metrics
+from rl_training.results.return_text import return_text
 from rl_training.runtime.callbacks import Callback, Evaluation, episode_metrics
 from rl_training.runtime.evaluation import mean_return
 from rl_training.runtime.progress_views import View, find_view
@@ -141,7 +142,7 @@ class Progress(Callback):
             name: f"{value:.4g}" for name, value in {**episodes, **values, **run.algorithm.status(run.step)}.items()
         }
         if self._evaluation.latest:
-            facts["evaluation"] = f"{mean_return(self._evaluation.latest):.1f}"
+            facts["evaluation"] = return_text(mean_return(self._evaluation.latest))
         return facts
 
 

@@ -11,6 +11,7 @@ from rl_training.experiment.checkpointing import find_checkpoint
 from rl_training.experiment.run_dir import write_result
 from rl_training.results.course import describe_course
 from rl_training.results.html import table
+from rl_training.results.return_text import return_text
 from rl_training.runtime.callbacks import evaluate_policy, read_evaluation
 from rl_training.runtime.evaluation import EvalEpisode, EvaluationInterrupted, mean_return
 from rl_training.runtime.run import Run
@@ -38,7 +39,7 @@ class TrainResult:
         return mean_return(self.eval_episodes) if self.eval_episodes else None
 
     def _repr_html_(self) -> str:
-        score = "not evaluated" if self.eval_return is None else f"{self.eval_return:.1f}"
+        score = "not evaluated" if self.eval_return is None else return_text(self.eval_return)
         rows = [
             ("score", f"{score} ({len(self.eval_episodes)} episodes)"),
             ("course", describe_course(self.run_dir, encoding="utf-8") or "-"),
