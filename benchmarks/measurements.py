@@ -223,6 +223,42 @@ def summarize_deterministic(lines: Sequence[Line]) -> dict[str, Any]:
     }
 
 
+def summarize_whole_runs(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return the median updates per second of each algorithm's runs, and of its updates alone."""
+    runs = [line for line in lines if "error" not in line]
+    return {
+        algo: {
+            "env_id": runs_of[0]["env_id"],
+            "device": runs_of[0]["device"],
+            **{name: median(line[name] for line in runs_of) for name in ("updates_per_s", "alone_per_s")},
+        }
+        for algo in dict.fromkeys(line["algo"] for line in runs)
+        for runs_of in [named(runs, algo=algo)]
+    }
+
+
+def summarize_populations(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return the rates of each population that was trained."""
+    names = ("algo", "members", "run", "matmul_precision", "device", "updates", "member_updates_per_s", "ready_s")
+    runs = [{name: line[name] for name in names} for line in lines if "error" not in line]
+    return {f"{run['algo']} {run['members']} {run['run']} {run['matmul_precision']}": run for run in runs}
+
+
+def summarize_device_loop(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return environment steps per second of PPO on the tensor CartPole, ours and in JAX."""
+    runs = [
+        {
+            "contender": line["contender"],
+            "envs": line["setting"]["envs"],
+            "members": line["setting"].get("members", 1),
+            **{name: line[name] for name in ("steps_per_s", "ms_per_iteration", "ready_s")},
+        }
+        for line in lines
+        if "error" not in line
+    ]
+    return {f"{run['contender']} {run['envs']} x {run['members']}": run for run in runs}
+
+
 def summarize_packages(lines: Sequence[Line]) -> dict[str, Any]:
     """Count the environments of other packages by their outcome."""
     outcomes = {line["case"]: line["outcome"] for line in lines}

@@ -20,6 +20,7 @@ from result_tables import (
     bfloat16_speed,
     compile_times_table,
     deterministic_table,
+    device_loop_table,
     end_to_end_table,
     env_speed_table,
     exactness_table,
@@ -29,6 +30,7 @@ from result_tables import (
     matrix_products_table,
     packages_table,
     plot_cost_table,
+    populations_table,
     pythons_table,
     replay_table,
     score_overview,
@@ -39,6 +41,7 @@ from result_tables import (
     tracking_cost_table,
     tune_search_table,
     tuning_table,
+    whole_runs_table,
 )
 from score_list import atari_list, missed_targets, page_scores, score_list
 from settings_tables import action_spaces_table, algorithms_table, config_table, hparams_table, setting_links
@@ -72,6 +75,9 @@ TABLES: dict[str, Table] = {
     "replay": replay_table,
     "exactness": exactness_table,
     "deterministic": deterministic_table,
+    "whole runs": whole_runs_table,
+    "populations": populations_table,
+    "device loop": device_loop_table,
     "tracking cost": tracking_cost_table,
     "plot cost": plot_cost_table,
     "launchers": launchers_table,

@@ -484,6 +484,54 @@ def deterministic_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     )
 
 
+def whole_runs_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """Show updates per second of whole runs on a GPU, and of their updates alone."""
+    yield from rows(
+        ["algorithm", "environment", "device", "updates/s, whole run", "updates/s, without environments"],
+        *(
+            [f"`{algo}`", f"`{run['env_id']}`", run["device"], rate(run["updates_per_s"]), rate(run["alone_per_s"])]
+            for algo, run in summary()["whole_runs"].items()
+        ),
+    )
+
+
+def populations_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """Show member updates per second of populations on a GPU."""
+    yield from rows(
+        ["algorithm", "members", "updates of each", "`matmul_precision`", "device", "member updates/s", "ready, s"],
+        *(
+            [
+                f"`{run['algo']}`",
+                f"{run['members']} {run['run']}",
+                f"{run['updates']:,}",
+                f"`{run['matmul_precision']}`",
+                run["device"],
+                rate(run["member_updates_per_s"]),
+                f"{run['ready_s']:.0f}",
+            ]
+            for run in summary()["populations"].values()
+        ),
+    )
+
+
+def device_loop_table(folder: Path, arguments: list[str]) -> Iterator[str]:
+    """Show environment steps per second of PPO on the tensor CartPole, beside the same work in JAX."""
+    yield from rows(
+        ["program", "environments", "members", "env steps/s", "ms per iteration", "ready, s"],
+        *(
+            [
+                {"ours": "this library", "jax": "JAX"}[run["contender"]],
+                f"{run['envs']:,}",
+                str(run["members"]),
+                rate(run["steps_per_s"]),
+                f"{run['ms_per_iteration']:.1f}",
+                f"{run['ready_s']:.0f}",
+            ]
+            for run in summary()["device_loop"].values()
+        ),
+    )
+
+
 def tracking_cost_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     """Show the speed of training with a tracker over that without, and the time of the thread that sends."""
     yield from rows(

@@ -32,7 +32,7 @@ from benchmarks.speed import cores_for, share_of_floor
 from benchmarks.speed_tasks import TASKS
 from gymnasium.spaces import Box, Discrete
 
-from benchmarks import gpu
+from benchmarks import gpu, measurements
 from builders import small_hparams
 from rl_training import TrainConfig
 from rl_training.core.spaces import Spaces
@@ -350,3 +350,27 @@ def test_a_figure_costs_what_the_steps_beside_it_took_longer() -> None:
     assert found["figures"] == 2
     assert found["plot_cpu_s"] == {"median": 0.5, "min": 0.4, "max": 0.6}
     assert found["lost_s"] == pytest.approx(0.05)
+
+
+def test_whole_runs_are_summarised_by_algorithm_without_failures() -> None:
+    head = {"env_id": "CartPole-v1", "device": "gpu"}
+    lines = [
+        *({"algo": "dqn", **head, "updates_per_s": rate, "alone_per_s": 2 * rate} for rate in (5.0, 7.0, 6.0)),
+        {"algo": "sac", "env_id": "x", "error": "broke"},
+    ]
+    assert measurements.summarize_whole_runs(lines) == {"dqn": {**head, "updates_per_s": 6.0, "alone_per_s": 12.0}}
+
+
+def test_each_population_keeps_its_rates() -> None:
+    line = {"algo": "iql", "members": 32, "run": "stacked", "matmul_precision": "high", "device": "gpu"}
+    line |= {"updates": 9, "member_updates_per_s": 1.0, "ready_s": 3.0}
+    assert measurements.summarize_populations([{**line, "wall_s": 9.0}, {"algo": "bc", "error": "broke"}]) == {
+        "iql 32 stacked high": line
+    }
+
+
+def test_the_device_loop_keeps_the_rates_of_each_program_and_size() -> None:
+    rates = {"steps_per_s": 2.0, "ms_per_iteration": 3.0, "ready_s": 4.0}
+    line = {"contender": "jax", "setting": {"envs": 256, "members": 32}, **rates}
+    expected = {"contender": "jax", "envs": 256, "members": 32, **rates}
+    assert measurements.summarize_device_loop([line, {"error": "broke"}]) == {"jax 256 x 32": expected}

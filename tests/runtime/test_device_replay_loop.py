@@ -263,6 +263,8 @@ def test_actions_of_the_warm_up_are_uniform() -> None:
         ("sac", {"prioritized": True}, "execution_backend: tensor needs algo_kwargs.prioritized: false"),
         ("dqn", {"noisy": True}, "execution_backend: tensor needs algo_kwargs.noisy: false"),
         ("td3", {"normalize_observations": True}, "needs algo_kwargs.normalize_observations: false"),
+        ("sac", {"network": "simba"}, "needs algo_kwargs.normalize_observations: false"),
+        ("dqn", {"reset_interval": 10}, "needs algo_kwargs.reset_interval: null"),
     ],
 )
 def test_settings_that_the_device_loop_lacks_are_refused(

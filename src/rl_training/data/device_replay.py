@@ -61,7 +61,9 @@ class DeviceReplay:
         self._env = torch.arange(num_envs, device=device)
         self._row = torch.arange(batch_size, device=device).expand(*axes, -1).contiguous()
         self._first = (torch.arange(len(seeds), device=device) * capacity).view(*axes, 1)  # place of each member
-        self.incoming = self._fields_of(self._step)
+        # In memory of their own: a compiled step cannot change views of several dtypes on the same memory.
+        self._packed = self._fields_of(self._step)
+        self.incoming = {name: torch.zeros_like(values) for name, values in self._packed.items()}
         self.batch = self._fields_of(self._block)
 
     def _fields_of(self, rows: Tensor) -> Batch:
@@ -78,6 +80,8 @@ class DeviceReplay:
 
     def push(self) -> None:
         """Add the step in `incoming`, over the oldest rows if the buffer is full."""
+        for name, values in self.incoming.items():
+            self._packed[name].copy_(values)
         places = self._first + (self.count[..., None] + self._env) % self.capacity
         with _plain_writes():
             self.rows.view(-1, self.layout.words).index_copy_(
