@@ -354,7 +354,7 @@ def test_a_figure_costs_what_the_steps_beside_it_took_longer() -> None:
 
 def test_whole_runs_are_summarised_by_algorithm_without_failures() -> None:
     head = {"env_id": "CartPole-v1", "device": "gpu"}
-    lines = [
+    lines: list[dict[str, Any]] = [
         *({"algo": "dqn", **head, "updates_per_s": rate, "alone_per_s": 2 * rate} for rate in (5.0, 7.0, 6.0)),
         {"algo": "sac", "env_id": "x", "error": "broke"},
     ]
