@@ -172,7 +172,7 @@ ROWS = {
         target="500 on 5/5 seeds",
         threshold=475.0,
         track_every=1_000,
-        chosen_on="seeds 100 and 101",
+        chosen_on="seed 100",
     ),
     "sac-mountaincar_continuous": Row(
         config="sac/mountaincar_continuous.yaml",
