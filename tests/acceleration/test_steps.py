@@ -375,8 +375,8 @@ def test_checks_do_not_change_the_results(compiled_once: Path) -> None:
 def test_a_corrupt_captured_step_is_replaced_by_the_eager_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def capture_wrongly(*arguments: Any) -> steps.InPlaceStep:
-        captured = capture_step(*arguments)
+    def capture_wrongly(*arguments: Any, **options: Any) -> steps.InPlaceStep:
+        captured = capture_step(*arguments, **options)
 
         def step(state: State, batch: Batch) -> Metrics:
             metrics = captured(state, batch)

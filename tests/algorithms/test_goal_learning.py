@@ -87,6 +87,7 @@ def goal_config(tmp_path: Path, algo: str, **changes: Any) -> TrainConfig:
     own = {"her": "future", "batch_size": 8, "learning_starts": 4, "n_step": 1, "prioritized": False}
     if not is_box:  # whatever the length of the run
         own |= {"learning_rate_schedule": "constant", "epsilon_start": 0.5, "epsilon_end": 0.5}
+        own |= {"n_step_start": None, "gamma_start": None}  # goals are replaced in single steps
     env_id = f"rl_training/{'PointReach' if is_box else 'BitFlip'}-v0"
     return make_config(
         tmp_path, algo=algo, env_id=env_id, **{"total_timesteps": 24, "num_envs": 2, "algo_kwargs": own, **changes}

@@ -44,6 +44,8 @@ class RecurrentCells(nn.Module):
     @torch.no_grad()
     def _init_weights(self, orthogonal: bool) -> None:
         """Initialise each gate by an orthogonal matrix and zero biases, or all as PyTorch does."""
+        if self.bias.is_meta:  # the network is only measured; `copy_` there would import sympy
+            return
         if orthogonal:
             for stacked in (self.input_weight, self.hidden_weight):
                 for weight in stacked:
