@@ -68,7 +68,7 @@ def test_an_lstm_and_a_gru_of_one_unit_by_hand(kind: CellKind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_start_inside_a_sequence_is_the_start_of_an_episode(kind: CellKind) -> None:
-    # Env 0 starts anew at step 2, env 1 goes on: env 0 then computes what a sequence from zeros would.
+    # Env 0 starts again at step 2, env 1 goes on: env 0 then computes what a sequence from zeros would.
     torch.manual_seed(0)
     cells = RecurrentCells(kind, 1, 3, 4, orthogonal=True)
     features, state = torch.randn(1, 5, 2, 3), torch.randn(2, cells.state_size)
