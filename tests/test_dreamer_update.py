@@ -483,8 +483,8 @@ def test_compiled_updates_equal_eager_ones() -> None:
         results = {mode: learner.update(batch).metrics for mode, learner in learners.items()}
         torch.testing.assert_close(results["compile"], results["eager"], rtol=1e-3, atol=1e-5)
     for name, value in learners["eager"].state.items():
-        # LaProp divides gradients by their size, also those that are hardly more than rounding.
-        allowed = 0.05 if name.endswith(".mean") else 1e-4
+        # LaProp divides gradients by their size. Those of the actor, at most 1e-6 here, are hardly more than rounding.
+        allowed = 0.03 if name == "actor.mean" else 1e-4
         torch.testing.assert_close(learners["compile"].state[name], value, rtol=1e-3, atol=allowed)
 
 
