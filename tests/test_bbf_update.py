@@ -12,7 +12,7 @@ from builders import make_setup
 from rl_training import load_config
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.experiment.registry import registry
-from rl_training.hparams.dqn import BBFHParams
+from rl_training.hparams.c51_dqn import BBFHParams
 from rl_training.hparams.schedules import annealed_return, epsilon, is_reset, q_learning_updates
 from rl_training.learners.q_learning import QLearner
 from rl_training.runtime.trainer import RunOptions, train

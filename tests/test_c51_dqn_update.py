@@ -13,7 +13,7 @@ from torch import Tensor
 from builders import make_batch, make_setup
 from rl_training.algorithms.c51_dqn import build_c51_dqn, c51_loss, support
 from rl_training.core.types import Batch
-from rl_training.hparams.dqn import C51HParams
+from rl_training.hparams.c51_dqn import C51HParams
 from rl_training.learners.distributional import project
 from rl_training.models.layers import Dueling, NoisyLayers
 

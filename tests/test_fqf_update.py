@@ -15,7 +15,7 @@ from quantile_reference import best_valid_action, quantile_loss, random_quantile
 from rl_training.algorithms.fqf import FQFOptimizer, build_fqf, fqf_loss
 from rl_training.core.types import Batch, Metrics
 from rl_training.errors import ConfigError
-from rl_training.hparams.dqn import FQFHParams
+from rl_training.hparams.fqf import FQFHParams
 from rl_training.learners.distributional import quantile_huber
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.optim import ClippedAdam, rmsprop

@@ -13,7 +13,7 @@ from builders import make_batch, make_setup
 from quantile_reference import best_valid_action, quantile_loss, random_quantile_batch, target_quantiles
 from rl_training.algorithms.iqn import build_iqn, iqn_loss
 from rl_training.core.types import Batch, Metrics
-from rl_training.hparams.dqn import IQNHParams
+from rl_training.hparams.iqn import IQNHParams
 from rl_training.learners.q_learning import Apply
 from rl_training.models.encoders import build_encoder
 from rl_training.models.layers import CosineEmbedding, HeadStyle

@@ -14,7 +14,8 @@ from rl_training.algorithms.iqn import build_iqn, iqn_loss
 from rl_training.core.types import Batch
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.hparams.dqn import DQNHParams, IQNHParams
+from rl_training.hparams.dqn import DQNHParams
+from rl_training.hparams.iqn import IQNHParams
 from rl_training.learners.munchausen import scaled_log_policy, soft_values
 
 # The parameters are a table: a row per state, a column per action. Every row of a batch goes from state 0 to state 1.

@@ -13,7 +13,8 @@ from builders import make_batch, make_setup
 from quantile_reference import best_valid_action, quantile_loss, random_quantile_batch, target_quantiles
 from rl_training.algorithms.dqn import dqn_loss
 from rl_training.algorithms.qr_dqn import build_qr_dqn, qr_dqn_loss
-from rl_training.hparams.dqn import DQNHParams, QRDQNHParams
+from rl_training.hparams.dqn import DQNHParams
+from rl_training.hparams.qr_dqn import QRDQNHParams
 from rl_training.learners.distributional import quantile_huber
 
 # --- The quantile Huber loss -----------------------------------------------------------------------------------------

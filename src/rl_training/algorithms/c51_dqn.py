@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
-from rl_training.hparams.dqn import C51HParams
+from rl_training.hparams.c51_dqn import C51HParams
 from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.distributional import project
 from rl_training.learners.q_learning import (

@@ -20,7 +20,7 @@ from rl_training.algorithms.qr_dqn import quantile_metrics
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
-from rl_training.hparams.dqn import FQFHParams
+from rl_training.hparams.fqf import FQFHParams
 from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.optim import ClippedAdam, rmsprop
 from rl_training.learners.q_learning import (

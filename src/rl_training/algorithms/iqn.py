@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.qr_dqn import quantile_metrics
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
-from rl_training.hparams.dqn import IQNHParams
+from rl_training.hparams.iqn import IQNHParams
 from rl_training.learners.checks import CHOICES, FLOATS, Expected, check_tensors
 from rl_training.learners.munchausen import bonus, soft_values
 from rl_training.learners.networks import check_output, trial_obs

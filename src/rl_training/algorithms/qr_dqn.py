@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
-from rl_training.hparams.dqn import QRDQNHParams
+from rl_training.hparams.qr_dqn import QRDQNHParams
 from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.distributional import quantile_huber
 from rl_training.learners.q_learning import (

@@ -6,14 +6,6 @@ from pydantic import Field
 
 from rl_training.hparams.base import HParams
 from rl_training.hparams.checks import check_minibatches, check_network
-from rl_training.hparams.dqn import (
-    EpsilonEnd,
-    EpsilonStart,
-    EvaluationEpsilon,
-    ExplorationFraction,
-    QLayerNorm,
-    QMaxGradNorm,
-)
 from rl_training.hparams.fields import (
     AdamEps,
     Count,
@@ -28,6 +20,14 @@ from rl_training.hparams.fields import (
     Positive,
     Search,
     UpdateEpochs,
+)
+from rl_training.hparams.q_fields import (
+    EpsilonEnd,
+    EpsilonStart,
+    EvaluationEpsilon,
+    ExplorationFraction,
+    QLayerNorm,
+    QMaxGradNorm,
 )
 
 QNumSteps = Annotated[

@@ -12,11 +12,11 @@ from functools import lru_cache
 
 from rl_training.hparams.actor_critic import ActorCriticHParams, OnlineHParams
 from rl_training.hparams.base import HParams
-from rl_training.hparams.dqn import QLearningHParams
 from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
 from rl_training.hparams.offline import DatasetCriticHParams, IQLOnlineHParams
 from rl_training.hparams.ppo import OnPolicyHParams
+from rl_training.hparams.q_learning import QLearningHParams
 
 # --- Updates owed by the time `step` steps of the run were taken -----------------------------------------------------
 

@@ -22,7 +22,9 @@ from rl_training.core.spaces import observation_kind
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams import schedules
-from rl_training.hparams.dqn import DQNHParams, IQNHParams, QLearningHParams
+from rl_training.hparams.dqn import DQNHParams
+from rl_training.hparams.iqn import IQNHParams
+from rl_training.hparams.q_learning import QLearningHParams
 from rl_training.learners.augmentation import Augmentation
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, trial_obs

@@ -4,20 +4,18 @@ from dataclasses import replace
 
 from rl_training.experiment.algorithm_spec import ALL_OBSERVATIONS, AlgorithmSpec
 from rl_training.hparams.base import HParams
+from rl_training.hparams.c51_dqn import BBFHParams, C51HParams, RainbowDQNHParams
 from rl_training.hparams.dqn import (
-    BBFHParams,
-    C51HParams,
     DoubleDQNHParams,
     DQNHParams,
     DuelingDQNHParams,
-    FQFHParams,
-    IQNHParams,
     NoisyDQNHParams,
     NStepDQNHParams,
     PrioritizedDQNHParams,
-    QRDQNHParams,
-    RainbowDQNHParams,
 )
+from rl_training.hparams.fqf import FQFHParams
+from rl_training.hparams.iqn import IQNHParams
+from rl_training.hparams.qr_dqn import QRDQNHParams
 from rl_training.hparams.schedules import q_learning_updates
 
 
