@@ -48,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="where ours trains (default: %(default)s)")
 
 
+def data_of(runs: Sequence[Line]) -> set[str]:
+    """Return the digests of the datasets that runs learned from or imitated."""
+    return {run[kind]["sha256"] for run in runs for kind in ("dataset", "expert") if kind in run}
+
+
 def verdict(committed: Sequence[Line], again: Sequence[Line]) -> tuple[bool, str]:
     """Compare the means; return whether the new one is inside the interval, and the report."""
     scores = {run["seed"]: run["score"] for run in committed}
@@ -59,6 +64,8 @@ def verdict(committed: Sequence[Line], again: Sequence[Line]) -> tuple[bool, str
         before = f"{scores[run['seed']]:12.2f}" if run["seed"] in scores else f"{'':12}"
         lines.append(f"{run['seed']:6} {before} {run['score']:12.2f}")
     lines.append(f"{'mean':>6} {fmean(scores.values()):12.2f} {mean:12.2f}")
+    if data_of(again) != data_of(committed):
+        lines.append("note: other data than the committed runs: the dataset was recorded again")
     interval = f"{low:.2f} to {high:.2f}, the 95 % interval for the mean of {len(again)} more seeds"
     return inside, "\n".join([*lines, f"{'inside' if inside else 'outside'}: {mean:.2f}, expected {interval}"])
 

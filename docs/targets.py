@@ -46,6 +46,15 @@ def our_entry(name: str) -> Entry | None:
     return next((each for each in entry["contenders"] if each["contender"] == "ours"), None) if entry else None
 
 
+def to_compare(row: Scored, other: str) -> Entry | None:
+    """Return a peer in the row, or another of our algorithms on the task; None without a score on the same data."""
+    scores = summary()["scores"]
+    its_row = scores.get(row.name.replace(row.name.partition("-")[0], other, 1), {"contenders": ()})
+    found = [each for each in row.entry["contenders"] if each["contender"] in (other, f"ours-{other}")]
+    found += [each for each in its_row["contenders"] if each["contender"] == "ours"]
+    return next((each for each in found if each.get("dataset") == row.ours.get("dataset")), None)
+
+
 def seeds_below(ours: Entry, value: float) -> str:
     """Name the seeds whose final score is below a value, with the score."""
     low = [(seed, score) for seed, score in zip(ours["seeds"], ours["scores"], strict=True) if score < value]
@@ -87,19 +96,17 @@ def held_no_later(row: Scored, value: str, other: str) -> tuple[bool | None, str
 
 
 def above_another(row: Scored, other: str) -> tuple[bool | None, str]:
-    """Compare the means with a peer in the row, or with another of our algorithms on the same task."""
     other = {"stable-baselines3's defaults": "sb3"}.get(other, other)
-    peer = next((each for each in row.entry["contenders"] if each["contender"] in (other, f"ours-{other}")), None)
-    theirs = peer or our_entry(row.name.replace(row.name.partition("-")[0], other, 1))
+    theirs = to_compare(row, other)
     if theirs is None:
-        return None, f"{other} has no score"
+        return None, f"{other} has no score to compare with"
     return row.ours["mean"] >= theirs["mean"], f"{mean_text(row.ours)}, {other} {mean_text(theirs)}"
 
 
 def above_by_share(row: Scored, other: str, share: str) -> tuple[bool | None, str]:
-    theirs = our_entry(row.name.replace(row.name.partition("-")[0], other, 1))
+    theirs = to_compare(row, other)
     if theirs is None:
-        return None, f"{other} has no score"
+        return None, f"{other} has no score to compare with"
     needed = theirs["mean"] + abs(theirs["mean"]) * float(share) / 100
     return row.ours["mean"] >= needed, f"{mean_text(row.ours)}, {other} {mean_text(theirs)}"
 

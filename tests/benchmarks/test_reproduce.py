@@ -45,6 +45,17 @@ def test_the_report_says_inside_or_outside(again: float, word: str) -> None:
     assert report.splitlines()[2].split() == ["7", f"{again:.2f}"]
 
 
+def test_the_report_names_data_that_differ_from_the_committed_ones() -> None:
+    def on(sha256: str) -> list[dict[str, Any]]:
+        return [{**score(seed, float(seed)), "dataset": {"sha256": sha256}} for seed in range(3)]
+
+    assert "other data" not in verdict(on("a" * 64), on("a" * 64))[1]
+    assert (
+        "note: other data than the committed runs: the dataset was recorded again"
+        in verdict(on("a" * 64), on("b" * 64))[1]
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
