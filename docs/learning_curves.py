@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from result_tables import RESULTS, Entry, library, of_algo, read_lines, seeds_text, steps_text, summary
 
+from rl_training.experiment.algorithm_spec import AlgorithmSpec
 from rl_training.experiment.registry import registry
 from rl_training.results.figures import Figure, Line, Mark
 from rl_training.results.statistics import iqm_band, summarize
@@ -44,12 +45,16 @@ def published_score(text: str, budget: int) -> Published | None:
 
 
 def read_curve(row: str, contender: Entry, colour: int) -> Line | None:
-    """Return the returns of the evaluations during training, over the seeds of a contender; None if there are none."""
+    """Return the returns of the evaluations during training, over the seeds of a contender; None if there are none.
+
+    Runs on another dataset than the contender's are left out.
+    """
     runs = {  # the last run of a seed counts, as in the summary
         line["seed"]: line["curve"]
         for line in score_lines(row)
         if "failed" not in line
         and (line["contender"], line["steps"]) == (contender["contender"], contender["steps"])
+        and line.get("dataset", {}).get("sha256", "").startswith(contender.get("dataset", ""))
         and line["curve"]["steps"]
     }
     if not runs:
@@ -83,9 +88,12 @@ def published_dots(entry: Entry, last: float, colour: int) -> Iterator[Line]:
             colour += 1
 
 
+def spec_of(row: str) -> AlgorithmSpec:
+    return registry()[row.partition("-")[0]]
+
+
 def title_of(entry: Entry) -> str:
-    algo = entry["row"].partition("-")[0]
-    return f"{registry()[algo].class_name} on {entry['env_id']}"
+    return f"{spec_of(entry['row']).class_name} on {entry['env_id']}"
 
 
 def curve_figure(row: str) -> Figure | None:
@@ -96,7 +104,8 @@ def curve_figure(row: str) -> Figure | None:
     if not lines:
         return None
     last = max(float(line.x[-1]) for line in lines)
-    return Figure(title_of(entry), "env steps", "return", lines=[*lines, *published_dots(entry, last, len(lines))])
+    unit = "updates" if spec_of(row).loop == "offline" else "env steps"
+    return Figure(title_of(entry), unit, "return", lines=[*lines, *published_dots(entry, last, len(lines))])
 
 
 def atari_figure(row: str) -> Figure | None:
@@ -113,7 +122,7 @@ def atari_figure(row: str) -> Figure | None:
         return None
     last = max(float(line.x[-1]) for line in lines)
     dots = published_dots({**entry, "budget": entry["frames"]}, last, len(lines))
-    title = f"{registry()[row.partition('-')[0]].class_name} on Pong, training episodes"
+    title = f"{spec_of(row).class_name} on Pong, training episodes"
     return Figure(title, "frames", "return", lines=[*lines, *dots])
 
 

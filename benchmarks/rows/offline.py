@@ -56,7 +56,7 @@ def iql_and_bc(envs: Sequence[str], kinds: Sequence[str], steps: int, seeds: int
 
 
 def from_random_actions(algo: str, steps: int, chosen_on: str) -> Row:
-    """Build the row of a config for Pendulum with its own dataset: random actions, generated from the seed."""
+    """Build the row of a config for Pendulum with its own dataset: random actions, the same ones for each seed."""
     return Row(
         config=f"{algo}/pendulum.yaml",
         env_id="Pendulum-v1",
