@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from result_tables import RESULTS, Entry, library, of_algo, read_lines, seeds_text, steps_text, summary
+from result_tables import RESULTS, Entry, library, of_algo, read_lines, seeds_text, steps_text, summary, task_text
 
 from rl_training.experiment.algorithm_spec import AlgorithmSpec
 from rl_training.experiment.registry import registry
@@ -92,10 +92,6 @@ def spec_of(row: str) -> AlgorithmSpec:
     return registry()[row.partition("-")[0]]
 
 
-def title_of(entry: Entry) -> str:
-    return f"{spec_of(entry['row']).class_name} on {entry['env_id']}"
-
-
 def curve_figure(row: str) -> Figure | None:
     """Return ours, the peers and the published scores of a row; None without evaluations during training."""
     entry = summary()["scores"][row]
@@ -105,7 +101,8 @@ def curve_figure(row: str) -> Figure | None:
         return None
     last = max(float(line.x[-1]) for line in lines)
     unit = "updates" if spec_of(row).loop == "offline" else "env steps"
-    return Figure(title_of(entry), unit, "return", lines=[*lines, *published_dots(entry, last, len(lines))])
+    title = f"{spec_of(row).class_name} on {task_text(row, entry)}"
+    return Figure(title, unit, "return", lines=[*lines, *published_dots(entry, last, len(lines))])
 
 
 def atari_figure(row: str) -> Figure | None:
@@ -135,8 +132,9 @@ def final_scores_figure(group: Mapping[str, Entry]) -> Figure:
             dataset = "-".join(name.split("-")[2:])
             label = f"{dataset}: {contender_name(each)}, {seeds_text(len(each['seeds']))}"
             marks.append(Mark(label, found.iqm, *found.interval, colour=number))
-    first = next(iter(group.values()))
-    return Figure(f"{title_of(first)}, final policies", "normalised score", marks=marks)
+    name, first = next(iter(group.items()))
+    title = f"{spec_of(name).class_name} on {first['env_id']}, final policies"
+    return Figure(title, "normalised score", marks=marks)
 
 
 @cache

@@ -69,6 +69,13 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
+def task_text(name: str, entry: Entry) -> str:
+    """Return the environment and what distinguishes the row: a dataset, a budget, the defaults."""
+    rest = name.split("-")[2:]
+    detail = f", {'-'.join(rest)}" if rest and not entry["env_id"].startswith(("MinAtar", "Inverted")) else ""
+    return f"{entry['env_id']}{detail}"
+
+
 def steps_text(steps: float | None) -> str:
     if steps is None:
         return "never"

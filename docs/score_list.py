@@ -16,6 +16,7 @@ from result_tables import (
     rows,
     score_tables,
     summary,
+    task_text,
 )
 from targets import Verdict, missed_rows, seeds_below, summary_text, verdicts
 
@@ -86,11 +87,9 @@ def algorithm_link(name: str, folder: Path) -> str:
 
 
 def task_link(name: str, entry: Entry, folder: Path) -> str:
-    """Return the environment and what distinguishes the row, as a link to its lines."""
+    """Return the task as a link to the lines of the row."""
     path = RESULTS / "scores" / f"{name}.jsonl"
-    rest = name.split("-")[2:]
-    detail = f", {'-'.join(rest)}" if rest and not entry["env_id"].startswith(("MinAtar", "Inverted")) else ""
-    return f"[{entry['env_id']}{detail}]({os.path.relpath(path, folder)})"
+    return f"[{task_text(name, entry)}]({os.path.relpath(path, folder)})"
 
 
 def target_text(name: str, entry: Entry) -> str:

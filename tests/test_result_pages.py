@@ -71,6 +71,12 @@ def test_a_curve_names_ours_the_peer_and_the_published_score(curves: ModuleType)
     assert "rl-zoo3, published: -157 at 20k" in texts
 
 
+def test_the_curves_of_a_page_have_different_titles(curves: ModuleType) -> None:
+    for algo in registry():
+        titles = [figure.title for figure in curves.figures(algo).values() if figure.lines]
+        assert len(titles) == len(set(titles)), algo
+
+
 @pytest.mark.parametrize(("row", "unit"), [("sac-pendulum", "env steps"), ("iql-pendulum", "updates")])
 def test_the_steps_of_an_offline_row_are_updates(curves: ModuleType, row: str, unit: str) -> None:
     assert curves.curve_figure(row).x_label == unit
