@@ -1230,3 +1230,10 @@ def test_killed_runs_lose_nothing(tmp_path: Path) -> None:
     assert [kill.damage for kill in kills] == [[], [], [], []]
     assert differences(run_dir, whole) == []
     assert timeless(read_json_lines(run_dir / "eval.jsonl"))
+
+
+def test_a_tensor_of_one_element_with_a_wide_stride_is_written(tmp_path: Path) -> None:
+    one = torch.arange(8.0)[3::4][:1]  # shape (1,), stride (4,): contiguous, as a single row of a stack is
+    assert one.stride() == (4,)
+    state_files.write_tensors(tmp_path / "one.safetensors", {"one": one})
+    assert state_files.read_tensors(tmp_path / "one.safetensors")["one"].tolist() == [3.0]

@@ -115,7 +115,8 @@ def _chunks(head: list[bytes], arrays: list[Tensor]) -> Iterator[bytes | memoryv
     yield from head
     for array in arrays:
         if array.numel():
-            yield array.reshape(-1).view(torch.uint8).numpy().data
+            # Not `reshape`: a contiguous tensor of one element may have any stride, which `view` refuses.
+            yield array.as_strided((array.numel(),), (1,)).view(torch.uint8).numpy().data
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
