@@ -666,3 +666,10 @@ def test_what_a_killed_compilation_left_is_removed_after_a_day(tmp_path: Path) -
         os.utime(path, (two_days_ago, two_days_ago))
     compiled_packages.remove_leftovers(tmp_path)
     assert sorted(tmp_path.iterdir()) == [kept, running]
+
+
+def test_options_that_this_compiler_lacks_are_left_out() -> None:
+    from torch._inductor import config
+
+    assert native_build._is_known("aot_inductor.package", config)
+    assert not native_build._is_known("aot_inductor.no_such_option", config)

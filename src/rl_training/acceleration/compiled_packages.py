@@ -42,6 +42,7 @@ Program: TypeAlias = Callable[[list[Tensor]], list[Tensor]]
 
 log = logging.getLogger("rl_training.acceleration")
 
+_LOADS_FOLDERS = "2.13"  # version of PyTorch; earlier ones unpack the file themselves, in a folder that only they use
 _LEFTOVER_SECONDS = 24 * 3600.0  # no compilation takes that long
 
 
@@ -203,9 +204,10 @@ def _open_package(path: Path) -> Program:
     # Unpacked here: the loader would do so in a shared folder, and leave the files there if the process is killed.
     with zipfile.ZipFile(private) as archive, tempfile.TemporaryDirectory(dir=private.parent) as unpacked:
         archive.extractall(unpacked)
+        source = unpacked if torch.__version__ >= _LOADS_FOLDERS else str(private)
         # Not `aoti_load_package`: it spends a second on imports, and its model rebuilds an argument tree on each call.
         single_threaded, runners, device_index = True, 1, -1
-        loader = torch._C._aoti.AOTIModelPackageLoader(unpacked, "model", single_threaded, runners, device_index)
+        loader = torch._C._aoti.AOTIModelPackageLoader(source, "model", single_threaded, runners, device_index)
     run: Program = loader.boxed_run
     return run
 

@@ -20,6 +20,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -43,10 +44,11 @@ def build_package(graph: GraphModule, inputs: list[Tensor], path: Path) -> None:
     """Compile the graph and write the package; the other files of both compilers go to its folder."""
     from unittest.mock import patch
 
-    from torch._inductor import aot_compile, cpu_vec_isa  # takes a second to import
+    from torch._inductor import aot_compile, config, cpu_vec_isa  # takes a second to import
     from torch._inductor.package.package import package_aoti
 
     folder = str(path.parent)
+    options = {name: value for name, value in OPTIONS.items() if _is_known(name, config)}
     for node in graph.graph.nodes:
         node.meta.clear()  # example values of the trace, which `aot_compile` takes for those of an export
     with (
@@ -57,10 +59,19 @@ def build_package(graph: GraphModule, inputs: list[Tensor], path: Path) -> None:
         patch.object(cpu_vec_isa.VecISA, "check_build", _accepts_flags),
     ):
         warnings.simplefilter("ignore", FutureWarning)  # PyTorch's warnings about its own code
-        files = aot_compile(graph, tuple(inputs), options=OPTIONS)
+        files = aot_compile(graph, tuple(inputs), options=options)
         assert isinstance(files, list)
         check_cpp_library(Path(str(file)) for file in files)
         package_aoti(str(path), files)
+
+
+def _is_known(option: str, config: object) -> bool:
+    """Return whether this PyTorch's compiler has an option; 2.11 has some of them only."""
+    try:
+        attrgetter(option)(config)
+    except AttributeError:
+        return False
+    return True
 
 
 def check_cpp_library(files: Iterable[Path]) -> None:
