@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 import torch.nn as nn
 from benchmarks.exactness import Case, StopAt, differences, run_unbroken, timeless
 from benchmarks.kills import CASE, damage, kill_run, prepare_run
@@ -39,7 +40,7 @@ from rl_training.experiment.checkpointing import (
 from rl_training.experiment.json_lines import JsonLines, read_json_lines
 from rl_training.experiment.manifest import MANIFEST
 from rl_training.experiment.run_dir import create_run_dir, is_in_use, locked, read_run_config
-from rl_training.experiment.state_files import write_tensors
+from rl_training.experiment.state_files import read_tensors, write_tensors
 from rl_training.launching.seed_runs import run_in
 from rl_training.runtime.callbacks import Callback, Checkpointing
 from rl_training.runtime.resuming import fork
@@ -1235,5 +1236,5 @@ def test_killed_runs_lose_nothing(tmp_path: Path) -> None:
 def test_a_tensor_of_one_element_with_a_wide_stride_is_written(tmp_path: Path) -> None:
     one = torch.arange(8.0)[3::4][:1]  # shape (1,), stride (4,): contiguous, as a single row of a stack is
     assert one.stride() == (4,)
-    state_files.write_tensors(tmp_path / "one.safetensors", {"one": one})
-    assert state_files.read_tensors(tmp_path / "one.safetensors")["one"].tolist() == [3.0]
+    write_tensors(tmp_path / "one.safetensors", {"one": one})
+    assert read_tensors(tmp_path / "one.safetensors")["one"].tolist() == [3.0]
