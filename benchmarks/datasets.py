@@ -1,14 +1,14 @@
 """Datasets for offline learning: our own SAC, trained with its shipped config, and recorded along the way.
 
     python -m benchmarks datasets pendulum halfcheetah hopper --device cuda --jobs 8
-    python -m benchmarks datasets cartpole mountaincar
+    python -m benchmarks datasets cartpole mountaincar hopper-crossq
 
 The kinds are those of D4RL, but smaller: `random` actions; a `medium` policy, part of the way from random to the final
 one; `medium-replay`, policies from the start up to medium; `expert`, the final policy; `medium-expert`, both. All
 policies act with exploration, as in training. For imitation there is `expert-episode`: a single episode, played
-greedily, by our PPO on CartPole and our DQN on MountainCar; its reset seed follows from the list of kinds. The same
-command continues an interrupted one, and datasets are used again as long as their recipe is unchanged: `facts.json`
-holds the recipe and the results.
+greedily, by our PPO on CartPole, our DQN on MountainCar and our CrossQ on Hopper; its reset seed follows from the list
+of kinds. The same command continues an interrupted one, and datasets are used again as long as their recipe is
+unchanged: `facts.json` holds the recipe and the results.
 """
 
 import argparse
@@ -66,7 +66,7 @@ class Recipe:
 
     @property
     def env_id(self) -> str:
-        env_id: str = load_config(self.config).env_id
+        env_id: str = load_config(self.config, self.changes).env_id
         return env_id
 
     def settings(self) -> list[str]:
@@ -107,6 +107,15 @@ RECIPES = {
         eval_episodes=5,
         expert_episodes=100,
         rows=10_000,
+        kinds=("random", EPISODE),
+    ),
+    "hopper-crossq": Recipe(
+        config="crossq/mujoco.yaml",
+        interval=5_000,
+        eval_episodes=5,
+        expert_episodes=20,
+        rows=10_000,
+        changes=("env_id=Hopper-v5", "algo_kwargs.critic_hidden_sizes=[256, 256]"),  # 25 minutes on one core
         kinds=("random", EPISODE),
     ),
 }

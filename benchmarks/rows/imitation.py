@@ -6,7 +6,8 @@ from benchmarks.datasets import EPISODE
 from benchmarks.engine import Control, Row
 
 
-def imitation(name: str, env_id: str, steps: int, target: str, **more: Any) -> Row:
+def imitation(name: str, env_id: str, steps: int, target: str, *, expert: str | None = None, **more: Any) -> Row:
+    """Build a row. `expert`: the recipe that records the expert's episode, where its name differs."""
     config = f"gail/{name}.yaml"
     return Row(
         config=config,
@@ -14,7 +15,7 @@ def imitation(name: str, env_id: str, steps: int, target: str, **more: Any) -> R
         steps=steps,
         target=target,
         controls={"ours-shuffled": Control(config=config, hparams={"expert_shuffle": "labels"})},
-        expert=f"{name}/{EPISODE}",
+        expert=f"{expert or name}/{EPISODE}",
         chosen_on="seed 100",
         **more,
     )
@@ -41,5 +42,20 @@ ROWS = {
         eval_episodes=100,
         changed_since="the absorbing state's payment is not clipped; the first rollout is learned normalised",
         published={"paper": "-101.6 of an expert's -98.8 (Ho and Ermon's result files: TRPO, 1.5M steps)"},
+    ),
+    "gail-hopper": imitation(
+        "hopper",
+        "Hopper-v5",
+        1_000_000,
+        "within 10 % of the expert's mean return; the control fails",
+        expert="hopper-crossq",
+        threshold=2_800.0,
+        track_every=50_000,
+        eval_episodes=10,
+        track_episodes=5,
+        seeds=3,
+        published={
+            "paper": "3614.2 ± 7 of an expert's 3571.4 (Ho and Ermon's result files: Hopper-v1, 4 trajectories, TRPO)"
+        },
     ),
 }

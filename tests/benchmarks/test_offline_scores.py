@@ -193,6 +193,10 @@ def test_recipes_have_whole_checkpoints_in_the_middle_and_at_the_end() -> None:
         assert "medium-replay" not in recipe.kinds or recipe.interval <= config.algo_kwargs["learning_starts"]
 
 
+def test_recipe_takes_its_environment_from_its_changes() -> None:
+    assert RECIPES["hopper-crossq"].env_id == "Hopper-v5"  # the config's own is HalfCheetah
+
+
 def test_scores_are_normalised_between_random_and_expert() -> None:
     facts = {"random_return": -1_000.0, "expert_return": -200.0}
     assert [normalised(value, facts) for value in (-1_000.0, -200.0, -400.0)] == [0.0, 100.0, 75.0]
