@@ -65,9 +65,9 @@ def with_given_numbers(learner: ActorCritic, updates: int) -> ActorCritic:
     generator = torch.Generator().manual_seed(0)
     noise = {name: torch.randn(updates, ROWS, 2, generator=generator) for name in ("next_noise", "noise")}
     subset = torch.stack([torch.randperm(4, generator=generator)[:2] for _ in range(updates)])
-    keys = [(rounds, actor) for rounds in range(1, updates + 1) for actor in (False, True)]
+    keys = [(kind, rounds) for rounds in range(1, updates + 1) for kind in ("critic", "whole")]
     numbers = noise | {"subset": subset}
-    learner._random_inputs = {key: Given(learner, key[0], numbers) for key in keys}  # type: ignore[misc]
+    learner._random_inputs = {key: Given(learner, key[1], numbers) for key in keys}  # type: ignore[misc]
     return learner
 
 

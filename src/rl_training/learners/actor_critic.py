@@ -141,7 +141,7 @@ class ActorCritic:
         self._total_updates = max(1, setup.total_updates)
         self._step_sizes = {name: float(rate) for name, rate in self.state.items() if name.endswith(".learning_rate")}
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise")}
-        self._random_inputs: dict[tuple[int, bool], RandomInputs] = {}  # by rounds, and whether the actor learns
+        self._random_inputs: dict[tuple[str, int], RandomInputs] = {}  # by the kind and the number of updates
         self._noise_seed = setup.streams.integer("noise")
         self._metrics: Metrics = {}  # the latest value of each: not every update includes the actor
         self._act_mode = setup.acceleration
@@ -211,17 +211,11 @@ class ActorCritic:
             self.state["reward_scale"].fill_(self._return_scaler.scale)
 
     def update(self, batch: Batch) -> UpdateResult:
-        rows, delay = self.hparams.batch_size, self.hparams.policy_delay
-        rounds, done, td_errors = len(batch["rewards"]) // rows, 0, []
-        if self.hparams.learning_rate_schedule == "linear":
-            left = self._rates_left()
-            for name, rate in self._step_sizes.items():
-                self.state[name].fill_(rate * left)
-        while done < rounds:
-            wait = delay - 1 - self.num_updates % delay  # updates of the critics alone before the actor's next
-            count = rounds if delay == 1 else max(1, min(wait, rounds - done))
+        rows, done, td_errors = self.hparams.batch_size, 0, []
+        rounds = len(batch["rewards"]) // rows
+        for kind, count in self.begin_updates(rounds):
             part = batch if count == rounds else _cut(batch, done * rows, (done + count) * rows)
-            metrics = self._learn(part, count, with_actor=wait == 0)
+            metrics = self._learn(part, count, kind)
             td_errors.append(metrics["td_errors"].flatten())
             metrics = {name: values for name, values in metrics.items() if name != "td_errors"}
             self._metrics |= metrics if count == 1 else {name: values.mean() for name, values in metrics.items()}
@@ -230,36 +224,40 @@ class ActorCritic:
         errors = td_errors[0] if len(td_errors) == 1 else torch.cat(td_errors)
         return UpdateResult(dict(self._metrics), num_gradient_steps=rounds, td_errors=errors)
 
+    def begin_updates(self, rounds: int) -> list[tuple[str, int]]:
+        """Set the learning rates of the next updates; return their kinds in order, each with how many there are."""
+        if self.hparams.learning_rate_schedule == "linear":
+            left = self._rates_left()
+            for name, rate in self._step_sizes.items():
+                self.state[name].fill_(rate * left)
+        delay, done, kinds = self.hparams.policy_delay, 0, list[tuple[str, int]]()
+        while done < rounds:
+            wait = delay - 1 - (self.num_updates + done) % delay  # updates of the critics alone before the actor's next
+            count = rounds if delay == 1 else max(1, min(wait, rounds - done))
+            kinds.append(("critic" if wait else "whole", count))
+            done += count
+        return kinds
+
     def on_device(self) -> ReplayLearner:
         """Return this algorithm for tensor environments: acting and updates without the host."""
-        recipe, rows, delay = cast(DeviceRecipe, self.recipe), self.hparams.batch_size, self.hparams.policy_delay
+        recipe, delay = cast(DeviceRecipe, self.recipe), self.hparams.policy_delay
 
         def draw(state: State, obs: Tensor, keys: Keys) -> Tensor:
             actions = recipe.draw(recipe.actor.apply(state["params"], obs), keys, LANE)
             return warm_up(actions, state["exploration"], keys)
 
-        def learning(step: Step, *, actor: bool) -> Step:
-            learn = with_random_inputs(step, recipe.random_inputs(1, rows, actor=actor))
-
-            def without_errors(state: State, batch: Batch) -> tuple[State, Metrics]:
-                new, metrics = learn(state, batch)
-                return new, {name: value for name, value in metrics.items() if name != "td_errors"}
-
-            return without_errors
-
         return ReplayLearner(
             params="actor.params",
             draw=draw,
             steps={
-                "critic": learning(self._critics_step, actor=False),
-                "whole": learning(self.pure_step, actor=True),
+                kind: with_random_inputs(step, self.random_inputs(kind, 1)) for kind, step in self.pure_steps.items()
             },
             kind_of=lambda number: "whole" if number % delay == delay - 1 else "critic",
             exploration=lambda step: float(is_warm_up(self.hparams, step)),
             rates=self._step_sizes,
             rates_left=self._rates_left,
             seed=self._noise_seed,
-            keep=self._keep,
+            keep=self.keep,
         )
 
     def use_state(self, state: State) -> None:
@@ -268,7 +266,21 @@ class ActorCritic:
         self.recipe.actor.use(self.state["actor.params"])
         self._outputs = act_function(self.recipe.actor.module, self.device, self._act_mode)
 
-    def _keep(self, metrics: Metrics) -> Metrics:
+    @property
+    def pure_steps(self) -> Mapping[str, Step]:
+        """The steps of both kinds of update, without the errors of single rows among their metrics."""
+        return {"critic": _without_errors(self._critics_step), "whole": _without_errors(self.pure_step)}
+
+    @property
+    def noise(self) -> np.random.Generator:
+        return self._generators["noise"]
+
+    def random_inputs(self, kind: str, rounds: int) -> Mapping[str, RandomInput]:
+        """Return what is drawn for so many updates of a kind."""
+        return self.recipe.random_inputs(rounds, self.hparams.batch_size, actor=kind == "whole")
+
+    def keep(self, metrics: Metrics) -> Metrics:
+        """Take the metrics of an update; return the latest value of each."""
         self._metrics |= metrics
         return dict(self._metrics)
 
@@ -337,13 +349,12 @@ class ActorCritic:
         for name, value in zip(("obs_mean", "obs_scale"), normalizer.constants(), strict=True):
             self.state[name].copy_(value)
 
-    def _learn(self, batch: Batch, rounds: int, *, with_actor: bool) -> Metrics:
-        key = (rounds, with_actor)
+    def _learn(self, batch: Batch, rounds: int, kind: str) -> Metrics:
+        key = (kind, rounds)
         if key not in self._random_inputs:
-            random_inputs = self.recipe.random_inputs(rounds, self.hparams.batch_size, actor=with_actor)
-            self._random_inputs[key] = RandomInputs(random_inputs, self.device)
-        batch = batch | self._random_inputs[key].fill(self._generators["noise"])
-        step_in_place = self._step_both_in_place if with_actor else self._step_critics_in_place
+            self._random_inputs[key] = RandomInputs(self.random_inputs(kind, rounds), self.device)
+        batch = batch | self._random_inputs[key].fill(self.noise)
+        step_in_place = self._step_both_in_place if kind == "whole" else self._step_critics_in_place
         return step_in_place(self.state, batch, rounds)  # writes the new weights into self.state
 
 
@@ -390,6 +401,14 @@ def choice_policy(learner: ActorCritic) -> NetworkPolicy:
     """Return the policy of a recipe whose `best` action has the largest output of its actor."""
     actor = learner.recipe.actor.module
     return NetworkPolicy(actor, Categorical([learner.num_choices], single=True), learner._normalizer)
+
+
+def _without_errors(step: Step) -> Step:
+    def without_errors(state: State, batch: Batch) -> tuple[State, Metrics]:
+        new, metrics = step(state, batch)
+        return new, {name: value for name, value in metrics.items() if name != "td_errors"}
+
+    return without_errors
 
 
 def _cut(batch: Batch, start: int, stop: int) -> Batch:

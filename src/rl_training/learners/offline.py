@@ -28,6 +28,7 @@ from rl_training.learners.normalization import (
     take_moments,
 )
 from rl_training.learners.policies import NetworkPolicy
+from rl_training.learners.random_inputs import RandomInput
 from rl_training.learners.saved_state import load_tensors, tensors_to_save
 from rl_training.models.distributions import Gaussian
 from rl_training.models.mlp_policy import policy_distribution
@@ -79,7 +80,7 @@ class OfflineLearner:
                 now["actor.learning_rate"] = state["actor.learning_rate"] * (0.5 + 0.5 * torch.cos(torch.pi * share))
             return recipe.learn(now, self._scaled(state, batch))
 
-        self.pure_step = step
+        self.pure_steps = {"whole": step}
         self._step_in_place = accelerate_rounds(step, setup.acceleration, identity=setup.identity_with(recipe))
 
     def act(
@@ -98,6 +99,23 @@ class OfflineLearner:
         self.num_updates += rounds
         means = metrics if rounds == 1 else {name: values.mean() for name, values in metrics.items()}
         return UpdateResult(means, num_gradient_steps=rounds)
+
+    # --- As a member of a stack --------------------------------------------------------------------------------------
+
+    @property
+    def noise(self) -> np.random.Generator:
+        return self._generator
+
+    def begin_updates(self, rounds: int) -> list[tuple[str, int]]:
+        """Return the kinds of the next updates: there is one, and its rates follow from the state."""
+        return [("whole", rounds)]
+
+    def random_inputs(self, kind: str, rounds: int) -> dict[str, RandomInput]:
+        """Return what an update draws: nothing."""
+        return {}
+
+    def keep(self, metrics: Metrics) -> Metrics:
+        return metrics
 
     def use_state(self, state: State) -> None:
         """Act by, and save, these tensors in place of its own: the member's rows of a stacked state."""

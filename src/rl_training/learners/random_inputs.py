@@ -1,7 +1,7 @@
 """Random numbers as data: drawn from an algorithm's own generator and passed to its loss in the batch."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,6 +76,33 @@ class RandomInputs:
             for name, draw in self._filled.items():
                 draw.fill(generator, self._arrays[name])
             self._block.transfer()
+        return self._batch
+
+
+class MemberInputs:
+    """The random numbers of all members of a stack, (rounds * members, ...), in the same tensors each time.
+
+    Each member draws what it would draw alone.
+    """
+
+    def __init__(
+        self, random_inputs: Mapping[str, RandomInput], rounds: int, members: int, device: torch.device
+    ) -> None:
+        """`random_inputs`: of one member for all rounds, (rounds * rows, ...)."""
+        self._one = RandomInputs(random_inputs, device)
+        self._all: Batch = {}
+        for name, draw in random_inputs.items():
+            shape = (rounds, members, draw.shape[0] // rounds, *draw.shape[1:])
+            self._all[name] = torch.zeros(shape, dtype=torch_dtype(np.dtype(draw.dtype)), device=device)
+        self._batch = {name: values.flatten(0, 1) for name, values in self._all.items()}
+        mark_fixed(self._batch)
+
+    def fill(self, generators: Sequence[np.random.Generator]) -> Batch:
+        """Draw new numbers with the generator of each member."""
+        for number, generator in enumerate(generators if self._all else ()):
+            drawn = self._one.fill(generator)
+            for name, values in self._all.items():
+                values[:, number] = drawn[name].view(values[:, number].shape)
         return self._batch
 
 

@@ -1,8 +1,10 @@
 """The learners of several members as one: one stacked state, of which each learner's own is a row, and one step."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from rl_training.core.memory_limits import check_memory
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.base import HParams
 from rl_training.learners.member_settings import differing_settings
+from rl_training.learners.random_inputs import MemberInputs, RandomInput
 
 COPIES = 4  # of the state: the state, what a step computes from it, and room for activations
 
@@ -28,7 +31,26 @@ class StackedLearner(Protocol):
     def hparams(self) -> HParams: ...
 
     @property
-    def pure_step(self) -> Step: ...
+    def pure_steps(self) -> Mapping[str, Step]:
+        """The step of each kind of update."""
+        ...
+
+    @property
+    def noise(self) -> np.random.Generator:
+        """What random inputs are drawn with."""
+        ...
+
+    def begin_updates(self, rounds: int) -> Sequence[tuple[str, int]]:
+        """Set the learning rates of the next updates; return their kinds in order, each with how many there are."""
+        ...
+
+    def random_inputs(self, kind: str, rounds: int) -> Mapping[str, RandomInput]:
+        """Return what is drawn for so many updates of a kind."""
+        ...
+
+    def keep(self, metrics: Metrics) -> Metrics:
+        """Take the metrics of updates; return those of the run."""
+        ...
 
     @property
     def use_state(self) -> Callable[[State], None]:
@@ -48,17 +70,33 @@ class Stack:
             learner.use_state({name: self.state[name][number] for name in names})
         self.state |= differing_settings([learner.hparams for learner in learners], per_member, device)
         self.state[ALIVE] = torch.ones(len(learners), dtype=torch.bool, device=device)
-        self._step_in_place = accelerate_rounds(stacked(learners[0].pure_step), acceleration, "update of all members")
+        self._steps_in_place = {
+            kind: accelerate_rounds(stacked(step), acceleration, "update of all members")
+            for kind, step in learners[0].pure_steps.items()
+        }
+        self._inputs = cache(self._make_inputs)  # by the kind and the number of updates
+        self._device = device
 
     def update(self, batch: Batch, rounds: int) -> Metrics:
         """Make `rounds` updates; the batch has rows (rounds * members, batch, ...). The metrics are means, (members,).
 
         Nothing waits for the device.
         """
-        metrics = self._step_in_place(self.state, batch, rounds)
+        kinds, *_ = [learner.begin_updates(rounds) for learner in self._learners]  # the same for all
+        metrics, end = dict[str, Tensor](), 0
+        for kind, count in kinds:
+            start, end = end, end + count * len(self._learners)
+            part = batch if count == rounds else {name: values[start:end] for name, values in batch.items()}
+            drawn = self._inputs(kind, count).fill([learner.noise for learner in self._learners])
+            new = self._steps_in_place[kind](self.state, part | drawn, count)
+            metrics |= new if count == 1 else {name: values.mean(0) for name, values in new.items()}
         for learner in self._learners:
             learner.num_updates += rounds
-        return metrics if rounds == 1 else {name: values.mean(0) for name, values in metrics.items()}
+        return metrics
+
+    def _make_inputs(self, kind: str, rounds: int) -> MemberInputs:
+        inputs = self._learners[0].random_inputs(kind, rounds)
+        return MemberInputs(inputs, rounds, len(self._learners), self._device)
 
     def alive(self) -> list[bool]:
         """Return which members have had finite numbers only; waits for the device."""

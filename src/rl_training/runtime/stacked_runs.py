@@ -224,7 +224,7 @@ class StackedUpdates:
         return end, self._stack.update(self._batches.draw(end - step), end - step)
 
     def publish(self, run: Run, number: int, metrics: Metrics) -> None:
-        run.last_metrics = metrics
+        run.last_metrics = cast(StackedLearner, run.algorithm).keep(metrics)
 
 
 class StackedSteps:

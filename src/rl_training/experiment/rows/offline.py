@@ -72,6 +72,7 @@ def _critics_on_dataset(
         updates_until=offline_updates,
         policy_module="rl_training.learners.actor_critic:actor_policy",
         min_updates_to_compile=ACTOR_CRITIC_UPDATES_TO_COMPILE,
+        per_member=frozenset({"learning_rate", "reward_scale", "reward_shift"}),
         callbacks="rl_training.runtime.offline_evaluation:held_out_evaluation",
         reference_config=f"{name}/pendulum.yaml",
     )
