@@ -58,6 +58,11 @@ def add_quick(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help=help_text)
 
 
+def add_stacked(parser: argparse.ArgumentParser) -> None:
+    help_text = "train all seeds of each of our contenders together on the device, then play each; peers run as ever"
+    parser.add_argument("--stacked", action="store_true", help=help_text)
+
+
 def add_core(parser: argparse.ArgumentParser) -> None:
     last = (os.cpu_count() or 1) - 1
     parser.add_argument("--core", type=int, default=last, help="core to run on (default: %(default)s)")

@@ -3,23 +3,29 @@
 Several runs at a time, one thread and one core each. A finished run is kept under `runs/benchmarks/` and used again as
 long as its setting, the library's source and the peer's versions are unchanged, so the same command continues an
 interrupted benchmark.
+
+`stacked` rows train all seeds of one of our contenders together, as a population on the device. Each member is then
+played from its checkpoints as if it had been trained alone, and has a line of its own.
 """
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks.datasets import dataset_facts, make_datasets
-from benchmarks.launch import KEPT_RUNS, OURS, Contender, ContenderError, FreeCores
+from benchmarks.launch import KEPT_RUNS, OURS, Contender, ContenderError, FreeCores, run_contender
 from benchmarks.machine import describe_run, source_digest
-from benchmarks.peers import REQUIREMENTS
+from benchmarks.peers import REQUIREMENTS, ROOT
 from benchmarks.results import Line, append_line, named, read_lines, write_json
 
+GPUS = "CUDA_VISIBLE_DEVICES"
 PRECISIONS = {"highest": "-float32", "high": "-tf32", "medium": "-bfloat16"}  # and the ending of the result file's name
 
 
@@ -129,6 +135,7 @@ class RowRuns:
     out: Path
     matmul_precision: str | None = None  # of our contenders; None: the config's
     kind: str = "scores"  # the folder below `out`
+    stacked: bool = False  # the seeds of our contenders are trained together
 
     @property
     def file(self) -> Path:
@@ -147,21 +154,63 @@ class RowRuns:
             setting["matmul_precision"] = self.matmul_precision
         return setting
 
+    def is_stacked(self, contender: str) -> bool:
+        return self.stacked and contender in self.row.ours
+
+
+def code_of(contender: Contender) -> str:
+    """Return what a run depends on besides its setting: the versions of a peer, or a digest of our source."""
+    return (REQUIREMENTS / f"{contender.peer}.txt").read_text() if contender.peer else source_digest()
+
+
+def kept_at(contender: Contender, setting: Mapping[str, Any], row_name: str, stem: str) -> Path:
+    """Return where what comes of exactly this setting is kept; `stem`: how its name begins."""
+    asked = [contender.apply(setting), code_of(contender)]
+    identity = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+    return KEPT_RUNS / row_name / contender.name / f"{stem}_{identity}"
+
+
+def result_file(contender: Contender, setting: Mapping[str, Any], row_name: str) -> Path:
+    return kept_at(contender, setting, row_name, f"seed{setting['seed']}").with_suffix(".json")
+
 
 def run_or_recall(
     contender: Contender, setting: Mapping[str, Any], row_name: str, free_cores: FreeCores
 ) -> dict[str, Any]:
     """Return the kept result of exactly this run, or run it and keep the result."""
-    setting = contender.apply(setting)
-    code = (REQUIREMENTS / f"{contender.peer}.txt").read_text() if contender.peer else source_digest()
-    identity = hashlib.sha256(json.dumps([setting, code], sort_keys=True).encode()).hexdigest()[:12]
-    path = KEPT_RUNS / row_name / contender.name / f"seed{setting['seed']}_{identity}.json"
+    path = result_file(contender, setting, row_name)
     if path.is_file():
         return {**json.loads(path.read_text()), "kept": True}
-    result = free_cores.run(contender, setting)
-    result["code"] = None if contender.peer else code
+    result = free_cores.run(contender, contender.apply(setting))
+    result["code"] = None if contender.peer else code_of(contender)
     write_json(path, result)
     return {**result, "kept": False}
+
+
+class Members:
+    """The runs of one of our contenders with all seeds of a row, trained together."""
+
+    def __init__(self, wanted: RowRuns, contender: str, device: str) -> None:
+        # Played on the CPU, as a run that was trained alone would be if there were no GPU: small networks.
+        self.wanted, self.contender = wanted, replace(wanted.row.contenders[contender], environ={GPUS: ""})
+        alone = {seed: wanted.setting(contender, seed, device) for seed in wanted.seeds}
+        together = {**alone[wanted.seeds[0]], "mode": "population", "seeds": list(wanted.seeds)}
+        self._folder = kept_at(self.contender, together, wanted.name, "population")
+        place = {"population": os.path.relpath(self._folder, ROOT)}
+        self.settings = {seed: setting | place for seed, setting in alone.items()}
+        self._together, self._left = together | place, set(wanted.seeds)
+
+    def train(self) -> None:
+        """Train all members, or continue to, unless their results are kept."""
+        files = [result_file(self.contender, setting, self.wanted.name) for setting in self.settings.values()]
+        if not all(file.is_file() for file in files):
+            run_contender(self.wanted.row.contenders[self.contender.name], self._together)
+
+    def note_result(self, seed: int) -> None:
+        """Remove the checkpoints when the last member has its result."""
+        self._left.discard(seed)
+        if not self._left:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def score_line(wanted: RowRuns, contender: str, result: Mapping[str, Any], facts: Mapping[str, Any]) -> Line:
@@ -185,7 +234,7 @@ def score_line(wanted: RowRuns, contender: str, result: Mapping[str, Any], facts
             "steps": [evaluation["step"] for evaluation in result["tracked"]],
             "returns": [fmean(evaluation["returns"]) for evaluation in result["tracked"]],
         },
-        **{name: result[name] for name in ("env_steps", "updates", "learn_s")},
+        **{name: result[name] for name in ("env_steps", "updates", "learn_s", "stacked") if name in result},
         "date": result.get("date"),
         "device": setting.get("device", "cpu"),
         "versions": result["versions"],
@@ -199,37 +248,80 @@ def score_line(wanted: RowRuns, contender: str, result: Mapping[str, Any], facts
 def run_scores(wanted: Sequence[RowRuns], *, jobs: int, device: str = "cpu") -> bool:
     """Run what is missing, `jobs` runs at a time, and append it to the result files. Return whether no run failed.
 
-    `device`: where ours and d3rlpy train; other peers stay on the CPU.
+    `device`: where ours and d3rlpy train; other peers stay on the CPU. Populations train one after the other, beside
+    the runs.
     """
     make_datasets([each.row.file for each in wanted if each.row.file], device=device, jobs=jobs)
     for each in wanted:
         size = f"{each.steps} steps, {len(each.cells)} runs, {jobs} at a time"
         print(f"{each.kind} {each.name}: {each.row.env_id}, {size}", flush=True)
-    facts, cores, failures = describe_run(), FreeCores(jobs), 0
-    pool = ThreadPoolExecutor(jobs)
-    pending = {
-        pool.submit(
-            run_or_recall, each.row.contenders[contender], each.setting(contender, seed, device), each.name, cores
-        ): (each, contender, seed)
-        for each in wanted
-        for contender, seed in each.cells
-    }
-    try:
-        for future in as_completed(pending):
-            each, contender, seed = pending[future]
-            title = f"  {each.name} {contender} seed {seed}"
-            try:
-                result = future.result()
-            except ContenderError as error:
-                failures += 1
-                append_line(each.file, {"row": each.name, "contender": contender, "seed": seed, "failed": str(error)})
-                print(f"{title}: FAILED: {error}", flush=True)
+    return ScoreRuns(wanted, jobs, device).run()
+
+
+class ScoreRuns:
+    """Makes the requested runs and reports each as soon as it has ended."""
+
+    def __init__(self, wanted: Sequence[RowRuns], jobs: int, device: str) -> None:
+        self._facts, self._cores, self._failures = describe_run(), FreeCores(jobs), 0
+        self._pool, self._trainer = ThreadPoolExecutor(jobs), ThreadPoolExecutor(1)
+        self._training: dict[Future[None], Members] = {}
+        self._running: dict[Future[dict[str, Any]], tuple[RowRuns, str, int, Members | None]] = {}
+        for each in wanted:
+            for name in filter(each.is_stacked, each.contenders):
+                members = Members(each, name, device)
+                self._training[self._trainer.submit(members.train)] = members
+            for name, seed in each.cells:
+                if not each.is_stacked(name):
+                    self._start(each, each.row.contenders[name], each.setting(name, seed, device))
+
+    def run(self) -> bool:
+        """Return whether no run failed."""
+        try:
+            while self._training or self._running:
+                unfinished: list[Future[Any]] = [*self._training, *self._running]
+                for future in wait(unfinished, return_when=FIRST_COMPLETED).done:
+                    if future in self._training:
+                        self._play(self._training.pop(future), future.exception())
+                    else:
+                        self._report(future)
+        finally:
+            for pool in (self._trainer, self._pool):
+                pool.shutdown(cancel_futures=True)  # on Ctrl-C, do not start the runs that still wait
+        return self._failures == 0
+
+    def _start(
+        self, each: RowRuns, contender: Contender, setting: Mapping[str, Any], members: Members | None = None
+    ) -> None:
+        future = self._pool.submit(run_or_recall, contender, setting, each.name, self._cores)
+        self._running[future] = (each, contender.name, setting["seed"], members)
+
+    def _play(self, members: Members, error: BaseException | None) -> None:
+        """Start the runs that play the members of a population."""
+        if error is not None and not isinstance(error, ContenderError):
+            raise error
+        for seed, setting in members.settings.items():
+            if error is None:
+                self._start(members.wanted, members.contender, setting, members)
             else:
-                add_line(each.file, score_line(each, contender, result, facts))
-                print(f"{title}: {fmean(result['returns']):.2f}{' (kept)' if result['kept'] else ''}", flush=True)
-    finally:
-        pool.shutdown(cancel_futures=True)  # on Ctrl-C, do not start the runs that still wait
-    return failures == 0
+                self._note_failure(members.wanted, members.contender.name, seed, error)
+
+    def _report(self, future: Future[dict[str, Any]]) -> None:
+        each, contender, seed, members = self._running.pop(future)
+        try:
+            result = future.result()
+        except ContenderError as error:
+            self._note_failure(each, contender, seed, error)
+            return
+        add_line(each.file, score_line(each, contender, result, self._facts))
+        if members is not None:
+            members.note_result(seed)
+        kept = " (kept)" if result["kept"] else ""
+        print(f"  {each.name} {contender} seed {seed}: {fmean(result['returns']):.2f}{kept}", flush=True)
+
+    def _note_failure(self, each: RowRuns, contender: str, seed: int, error: BaseException) -> None:
+        self._failures += 1
+        append_line(each.file, {"row": each.name, "contender": contender, "seed": seed, "failed": str(error)})
+        print(f"  {each.name} {contender} seed {seed}: FAILED: {error}", flush=True)
 
 
 def add_line(file: Path, line: Line) -> None:

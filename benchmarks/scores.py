@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=tuple(PRECISIONS),
         help="of our contenders; medium means bfloat16 products (default: the config's)",
     )
+    command_line.add_stacked(parser)
     command_line.add_quick(parser)
     command_line.add_out(parser)
 
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
             steps=command_line.steps_of(args, ROWS[name].steps),
             out=command_line.result_folder(args),
             matmul_precision=args.matmul_precision,
+            stacked=args.stacked,
         )
         for name in rows_named(args.names)
     ]

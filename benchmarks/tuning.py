@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help="steps per run instead of the row's own")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="where ours trains (default: %(default)s)")
+    command_line.add_stacked(parser)
     command_line.add_quick(parser)
     command_line.add_out(parser)
 
@@ -70,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         steps=command_line.steps_of(args, row.steps),
         out=command_line.result_folder(args),
         kind="tuning",
+        stacked=args.stacked,
     )
     well = run_scores([wanted], jobs=args.jobs, device=args.device)
     print_scores(row, summarize_scores(read_lines(wanted.file), row))

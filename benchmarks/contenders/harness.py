@@ -32,9 +32,11 @@ class Setting:
 
     `dataset`: a .npz file to learn from, relative to the repository, usually instead of an environment; `steps` and all
     other counts of environment steps are then gradient steps. `dataset_sha256` distinguishes runs on different files.
+    `population` (ours only): the folder, relative to the repository, of runs that are trained together: all of `seeds`
+    in mode "population"; in mode "score" its member with `seed` is played.
     """
 
-    mode: str  # "speed", "score", or (ours only) "profile"
+    mode: str  # "speed", "score", or (ours only) "profile" and "population"
     env_id: str
     steps: int
     algo: str | None = None  # for ours without a config, and for scripts with several algorithms
@@ -53,6 +55,8 @@ class Setting:
     track_seeds: Sequence[int] = ()
     dataset: str | None = None
     dataset_sha256: str | None = None
+    population: str | None = None
+    seeds: Sequence[int] = ()
 
     @property
     def algo_name(self) -> str:
@@ -63,6 +67,11 @@ class Setting:
     def dataset_path(self) -> Path:
         assert self.dataset is not None
         return ROOT / self.dataset
+
+    @property
+    def population_path(self) -> Path:
+        assert self.population is not None
+        return ROOT / self.population
 
     @property
     def learning_starts(self) -> int:

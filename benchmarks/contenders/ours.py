@@ -1,13 +1,16 @@
 """The algorithms of this library, through its public API.
 
 `profile` is a third mode next to `speed` and `score`: the same training with a stopwatch around environment, acting,
-update and so on. It is a separate run, so that the timed runs are not instrumented.
+update and so on. It is a separate run, so that the timed runs are not instrumented. `population` trains several seeds
+together; `score` then plays one of them.
 """
 
 import importlib
+import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -16,12 +19,17 @@ import torch
 from harness import Build, Learner, Setting, StepCounter, Stopwatch, TrainingEnvs, main
 
 import rl_training
-from rl_training import TrainConfig, load_config
+from rl_training import PopulationConfig, TrainConfig, load_config, train_population
+from rl_training.api.algorithms import ManagedAlgorithm
 from rl_training.core.spaces import observation_field, to_env_actions
-from rl_training.core.types import Carry, act_on
+from rl_training.core.types import Algorithm, Carry, act_on
+from rl_training.experiment.checkpointing import open_checkpoint, step_of
+from rl_training.experiment.population import PopulationDir
+from rl_training.experiment.run_dir import read_run_config
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.run import Run
+from rl_training.runtime.setup import RunOptions, env_factory_of
 
 # The parts of a step, each with its methods; `name()` stands for the functions that the method returns. Time inside a
 # method that another one calls counts towards the inner one's part.
@@ -83,44 +91,47 @@ def make_env_of(run: Run) -> gym.Env:
     return run.env_factory()
 
 
+def config_of(setting: Setting, output_dir: str | Path) -> TrainConfig:
+    """Return the settings of a run: those of a config file, or the algorithm's defaults, with the requested changes."""
+    changes = {
+        "env_id": setting.env_id,
+        "total_timesteps": setting.steps,
+        "seed": setting.seed,
+        "device": setting.device,
+        "threads": setting.threads,
+        "acceleration": setting.acceleration,
+        "execution_backend": setting.execution_backend,
+        "output_dir": output_dir,
+    }
+    if setting.matmul_precision:
+        changes["matmul_precision"] = setting.matmul_precision
+    # The whole file, even if the config takes a part of it.
+    whole = {"dataset_kind": "npz", "dataset_size": None, "held_out": 0.0}
+    source = {**whole, "dataset_path": str(setting.dataset_path)} if setting.dataset else {}
+    if setting.config:
+        config = load_config(setting.config)
+        if config.spec.loop != "offline":  # it imitates the file in an environment
+            source = {f"expert_{name}": value for name, value in source.items() if name != "held_out"}
+        return config.updated(**changes, algo_kwargs={**config.algo_kwargs, **setting.hparams, **source})
+    # The run's own evaluation at the end is not part of a timed run; one episode is the minimum.
+    return TrainConfig(
+        algo=setting.algo,
+        num_envs=setting.num_envs,
+        algo_kwargs={**setting.hparams, **source},
+        eval_episodes=1,
+        tensorboard=False,  # the peers do not write its files either
+        **changes,
+    )
+
+
 class OurLearner(Learner):
     def __init__(self, setting: Setting, training: TrainingEnvs) -> None:
         torch.set_num_threads(setting.threads)
         self.run_folder = tempfile.TemporaryDirectory()
-        changes = {
-            "env_id": setting.env_id,
-            "total_timesteps": setting.steps,
-            "seed": setting.seed,
-            "device": setting.device,
-            "threads": setting.threads,
-            "acceleration": setting.acceleration,
-            "execution_backend": setting.execution_backend,
-            "output_dir": self.run_folder.name,
-        }
-        if setting.matmul_precision:
-            changes["matmul_precision"] = setting.matmul_precision
-        # The whole file, even if the config takes a part of it.
-        whole = {"dataset_kind": "npz", "dataset_size": None, "held_out": 0.0}
-        source = {**whole, "dataset_path": str(setting.dataset_path)} if setting.dataset else {}
-        if setting.config:
-            config = load_config(setting.config)
-            if config.spec.loop != "offline":  # it imitates the file in an environment
-                source = {f"expert_{name}": value for name, value in source.items() if name != "held_out"}
-            self.config = config.updated(**changes, algo_kwargs={**config.algo_kwargs, **setting.hparams, **source})
-        else:
-            # The run's own evaluation at the end is not part of a timed run; one episode is the minimum.
-            self.config = TrainConfig(
-                algo=setting.algo,
-                num_envs=setting.num_envs,
-                algo_kwargs={**setting.hparams, **source},
-                eval_episodes=1,
-                tensorboard=False,  # the peers do not write its files either
-                **changes,
-            )
+        self.config = config_of(setting, self.run_folder.name)
         self.counter = CountSteps(training.counter)
         self.carry: Carry | None = None
-        agent_class = getattr(rl_training, self.config.spec.class_name)
-        self.model = agent_class(self.config, callbacks=[self.counter], show_progress=False)
+        self.model = agent_class(self.config)(self.config, callbacks=[self.counter], show_progress=False)
 
     def learn(self) -> None:
         self.model.learn()
@@ -149,11 +160,58 @@ class OurLearner(Learner):
     def details(self) -> dict[str, Any]:
         run = self.counter.run
         assert run is not None
-        parameters = (value for value in run.algorithm.policy_state_dict().values() if isinstance(value, torch.Tensor))
-        return {
-            "parameters": sum(value.numel() for value in parameters),
-            "resolved_config": run.config.model_dump(mode="json", exclude={"output_dir"}),
-        }
+        return describe(run.algorithm, run.config)
+
+
+class Member(Learner):
+    """A member of a population that has been trained: to learn means to load one checkpoint after the other."""
+
+    def __init__(self, setting: Setting, training: TrainingEnvs) -> None:
+        torch.set_num_threads(setting.threads)
+        self.counter = training.counter
+        folders = (path.parent for path in setting.population_path.glob("*/members/*/config.yaml"))
+        self.folder = next(folder for folder in folders if read_run_config(folder).seed == setting.seed)
+        if not (self.folder / "result.json").is_file():
+            ended = PopulationDir(self.folder.parent.parent).states()[self.folder.name]
+            raise RuntimeError(f"the member with seed {setting.seed} has no result: {ended}")
+
+    def learn(self) -> None:
+        for checkpoint in sorted((self.folder / "checkpoints").glob("step_*")):
+            self.model = agent_class(read_run_config(self.folder)).load(checkpoint, show_progress=False)
+            self.updates = int(open_checkpoint(checkpoint).manifest["counters"]["gradient_step"])
+            while self.counter.count < step_of(checkpoint.name):
+                self.counter.advance()
+
+    def make_env(self, env_id: str) -> gym.Env:
+        return env_factory_of(self.model.config, RunOptions())()
+
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        return np.asarray(self.model.predict(obs))
+
+    def num_updates(self) -> int:
+        return self.updates
+
+    def details(self) -> dict[str, Any]:
+        result = json.loads((self.folder / "result.json").read_text())
+        together = {"learn_s": result["wall_s"], "stacked": len(list(self.folder.parent.iterdir()))}
+        return {**describe(self.model._policy(), self.model.config), **together}
+
+
+def our_learner(setting: Setting, training: TrainingEnvs) -> Learner:
+    return (Member if setting.population else OurLearner)(setting, training)
+
+
+def agent_class(config: TrainConfig) -> type[ManagedAlgorithm]:
+    found: type[ManagedAlgorithm] = getattr(rl_training, config.spec.class_name)
+    return found
+
+
+def describe(algorithm: Algorithm, config: TrainConfig) -> dict[str, Any]:
+    parameters = (value for value in algorithm.policy_state_dict().values() if isinstance(value, torch.Tensor))
+    return {
+        "parameters": sum(value.numel() for value in parameters),
+        "resolved_config": config.model_dump(mode="json", exclude={"output_dir"}),
+    }
 
 
 class Profiler:
@@ -213,5 +271,25 @@ def run_profile(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, A
     return {"time_per_step_us": profiler.per_step_us(setting.steps - setting.steady_from), **learner.details()}
 
 
+def run_population(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any]:
+    """Train a run for each of the seeds, all together; each keeps its checkpoints, at the steps to be tracked."""
+    config = config_of(setting, setting.population_path).updated(
+        checkpoint_interval=setting.track_every,
+        checkpoint_minutes=0.0,
+        keep_checkpoints=1_000_000,  # all of them
+        eval_interval=0,
+        eval_episodes=1,  # the minimum: members are played later
+        tensorboard=False,
+    )
+    torch.set_num_threads(setting.threads)
+    population = PopulationConfig(base=config, seeds=tuple(setting.seeds), run="stacked")
+    result = train_population(population, RunOptions(show_progress=False))
+    return {"learn_s": result.wall_s, "states": {name: state.state for name, state in result.states.items()}}
+
+
 if __name__ == "__main__":
-    main(OurLearner, ["rl-training", "torch", "gymnasium", "mujoco", "numpy"], modes={"profile": run_profile})
+    main(
+        our_learner,
+        ["rl-training", "torch", "gymnasium", "mujoco", "numpy"],
+        modes={"profile": run_profile, "population": run_population},
+    )

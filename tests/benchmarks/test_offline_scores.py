@@ -222,13 +222,18 @@ class RunHere(FreeCores):
     settings: list[dict[str, Any]]
 
     def run(self, contender: Contender, setting: Any) -> dict[str, Any]:
-        from harness import Setting, Stopwatch, run_score
-        from ours import OurLearner
-
         self.settings.append(setting)
-        result = run_score(OurLearner, Setting(**setting), Stopwatch())
-        record: dict[str, Any] = json.loads(json.dumps({**result, "setting": setting, "versions": {}}))
-        return record
+        return run_here(contender, setting)
+
+
+def run_here(contender: Contender, setting: Any) -> dict[str, Any]:
+    from harness import Setting, Stopwatch, run_score
+    from ours import our_learner, run_population
+
+    mode = {"score": run_score, "population": run_population}[setting["mode"]]
+    result = mode(our_learner, Setting(**setting), Stopwatch())
+    record: dict[str, Any] = json.loads(json.dumps({**result, "setting": setting, "versions": {}}))
+    return record
 
 
 @pytest.fixture
@@ -264,6 +269,47 @@ def test_rows_share_a_command_and_each_has_its_results(settings: list[dict[str, 
         trained = line["hparams"]["algo_kwargs"]
         assert (trained["dataset_kind"], trained["held_out"], trained["dataset_size"]) == ("npz", 0.0, None)
         assert trained["dataset_path"] == facts["path"]
+
+
+def test_stacked_seeds_are_trained_together_and_scored_as_single_runs(
+    settings: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    populations: list[dict[str, Any]] = []
+    monkeypatch.setattr("benchmarks.engine.run_contender", lambda c, s: populations.append(run_here(c, s)))
+    alone = replace(runs_of("td3_bc-pendulum-medium-replay", tmp_path / "alone", steps=20), seeds=[0, 5])
+    alone = replace(alone, row=replace(alone.row, track_every=10))
+    together = replace(alone, out=tmp_path / "together", stacked=True)
+    for wanted in (alone, together, together):  # at last, all kept
+        assert run_scores([wanted], jobs=1)
+    assert [(each["setting"]["seeds"], list(each["states"].values())) for each in populations] == [
+        ([0, 5], ["done"] * 2)
+    ]
+    assert not list((tmp_path / "kept").glob("*/*/population_*"))  # nobody needs the checkpoints any more
+    lines, expected = read_lines(together.file), read_lines(alone.file)
+    assert [(line["seed"], line["stacked"]) for line in lines] == [(0, 2), (5, 2)]
+    for line, other in zip(lines, expected, strict=True):
+        assert line["returns"] == pytest.approx(other["returns"], rel=1e-3)
+        assert line["curve"]["steps"] == other["curve"]["steps"] == [10, 20]
+        assert line["curve"]["returns"] == pytest.approx(other["curve"]["returns"], rel=1e-3)
+        assert [line[name] for name in ("env_steps", "updates", "dataset")] == [
+            other[name] for name in ("env_steps", "updates", "dataset")
+        ]
+        assert line["hparams"]["algo_kwargs"] == other["hparams"]["algo_kwargs"]
+
+
+def test_a_population_that_fails_leaves_a_line_for_each_seed(
+    settings: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(contender: Contender, setting: Any) -> dict[str, Any]:
+        raise ContenderError("dqn cannot be stacked")
+
+    monkeypatch.setattr("benchmarks.engine.run_contender", fail)
+    runs = replace(runs_of("iql-pendulum-medium", tmp_path), seeds=[0, 1], stacked=True)
+    assert not run_scores([runs], jobs=1)
+    assert [(line["seed"], line["failed"]) for line in read_lines(runs.file)] == [
+        (0, "dqn cannot be stacked"),
+        (1, "dqn cannot be stacked"),
+    ]
 
 
 def test_an_episode_is_imitated_beside_a_control(settings: list[dict[str, Any]], tmp_path: Path) -> None:
