@@ -115,7 +115,7 @@ def logs_of(run_dir: Path) -> dict[str, str]:
 
 def fingerprint(algo: str, changes: dict[str, Any], mode: str, folder: Path) -> dict[str, str]:
     agent_class: type[ManagedAlgorithm] = managed_class(algo)
-    spec = TrainConfig(algo=algo, env_id="CartPole-v1", total_timesteps=1).spec
+    spec = registry()[algo]
     env_id = "CartPole-v1" if "discrete" in spec.actions else "Pendulum-v1"
     known = spec.hparams.model_fields
     config = TrainConfig(

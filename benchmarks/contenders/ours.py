@@ -23,6 +23,7 @@ from rl_training import PopulationConfig, TrainConfig, load_config, train_popula
 from rl_training.api.algorithms import ManagedAlgorithm
 from rl_training.core.spaces import observation_field, to_env_actions
 from rl_training.core.types import Algorithm, Carry, act_on
+from rl_training.envs.slot import check_env
 from rl_training.experiment.checkpointing import open_checkpoint, step_of
 from rl_training.experiment.population import PopulationDir
 from rl_training.experiment.run_dir import read_run_config
@@ -87,8 +88,9 @@ class CountSteps(Callback):
 
 
 def make_env_of(run: Run) -> gym.Env:
+    """Make an environment as the run sees it: a Dict observation is one row of bytes."""
     assert run.env_factory is not None
-    return run.env_factory()
+    return check_env(run.env_factory())
 
 
 def config_of(setting: Setting, output_dir: str | Path) -> TrainConfig:

@@ -229,6 +229,7 @@ def test_profiled_methods_exist(algo: str) -> None:
     ("algo", "env_id"),
     [
         ("dqn", "CartPole-v1"),
+        ("dqn", "rl_training/BitFlip-v0"),
         ("rainbow_dqn", "CartPole-v1"),
         ("fqf", "MinAtar/Breakout-v0"),
         ("ppo", "CartPole-v1"),

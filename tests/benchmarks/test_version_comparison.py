@@ -57,6 +57,11 @@ def test_a_fingerprint_repeats_itself_and_another_setting_changes_it(tmp_path: P
     assert {key for key in once if once[key] != other[key]} >= {"metrics", "training/algorithm|adam_mean"}
 
 
+def test_an_algorithm_whose_defaults_do_not_fit_a_single_env_has_a_fingerprint(tmp_path: Path) -> None:
+    # pqn's minibatches of 128 rows do not divide a rollout of 32 steps of one env.
+    assert {"metrics", "episodes"} <= fingerprints.fingerprint("pqn", {}, "eager", tmp_path).keys()
+
+
 def test_differing_runs_are_counted_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     before = {"dqn eager": {"policy/a": "1", "metrics": "2"}, "sac eager": {"policy/a": "3"}}
     assert fingerprints.compare(before, before) == 0
