@@ -190,6 +190,17 @@ COMBINATIONS = [
     for backend in ("local_sync", "local_async")
     for num_envs in (1, 3)
 ]
+COMBINATIONS += [
+    Case(
+        name=f"vector_3_{mode}",
+        settings={
+            "execution_backend": "vector",
+            "num_envs": 3,
+            "env_kwargs": {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": mode}},
+        },
+    )
+    for mode in ("Disabled", "SameStep")
+]
 IMAGE = Case(
     name="image",
     settings={"env_id": "rl_training/TinyImage-v0", "num_envs": 2, "total_timesteps": 500, "eval_interval": 115},

@@ -239,11 +239,10 @@ def test_an_instance_that_cannot_be_copied_is_refused(env: gym.Env[Any, Any], re
 
 
 def test_other_things_than_an_env_are_refused() -> None:
-    vector = gym.make_vec("CartPole-v1", num_envs=2)
     with pytest.raises(
-        TypeError, match="env must be a Gymnasium id, one environment or a function that makes one, got CartPoleV"
+        TypeError, match="env must be a Gymnasium id, one environment or a function that makes one, got"
     ):
-        DQN.for_env(vector, 100)  # type: ignore[arg-type]
+        DQN.for_env(3, 100)  # type: ignore[arg-type]
     env = gym.make("CartPole-v1")
     with pytest.raises(TypeError, match="env_kwargs and wrappers are for an id or a function, but env is"):
         DQN.for_env(env, 100, env_kwargs={"max_episode_steps": 9})

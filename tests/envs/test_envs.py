@@ -357,7 +357,7 @@ def test_ctrl_c_inside_an_env_is_not_blamed_on_it(monkeypatch: pytest.MonkeyPatc
 def test_messages_about_what_a_function_made_end_with_their_sentence() -> None:
     with pytest.raises(EnvError, match=r"it came from a factory that returned int 3, not a gymnasium\.Env$"):
         check_replay(lambda: 3, 0)  # type: ignore[arg-type, return-value]
-    with pytest.raises(EnvError, match=r"and num_envs says how many there are$"):
+    with pytest.raises(EnvError, match=r"or set execution_backend: vector and let it take num_envs$"):
         check_replay(lambda: gym.make_vec("CartPole-v1"), 0)  # type: ignore[arg-type, return-value]
 
 
@@ -516,7 +516,7 @@ def test_tiny_envs_are_registered_once() -> None:
 
 
 def test_unknown_backends_are_refused() -> None:
-    message = "execution_backend must be local_sync, local_async, envpool or ray, got 'remote'"
+    message = "execution_backend must be local_sync, local_async, envpool, ray or vector, got 'remote'"
     with pytest.raises(ConfigError, match=message):
         make_envs(Chain, 1, backend="remote")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):

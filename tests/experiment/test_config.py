@@ -96,7 +96,7 @@ def test_a_duplicate_key_is_refused(tmp_path: Path) -> None:
         ("tensorboard: 'no'", "tensorboard must be a valid boolean, got 'no'"),
         (
             "execution_backend: local",
-            "execution_backend must be 'local_sync', 'local_async', 'envpool', 'ray' or 'tensor', got 'local'",
+            "execution_backend must be 'local_sync', 'local_async', 'envpool', 'ray', 'tensor' or 'vector', got",
         ),
         ("acceleration: jit", "acceleration must be 'auto', 'eager', 'compile' or 'cuda_graph', got 'jit'"),
         ("device: gpu", 'device must be "auto", "cpu", "cuda" or "cuda:N", got \'gpu\''),

@@ -13,7 +13,7 @@ Two classes are named DQN, and so on for the other algorithms. `rl_training.DQN`
 the first, readers of the paper the second.
 """
 
-from __future__ import annotations  # `help` then shows `EnvFactory | None`, not what it stands for
+from __future__ import annotations  # `help` then shows `GivenFactory | None`, not what it stands for
 
 import logging
 import re
@@ -32,9 +32,16 @@ from torch import nn
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Algorithm
-from rl_training.envs.factory import EnvFactory, settings_of, with_env_kwargs
+from rl_training.envs.factory import (
+    GivenFactory,
+    make_vector_factory,
+    settings_of,
+    settings_of_vector,
+    with_env_kwargs,
+)
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.slot import Env
+from rl_training.envs.vector_row import AnyVectorEnv
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, resumable_names
 from rl_training.experiment.config import TrainConfig, load_config
@@ -77,9 +84,9 @@ class ManagedAlgorithm:
 
     def __init__(
         self,
-        config: TrainConfig | str | Path | Env | EnvFactory,
+        config: TrainConfig | str | Path | Env | AnyVectorEnv | GivenFactory,
         *arguments: Never,
-        env_factory: EnvFactory | None = None,
+        env_factory: GivenFactory | None = None,
         network: nn.Module | None = None,
         dataset: GivenDataset | None = None,
         callbacks: Sequence[Callback] = (),
@@ -116,8 +123,11 @@ class ManagedAlgorithm:
             raise ConfigError(
                 f"{type(self).__name__} trains {self.algo_name!r}, but the config's algo is {self.config.algo!r}"
             )
-        if env_factory is not None:
-            with_env_kwargs(env_factory, self.config.env_kwargs)  # arguments that it does not take are refused here
+        if env_factory is not None:  # arguments that it does not take are refused here
+            if self.config.execution_backend == "vector":
+                make_vector_factory(self.config.env_id, self.config.env_kwargs, env_factory)
+            else:
+                with_env_kwargs(env_factory, self.config.env_kwargs)
         self.config = with_dataset(self.config, dataset)
         if choice := dataset_choice(self.config.hparams):
             choice.check_given(self.algo_name)
@@ -140,7 +150,7 @@ class ManagedAlgorithm:
     @classmethod
     def for_env(
         cls,
-        env: str | Env | EnvFactory,
+        env: str | Env | AnyVectorEnv | GivenFactory,
         total_timesteps: int,
         *,
         algo_kwargs: Mapping[str, Any] = _DEFAULT.algo_kwargs,
@@ -164,7 +174,7 @@ class ManagedAlgorithm:
         obs_max: Literal["auto"] | int | dict[str, int] = _DEFAULT.obs_max,
         one_hot_obs: bool = _DEFAULT.one_hot_obs,
         execution_backend: Literal[
-            "local_sync", "local_async", "envpool", "ray", "tensor"
+            "local_sync", "local_async", "envpool", "ray", "tensor", "vector"
         ] = _DEFAULT.execution_backend,
         worker_timeout: float = _DEFAULT.worker_timeout,
         worker_start: Literal["auto", "fork", "spawn"] = _DEFAULT.worker_start,
@@ -184,8 +194,8 @@ class ManagedAlgorithm:
         """Make an agent for an environment. Nothing is trained or written yet.
 
         Args:
-            env: a Gymnasium id, a function that makes the environment, or an environment that `gymnasium.make` made.
-                The run makes its own copies.
+            env: a Gymnasium id, a function that makes the environment, or an environment that `gymnasium.make` or
+                `gymnasium.make_vec` made. The run makes its own copies.
             total_timesteps: environment steps to train for; gradient steps for offline algorithms.
             algo_kwargs: settings of the algorithm, such as `{"gamma": 0.98}`; `rl-training config show` lists them.
             env_kwargs: keyword arguments of the environment; those of the function, if `env` is one.
@@ -202,8 +212,10 @@ class ManagedAlgorithm:
         arguments = locals()  # by name: every setting is passed on, and a test checks that none is missing
         settings = {name: arguments[name] for name in TrainConfig.model_fields if name in arguments}
         chosen, env_factory = cls._choose_env(env, total_timesteps)
-        if isinstance(env, gym.Env) and (env_kwargs or wrappers):
+        if isinstance(env, gym.Env | gym.vector.VectorEnv) and (env_kwargs or wrappers):
             raise TypeError("env_kwargs and wrappers are for an id or a function, but env is an environment already")
+        if isinstance(env, gym.vector.VectorEnv) and num_envs not in (env.num_envs, _DEFAULT.num_envs):
+            raise TypeError(f"num_envs is {num_envs}, but env is a vector of {env.num_envs} environments already")
         if env_id and env_factory is None:
             raise TypeError(f"env_id names what a function makes, but env is {chosen['env_id']!r} already")
         settings |= chosen
@@ -225,7 +237,7 @@ class ManagedAlgorithm:
         path: str | Path,
         *,
         algo_kwargs: Mapping[str, Any] | None = None,
-        env_factory: EnvFactory | None = None,
+        env_factory: GivenFactory | None = None,
         network: nn.Module | None = None,
         dataset: GivenDataset | None = None,
         callbacks: Sequence[Callback] = (),
@@ -416,17 +428,21 @@ class ManagedAlgorithm:
 
     @classmethod
     def _choose_env(
-        cls, env: str | Env | EnvFactory, total_timesteps: int | None = None
-    ) -> tuple[dict[str, Any], EnvFactory | None]:
+        cls, env: str | Env | AnyVectorEnv | GivenFactory, total_timesteps: int | None = None
+    ) -> tuple[dict[str, Any], GivenFactory | None]:
         """Return the settings that name an environment, and the function that makes it, if it is the user's own."""
         if isinstance(env, str):
             return {"env_id": env}, None
-        if isinstance(env, gym.Env):
+        if isinstance(env, gym.Env | gym.vector.VectorEnv):
             try:
-                return settings_of(env), None
+                return (settings_of(env) if isinstance(env, gym.Env) else settings_of_vector(env)), None
             except ConfigError as problem:
                 steps = "50_000" if total_timesteps is None else total_timesteps
-                call = f"{cls.__name__}.for_env(lambda: {type(env.unwrapped).__name__}(...), {steps})"
+                made, more = f"lambda: {type(env.unwrapped).__name__}(...)", ""
+                if not isinstance(env, gym.Env):
+                    made = f"lambda num_envs: {type(env.unwrapped).__name__}(...)"
+                    more = f', num_envs={env.num_envs}, execution_backend="vector"'
+                call = f"{cls.__name__}.for_env({made}, {steps}{more})"
                 raise ConfigError(
                     f"env: a run makes its own copies, but this environment cannot be copied: {problem}; "
                     f"give a function that makes it, such as {call}"

@@ -49,18 +49,19 @@ class PackedDictObs(gym.Wrapper[np.ndarray, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        return self._convert(obs, info)
+        return self.convert(obs, info)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        obs, info = self._convert(obs, info)
+        obs, info = self.convert(obs, info)
         return obs, reward, terminated, truncated, info
 
     def pack(self, obs: Any) -> np.ndarray:
         """Return an observation of the wrapped env as this wrapper returns it."""
-        return self._convert(obs, {})[0]
+        return self.convert(obs, {})[0]
 
-    def _convert(self, obs: Any, info: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
+    def convert(self, obs: Any, info: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return an observation and an info of the wrapped env as this wrapper returns them."""
         if self._mask_shape is None:
             return self._pack(obs), info
         if not isinstance(obs, Mapping) or MASK_KEY not in obs:

@@ -154,6 +154,8 @@ class EnvPoolEnvs:
     messages. A resumed run starts with a later episode, and so with another seed: it does not repeat the start states.
     """
 
+    cannot_repeat = "EnvPool cannot repeat an episode"
+
     def __init__(self, factory: RegisteredFactory, num_envs: int = 1, *, crash_dir: Path | None = None) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")

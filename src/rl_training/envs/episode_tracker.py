@@ -76,8 +76,19 @@ class EpisodeTracker:
     ) -> EnvError:
         """Build the error that says what env `index` did and where; write the traceback to the crash folder."""
         message = f"env {index} {what} {self.where(index)}" + (f"; {hint}" if hint else "")
+        return self._reported(message, f"env_{index}.txt", traceback_text, kind)
+
+    def group_error(self, cause: BaseException) -> EnvError:
+        """Build the error for an exception of a call for all envs at once; Ctrl-C is not the envs': raise it."""
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause
+        message = f"the vector environment {describe_alone(cause)} at step {self.num_steps + 1} of all environments"
+        return self._reported(message, "envs.txt", format_traceback(cause))
+
+    def _reported(self, message: str, file: str, traceback_text: str, kind: type[EnvError] = EnvError) -> EnvError:
+        """Write the traceback to the crash folder; return the error that names the file."""
         if self.crash_dir is not None and kind is not ReplayDivergedError:
-            path = self.crash_dir / f"env_{index}.txt"
+            path = self.crash_dir / file
             try:
                 self.crash_dir.mkdir(parents=True, exist_ok=True)
                 path.unlink(missing_ok=True)  # it may be a link to another file

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, cast
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
@@ -27,6 +27,7 @@ from rl_training.envs.atari import make_atari
 from rl_training.envs.dict_obs import sample_action
 from rl_training.envs.envpool_envs import EnvPoolEnvs, reject
 from rl_training.envs.episode_tracker import describe_alone
+from rl_training.envs.gymnasium_vector import OwnVectorEnv, RegisteredVectorEnv, VectorFactory, make_vector_envs
 from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.local_workers import LocalWorkers, WorkerStart
 from rl_training.envs.memory_tasks import register_memory_tasks
@@ -36,12 +37,14 @@ from rl_training.envs.ray_workers import RayWorkers, check_ray
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
 from rl_training.envs.tensor_env import TENSOR_ENVS, register_tensor_envs, registered_class, tensor_env_of
 from rl_training.envs.vector import EnvGroup, SyncEnvs
+from rl_training.envs.vector_row import AnyVectorEnv
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.envs.wrapping import WrappedEnv, with_wrappers
 from rl_training.errors import ConfigError, EnvError, SpaceError, UserError
 
 EnvFactory = Callable[..., Env]  # called without arguments; the user's own, with `env_kwargs`
-Backend = Literal["local_sync", "local_async", "envpool", "ray", "tensor"]
+GivenFactory = Callable[..., Env | AnyVectorEnv]  # the user's own; a vector environment if the backend is `vector`
+Backend = Literal["local_sync", "local_async", "envpool", "ray", "tensor", "vector"]
 
 TINY_ENVS = {
     "rl_training/Chain-v0": ("tiny:Chain", 100),
@@ -110,11 +113,11 @@ class RegisteredEnv:
 class OwnEnv:
     """Build one environment by the user's function, called with `env_kwargs`."""
 
-    function: EnvFactory
+    function: GivenFactory
     env_kwargs: Mapping[str, Any]
 
     def __call__(self) -> Env:
-        return self.function(**copy.deepcopy(dict(self.env_kwargs)))
+        return cast(Env, self.function(**copy.deepcopy(dict(self.env_kwargs))))  # `check_env` looks at it
 
 
 @dataclass(frozen=True)
@@ -128,10 +131,10 @@ class LimitedEnv:
         return TimeLimit(self.function(), self.max_episode_steps)
 
 
-def with_env_kwargs(function: EnvFactory, env_kwargs: Mapping[str, Any]) -> EnvFactory:
+def with_env_kwargs(function: GivenFactory, env_kwargs: Mapping[str, Any]) -> EnvFactory:
     """Return the user's function with its arguments; raise `ConfigError` for arguments that it does not take."""
     if not env_kwargs:
-        return function
+        return cast(EnvFactory, function)
     try:
         signature = inspect.signature(function)
     except ValueError:  # some functions written in C have none
@@ -147,13 +150,15 @@ def with_env_kwargs(function: EnvFactory, env_kwargs: Mapping[str, Any]) -> EnvF
     return OwnEnv(function, env_kwargs)
 
 
-def modules_of(factory: EnvFactory) -> list[str]:
+def modules_of(factory: GivenFactory | RegisteredVectorEnv | OwnVectorEnv) -> list[str]:
     """Return the modules that the environments and wrappers of a factory come from."""
     if isinstance(factory, WrappedEnv):
         return [*modules_of(factory.factory), *(wrapper.__module__ for wrapper, _ in factory.wrappers)]
-    if isinstance(factory, OwnEnv | LimitedEnv):
+    if isinstance(factory, OwnEnv | LimitedEnv | OwnVectorEnv):
         return modules_of(factory.function)
-    if not isinstance(factory, RegisteredEnv):
+    if isinstance(factory, VectorFactory):
+        return modules_of(factory.make)
+    if not isinstance(factory, RegisteredEnv | RegisteredVectorEnv):
         return [getattr(factory, "__module__", None) or type(factory).__module__]
     entry_point: Any = gym.registry[_env_name(factory.env_id)].entry_point
     if isinstance(entry_point, str):
@@ -182,6 +187,22 @@ def settings_of(env: Env) -> dict[str, Any]:
         _check_writable(arguments)
     _check_copy(env, spec.id, kwargs, wrappers)
     return {"env_id": spec.id, "env_kwargs": kwargs, "wrappers": wrappers}
+
+
+def settings_of_vector(vector: gym.vector.VectorEnv[Any, Any, Any]) -> dict[str, Any]:
+    """Return the settings that build copies of a vector environment; raise `ConfigError` if none do."""
+    spec = vector.spec
+    if spec is None:
+        raise ConfigError("it was not made by gymnasium.make_vec")
+    if vector.unwrapped is not vector or "wrappers" in spec.kwargs:
+        raise ConfigError("it has wrappers, which config.yaml cannot hold")
+    kwargs = {name: value for name, value in spec.kwargs.items() if name != "num_envs"}
+    vector_kwargs = kwargs.get("vector_kwargs", {})
+    if "autoreset_mode" in vector_kwargs:
+        mode = gym.vector.AutoresetMode(vector_kwargs["autoreset_mode"])
+        kwargs["vector_kwargs"] = {**vector_kwargs, "autoreset_mode": mode.value}
+    _check_writable(kwargs)
+    return {"env_id": spec.id, "env_kwargs": kwargs, "num_envs": vector.num_envs, "execution_backend": "vector"}
 
 
 def _check_writable(arguments: dict[str, Any]) -> None:
@@ -228,10 +249,34 @@ def make_env_factory(
     `env_id` may be `module:EnvId`: the module is imported first. `env_kwargs` go to `gym.make`, which also
     accepts `max_episode_steps`. `wrappers` are those of the config.
     """
-    kwargs = dict(env_kwargs or {})
     if ATARI_ID.search(_env_name(env_id)) or _env_name(env_id) not in gym.registry:
         _register_atari()
-    factory = with_wrappers(RegisteredEnv(env_id, kwargs), wrappers)
+    kwargs = dict(env_kwargs or {})
+    return _tried(with_wrappers(RegisteredEnv(env_id, kwargs), wrappers), env_id, kwargs)
+
+
+def make_vector_factory(
+    env_id: str, env_kwargs: Mapping[str, Any], function: Callable[..., Any] | None = None, *, check: bool = True
+) -> VectorFactory:
+    """Return what builds the vector environments of a run: by the user's function, or `gymnasium.make_vec(env_id)`.
+
+    `check`: build one with a single environment by its id first, and raise if it cannot be reset and stepped.
+    """
+    if function is not None:
+        return VectorFactory(OwnVectorEnv(function, env_kwargs))
+    if ATARI_ID.search(_env_name(env_id)) or "pixels" in env_kwargs:
+        raise ConfigError(
+            f"execution_backend: vector does not preprocess images, but env_id {env_id!r} needs it; use local_sync, "
+            "local_async or envpool, or a function that makes the vector environment"
+        )
+    factory = VectorFactory(RegisteredVectorEnv(env_id, env_kwargs))
+    if check:
+        _tried(factory, env_id, env_kwargs)
+    return factory
+
+
+def _tried(factory: EnvFactory, env_id: str, kwargs: Mapping[str, Any]) -> EnvFactory:
+    """Build an environment, reset and step it once; raise with what to do if that fails."""
     try:
         with ENV_CALLS:
             env = check_env(factory())
@@ -257,7 +302,7 @@ def make_envs(
     worker_start: WorkerStart = "auto",
     crash_dir: Path | None = None,
 ) -> EnvGroup:
-    """Build a group of environments in this process, in one process each, or in the threads of EnvPool.
+    """Build a group of environments in this process, in one process each, in EnvPool's threads, or as one vector.
 
     `worker_timeout`: seconds after which a worker that does not reply counts as hung. `worker_start`: how worker
     processes start. `crash_dir`: where `env_<index>.txt` is written when an environment crashes.
@@ -279,7 +324,10 @@ def make_envs(
         if not isinstance(factory, RegisteredEnv):
             reject(f"it cannot step environments built by your own function {getattr(factory, '__name__', factory)}")
         return EnvPoolEnvs(factory, num_envs, crash_dir=crash_dir)
-    raise ConfigError(f"execution_backend must be local_sync, local_async, envpool or ray, got {backend!r}")
+    if backend == "vector":
+        assert isinstance(factory, VectorFactory)
+        return make_vector_envs(factory, num_envs, crash_dir=crash_dir)
+    raise ConfigError(f"execution_backend must be local_sync, local_async, envpool, ray or vector, got {backend!r}")
 
 
 def make_worker_envs(
@@ -302,7 +350,7 @@ def make_worker_envs(
     )
 
 
-def check_backend(factory: EnvFactory, backend: Backend) -> None:
+def check_backend(factory: EnvFactory, backend: Backend, num_envs: int = 1) -> None:
     """Raise `ConfigError` for an environment that the backend cannot step, or if its package is missing."""
     if backend == "envpool":
         make_envs(factory, backend=backend).close()  # no pool is created before the first reset
@@ -310,6 +358,8 @@ def check_backend(factory: EnvFactory, backend: Backend) -> None:
         check_ray(factory)
     if backend == "tensor":
         tensor_env_of(factory)
+    if backend == "vector" and num_envs > 1:
+        make_envs(factory, num_envs, backend=backend).close()
 
 
 def _try_env(env_id: str, env: Env) -> None:

@@ -6,13 +6,14 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal
 
 from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.factory import EnvFactory, LimitedEnv, OwnEnv, RegisteredEnv
+from rl_training.envs.gymnasium_vector import RegisteredVectorEnv, VectorFactory
 from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.slot import Env, close_env
 from rl_training.envs.wrapping import WrappedEnv
@@ -82,6 +83,10 @@ def _sets_up_opengl(frame: traceback.FrameSummary) -> bool:
 
 def _with_render_mode(factory: EnvFactory, mode: RenderMode) -> EnvFactory:
     """Return the factory with `render_mode` among the arguments of its environments, if they take it."""
+    if isinstance(factory, VectorFactory):
+        makes_it = isinstance(factory.make, RegisteredVectorEnv) or _takes_render_mode(factory.make.function)
+        rendering = replace(factory.make, env_kwargs={**factory.make.env_kwargs, "render_mode": mode})
+        return VectorFactory(rendering) if makes_it else factory
     if isinstance(factory, RegisteredEnv):
         return replace(factory, env_kwargs={**factory.env_kwargs, "render_mode": mode})
     if isinstance(factory, WrappedEnv):
@@ -92,7 +97,7 @@ def _with_render_mode(factory: EnvFactory, mode: RenderMode) -> EnvFactory:
     return OwnEnv(function, {**kwargs, "render_mode": mode}) if _takes_render_mode(function) else factory
 
 
-def _takes_render_mode(function: EnvFactory) -> bool:
+def _takes_render_mode(function: Callable[..., Any]) -> bool:
     try:
         parameters: Any = inspect.signature(function).parameters
     except ValueError:  # some functions written in C have none

@@ -9,9 +9,9 @@ BipedalWalker-v3 is a counterexample: its physics keep state over a reset. An en
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.slot import Env, EnvSlot, EnvState, ReplayDivergedError, check_env, close_env
 from rl_training.envs.vector import EnvGroup, SyncEnvs
+from rl_training.envs.vector_row import VectorRow
 from rl_training.errors import EnvError
 
 PAST_STEPS = 300  # taken by the first copy before the comparison, so that hidden state could leak over its resets
@@ -114,6 +115,33 @@ def repeats_episode(
         return False  # the first time, it did not fail
 
 
+@runtime_checkable
+class ReplaysTogether(Protocol):
+    """A group that cannot step one env alone, but all of them to their open episodes at the same time."""
+
+    def replay_together(
+        self, seeds: Sequence[int], actions: Sequence[np.ndarray], episodes: Sequence[int]
+    ) -> list[np.ndarray | None]: ...
+
+
+def restore_envs(
+    envs: EnvGroup, recipes: Sequence[EpisodeRecipe | None], expected_obs: np.ndarray, episodes: Sequence[int]
+) -> list[bool]:
+    """Restore each env to its episode; return, for each, whether its observation equals the stored one.
+
+    On False the env is in some other state and must be reset; so for a recipe that is None.
+    """
+    given = [recipe for recipe in recipes if recipe is not None]
+    if isinstance(envs, ReplaysTogether) and len(given) == len(recipes):
+        found = envs.replay_together([one.seed for one in given], [one.actions for one in given], episodes)
+        pairs = zip(found, expected_obs, strict=True)
+        return [obs is not None and _identical(obs, expected) for obs, expected in pairs]
+    return [
+        recipe is not None and restore_env(envs, index, recipe, expected_obs[index], episodes[index])
+        for index, recipe in enumerate(recipes)
+    ]
+
+
 def restore_env(
     envs: EnvGroup, index: int, recipe: EpisodeRecipe, expected_obs: np.ndarray, episode: int | None = None
 ) -> bool:
@@ -151,7 +179,8 @@ class _ReplayTrial:
 
     def give_past(self, env: Env) -> None:
         """Take steps with the first copy alone, for a part of the time."""
-        self.unlimited = not EnvSlot(env).time_limits()
+        spec = env.unwrapped.spec if isinstance(env.unwrapped, VectorRow) else None
+        self.unlimited = not EnvSlot(env).time_limits() and (spec is None or spec.max_episode_steps is None)
         env.action_space.seed(self._next_seed())
         _, info = env.reset(seed=self._next_seed())
         for _ in range(PAST_STEPS):

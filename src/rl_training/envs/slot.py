@@ -37,7 +37,8 @@ def check_env(env: object) -> Env:
     if isinstance(env, gym.vector.VectorEnv):
         raise EnvError(
             f"came from a factory that returned the vector environment {env!r}; it must return a single "
-            "environment, and num_envs says how many there are,"
+            "environment, and num_envs says how many there are, or set execution_backend: vector and let it take "
+            "num_envs,"
         )
     if not isinstance(env, gym.Env):
         raise EnvError(f"came from a factory that returned {type(env).__name__} {env!r}, not a gymnasium.Env,")

@@ -18,6 +18,7 @@ from rl_training.envs.episode_tracker import EpisodeTracker
 from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.pixels import render_image
 from rl_training.envs.slot import NUM_STEPS_KEY, Env, EnvSlot, EnvState, check_env, close_env
+from rl_training.envs.vector_row import VectorRow
 from rl_training.errors import SpaceError
 
 
@@ -43,6 +44,7 @@ class EnvGroup(Protocol):
     num_envs: int
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
+    cannot_repeat: str  # why the seed and the actions of an episode cannot repeat it; empty: they may
 
     def reset(
         self, indices: Sequence[int], seeds: Sequence[int], episodes: Sequence[int] | None = None
@@ -73,6 +75,8 @@ class EnvGroup(Protocol):
 
 class SyncEnvs:
     """Environments stepped one after the other in this process."""
+
+    cannot_repeat = ""
 
     def __init__(self, factory: Callable[[], Env], num_envs: int = 1, *, crash_dir: Path | None = None) -> None:
         if num_envs < 1:
@@ -185,7 +189,8 @@ class SyncEnvs:
 
     def wrappers(self) -> list[gym.Wrapper[Any, Any, Any, Any]]:
         """Return the wrappers of the first environment, outermost first."""
-        return list(self._slots[0].wrappers())
+        innermost = self._slots[0].env.unwrapped
+        return [*self._slots[0].wrappers(), *(innermost.wrappers() if isinstance(innermost, VectorRow) else ())]
 
     def close(self) -> None:
         slots, self._slots = self._slots, []

@@ -60,6 +60,8 @@ class AsyncEnvs:
     `EnvError` and closes the whole group. A spawned worker must be able to import `factory`.
     """
 
+    cannot_repeat = ""
+
     def __init__(
         self,
         factory: Callable[[], Env],

@@ -62,10 +62,13 @@ class TrainConfig(Settings):
     )
     num_envs: Annotated[Count, FIXED_ENV] = Field(1, description="environments stepped together")
     device: str = Field("auto", description='"auto", "cpu", "cuda" or "cuda:N"')
-    execution_backend: Annotated[Literal["local_sync", "local_async", "envpool", "ray", "tensor"], FIXED_ENV] = Field(
+    execution_backend: Annotated[
+        Literal["local_sync", "local_async", "envpool", "ray", "tensor", "vector"], FIXED_ENV
+    ] = Field(
         "local_sync",
         description="envs in this process, one worker process per env, EnvPool's C++ threads, one worker process "
-        "per env on the machines of a Ray cluster, or tensor environments and the whole training on the device",
+        "per env on the machines of a Ray cluster, tensor environments and the whole training on the device, or one "
+        "`gymnasium.vector.VectorEnv`",
     )
     worker_start: Literal["auto", "fork", "spawn"] = Field(
         "auto",
@@ -166,6 +169,11 @@ class TrainConfig(Settings):
             raise ConfigError(f"{self.algo}.algo_kwargs: {error}") from None
         if self.execution_backend == "tensor":
             self._check_device_loop()
+        if self.execution_backend == "vector" and self.wrappers:
+            raise ConfigError(
+                "wrappers are for single environments, but execution_backend is vector; apply them in a function that "
+                "makes the vector environment, or use another backend"
+            )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f'device must be "auto", "cpu", "cuda" or "cuda:N", got {self.device!r}')
         return self

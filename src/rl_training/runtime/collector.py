@@ -16,7 +16,7 @@ from rl_training.core.seeding import Streams
 from rl_training.core.spaces import action_bounds, action_field, observation_field, to_env_actions
 from rl_training.core.state_checks import stored_array, stored_count, stored_number
 from rl_training.core.types import ActResult, Algorithm, Carry, StateDict, act_on, reset_carry
-from rl_training.envs.resumable import EpisodeRecipe, restore_env
+from rl_training.envs.resumable import EpisodeRecipe, restore_envs
 from rl_training.envs.vector import EnvGroup, StepResult
 from rl_training.errors import CheckpointError, EnvError
 
@@ -172,6 +172,7 @@ class Collector:
         if self._mask_reader:
             size = self._mask_reader.size
             self._masks = stored_array(state["action_masks"], "the action masks", (num_envs, size), np.bool_).copy()
+        recipes: list[EpisodeRecipe | None] = []
         for index, episode in enumerate(self._open):
             episode.number = stored_count(state["numbers"][index], "the number of an open episode")
             episode.seed = stored_count(state["seeds"][index], "the seed of an open episode")
@@ -180,12 +181,14 @@ class Collector:
             episode.actions = list(actions)
             env_state = {name: np.asarray(value) for name, value in state["states"][str(index)].items()}
             recipe = EpisodeRecipe(episode.seed, actions, env_state or None)
-            can_restore = self.replayable or recipe.state is not None
-            if not (can_restore and restore_env(self.envs, index, recipe, self._obs[index], episode.number)):
-                self.inexact_restores.append(index)
-                (self._open[index],), self._obs[[index]], masks = self._start_episodes([index], [episode.number + 1])
-                if self._masks is not None:
-                    self._masks[[index]] = masks
+            recipes.append(recipe if self.replayable or recipe.state is not None else None)
+        numbers = [episode.number for episode in self._open]
+        restored = restore_envs(self.envs, recipes, self._obs, numbers)
+        self.inexact_restores += [index for index, is_exact in enumerate(restored) if not is_exact]
+        for index in self.inexact_restores:
+            (self._open[index],), self._obs[[index]], masks = self._start_episodes([index], [numbers[index] + 1])
+            if self._masks is not None:
+                self._masks[[index]] = masks
         self.evidence = "the open episodes were repeated"
         self.replayable = self.replayable and not self.inexact_restores
         self._carry = reset_carry(_arrays(state.get("carry"), num_envs), self.inexact_restores)

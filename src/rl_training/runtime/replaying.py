@@ -31,8 +31,8 @@ def check_envs(run: Run) -> None:
     collector = run.collector
     if isinstance(collector, NoCollector | DeviceCollector) or run.env_factory is None:
         return
-    if run.config.execution_backend == "envpool":
-        collector.replayable, collector.evidence = False, "EnvPool cannot repeat an episode"
+    if collector.envs.cannot_repeat:
+        collector.replayable, collector.evidence = False, collector.envs.cannot_repeat
     else:
         seed = Streams(run.config.seed).integer("replay_check")  # not of the run's own streams, which are recorded
         check = check_replay(run.env_factory, seed, should_stop=lambda: bool(run.stop_reason))

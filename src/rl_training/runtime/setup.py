@@ -31,13 +31,16 @@ from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.datasets.transitions import Transitions
 from rl_training.envs.factory import (
     EnvFactory,
+    GivenFactory,
     LimitedEnv,
     RegisteredEnv,
     check_backend,
     make_env_factory,
     make_envs,
+    make_vector_factory,
     with_env_kwargs,
 )
+from rl_training.envs.gymnasium_vector import VectorFactory
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.seen_values import largest_values, part_values
 from rl_training.envs.statistics import refuse_statistics
@@ -69,7 +72,7 @@ log = logging.getLogger("rl_training")
 class RunOptions:
     """What Python users may pass that a config file cannot hold."""
 
-    env_factory: EnvFactory | None = None  # in place of gym.make(env_id); called with the config's env_kwargs
+    env_factory: GivenFactory | None = None  # in place of gym.make(env_id); called with the config's env_kwargs
     network: nn.Module | None = None  # in place of the algorithm's own
     dataset: GivenDataset | None = None  # in place of the one that the config names
     callbacks: Sequence[Callback] = ()
@@ -94,6 +97,8 @@ class RunOptions:
             check_consent(config, allowed=self.allow_code)
             for reference in (config.env_factory or config.env_id, *map(str, config.wrappers)):
                 search_current_folder(reference)
+        if config.execution_backend == "vector" and config.env_id:
+            return self._vector_factory_for(config, check=check)
         limit = config.max_episode_steps
         if self.env_factory is not None or config.env_factory:
             function = with_env_kwargs(self.env_factory or import_reference(config), config.env_kwargs)
@@ -102,6 +107,17 @@ class RunOptions:
         if config.env_id and not check:
             return with_wrappers(RegisteredEnv(config.env_id, env_kwargs), config.wrappers)
         return make_env_factory(config.env_id, env_kwargs, config.wrappers) if config.env_id else None
+
+    def _vector_factory_for(self, config: TrainConfig, *, check: bool) -> EnvFactory:
+        """Return what builds the vector environments of the run."""
+        has_function = self.env_factory is not None or bool(config.env_factory)
+        if has_function and config.max_episode_steps is not None:
+            raise ConfigError(
+                "max_episode_steps cannot be set for a function that makes vector environments: set the limit in it"
+            )
+        limit = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
+        function = (self.env_factory or import_reference(config)) if has_function else None
+        return make_vector_factory(config.env_id, {**config.env_kwargs, **limit}, function, check=check)
 
     def remembered_in(self, config: TrainConfig) -> TrainConfig:
         """Return the config with a reference to the user's env function, so that its run is used without it later."""
@@ -192,7 +208,7 @@ def prepare_run(
     if sharing is not None:
         return _prepare_like(sharing, config, options)
     if factory is not None:
-        check_backend(factory, config.execution_backend)
+        check_backend(factory, config.execution_backend, config.num_envs)
         spaces = spaces_of(factory, config)
         config = decide_device(config, spaces, options.network)
         setup = make_setup(config, factory, options.network, spaces=spaces)  # first, so that no dataset is read in vain
@@ -307,7 +323,7 @@ def make_setup(
         acceleration="compile" if on_device and config.acceleration == "cuda_graph" else config.acceleration,
         device_loop=on_device,
         network=network,
-        env_id=factory.env_id if isinstance(factory, RegisteredEnv) else "",
+        env_id=factory.env_id if isinstance(factory, RegisteredEnv | VectorFactory) else "",
         env_kwargs=config.env_kwargs,
         make_env=factory,
     )
