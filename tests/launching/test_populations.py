@@ -395,8 +395,8 @@ def test_zip_pairs_seeds_and_values(tmp_path: Path) -> None:
 
 
 def test_an_algorithm_that_cannot_be_stacked_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    config = PopulationConfig(base=make_config(tmp_path / "runs", algo="c51_dqn"), seeds=(0, 1), run="stacked")
-    with pytest.raises(ConfigError, match="c51_dqn cannot be stacked, only bc, cql, double_dqn"):
+    config = PopulationConfig(base=make_config(tmp_path / "runs", algo="bbf"), seeds=(0, 1), run="stacked")
+    with pytest.raises(ConfigError, match="bbf cannot be stacked, only bc, c51_dqn, cql, double_dqn"):
         train_population(config, QUIET)
     assert not (tmp_path / "runs").exists()
 

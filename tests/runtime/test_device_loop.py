@@ -190,8 +190,8 @@ def test_box_actions_and_images_train(env_id: str, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         (
-            {"algo": "c51_dqn", "algo_kwargs": {}},
-            "execution_backend: tensor is not available for c51_dqn, only for dqn",
+            {"algo": "bbf", "algo_kwargs": {}},
+            "execution_backend: tensor is not available for bbf, only for dqn",
         ),
         ({"algo_kwargs": {"target_kl": 0.1}}, "unset algo_kwargs.target_kl"),
         ({"clip_rewards": True}, "has no clip_rewards"),

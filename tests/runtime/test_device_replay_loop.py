@@ -1,22 +1,23 @@
-"""DQN, SAC and TD3 with tensor environments, all on the device: the host's update, exact resume, captured graphs."""
+"""The DQN family, SAC and TD3 with tensor environments, all on the device.
+
+Their updates are those of the host, a resume is exact, and captured graphs repeat what was captured.
+"""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
 
 from device_loops import QUIET, prepare
 from rl_training.core.counters import Keys
-from rl_training.core.spaces import Spaces, transition_fields
-from rl_training.data.device_replay import DeviceReplay, sample_rows
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.learners.random_inputs import RandomInputs, normal
-from rl_training.learners.replay_on_device import _FIRST_INPUT, epsilon_greedy, warm_up
+from rl_training.learners.random_inputs import RandomInputs, noise
+from rl_training.learners.replay_on_device import _FIRST_INPUT, _NUMBERS, epsilon_greedy, warm_up
 from rl_training.runtime import device_replay_loop
 from rl_training.runtime.device_replay_loop import DeviceReplayLoop
 from rl_training.runtime.trainer import RunOptions, resume, train
@@ -30,9 +31,9 @@ Q_LEARNING = {
     "exploration_fraction": 0.0,
     "learning_rate_schedule": "constant",
 }
-ENVS = {"dqn": "tensor/CartPole-v1", "sac": "tensor/Pendulum-v1", "td3": "tensor/Pendulum-v1"}
-OWN: dict[str, dict[str, Any]] = {"dqn": Q_LEARNING, "sac": {}, "td3": {"policy_delay": 2}}
-CASES = list(ENVS)
+CONTINUOUS: dict[str, dict[str, Any]] = {"sac": {}, "td3": {"policy_delay": 2}}
+CASES = ["dqn", *CONTINUOUS]
+HEADS = ["noisy_dqn", "n_step_dqn", "prioritized_dqn", "c51_dqn", "qr_dqn", "iqn", "fqf", "rainbow_dqn"]
 STEPS = 4 * 4  # of an iteration
 
 
@@ -45,7 +46,7 @@ def config(tmp_path: Path, algo: str, **changes: Any) -> TrainConfig:
     kwargs = {"buffer_capacity": 60, "batch_size": 16, "learning_starts": 24, "hidden_sizes": [8, 8]}
     settings = {
         "algo": algo,
-        "env_id": ENVS[algo],
+        "env_id": "tensor/Pendulum-v1" if algo in CONTINUOUS else "tensor/CartPole-v1",
         "execution_backend": "tensor",
         "num_envs": 4,
         "total_timesteps": 96,
@@ -56,7 +57,7 @@ def config(tmp_path: Path, algo: str, **changes: Any) -> TrainConfig:
         "tensorboard": False,
         "output_dir": tmp_path,
     }
-    own = OWN[algo] | changes.pop("algo_kwargs", {})
+    own = CONTINUOUS.get(algo, Q_LEARNING) | changes.pop("algo_kwargs", {})
     return TrainConfig(**{**settings, **changes, "algo_kwargs": kwargs | own})
 
 
@@ -88,7 +89,7 @@ def test_a_run_has_the_usual_folder_and_all_its_updates(algo: str, tmp_path: Pat
         assert all(line["return"] == line["length"] for line in episodes)
 
 
-@pytest.mark.parametrize("algo", CASES)
+@pytest.mark.parametrize("algo", [*CASES, "iqn", "fqf", "rainbow_dqn"])
 def test_a_stopped_run_continues_bit_for_bit(algo: str, tmp_path: Path) -> None:
     settings = config(tmp_path, algo)
     whole = train(settings, QUIET)
@@ -100,12 +101,21 @@ def test_a_stopped_run_continues_bit_for_bit(algo: str, tmp_path: Path) -> None:
 # --- The same update as on the host ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algo", CASES)
+@pytest.mark.parametrize(
+    ("algo", "kwargs"),
+    [
+        *((algo, {}) for algo in (*CASES, *HEADS)),
+        ("iqn", {"munchausen": True, "tau": 0.05, "target_update_interval": 1, "act_with_target": True}),
+        ("qr_dqn", {"n_step": 2, "noisy": True, "prioritized": True, "dueling": True}),
+        ("sac", {"n_step": 2, "prioritized": True}),
+    ],
+)
 def test_updates_on_the_device_equal_those_of_the_host(
-    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algo: str, kwargs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, algorithm, _, _ = make_loop(config(tmp_path, algo))
-    _, other, _, _ = make_loop(config(tmp_path, algo))
+    settings = config(tmp_path, algo, algo_kwargs=kwargs)
+    loop, algorithm, _, memory = make_loop(settings)
+    _, other, _, _ = make_loop(settings)
     batches: list[dict[str, Any]] = []
 
     def noted(step: Any) -> Any:
@@ -123,24 +133,30 @@ def test_updates_on_the_device_equal_those_of_the_host(
 
     def fill(self: RandomInputs, generator: object) -> dict[str, torch.Tensor]:
         row, update = drawn["batch"]["row"], drawn["batch"]["update"]
-        keys = Keys(torch.full_like(row, seed), row, torch.zeros_like(row), update.expand_as(row))
-        for lane, (name, draw) in enumerate({**self._filled}.items()):
-            assert draw.fill is normal
-            self._batch[name].copy_(keys.normal(_FIRST_INPUT + lane, draw.shape[1]))
+        for lane, (name, draw) in enumerate(self._filled.items()):
+            rows = row[:1] if draw.fill is noise else row  # all rows share the noise of weights
+            keys = Keys(torch.full_like(rows, seed), rows, torch.zeros_like(rows), update.expand_as(rows))
+            count = math.prod(draw.shape) // len(rows)
+            self._batch[name].copy_(_NUMBERS[draw.fill](keys, _FIRST_INPUT + lane, count).view(draw.shape))
         return self._batch
 
     monkeypatch.setattr(RandomInputs, "fill", fill)
     for batch in batches:
         drawn["batch"] = batch
-        other.update({name: value for name, value in batch.items() if name not in ("row", "update", "seed")})
+        found = other.update({name: value for name, value in batch.items() if name not in ("row", "update", "seed")})
     assert other.num_updates == algorithm.num_updates
     ours, theirs = loop.state, other.state
     for name, value in theirs.items():
         assert torch.allclose(ours[name], value, rtol=1e-4, atol=1e-5), name
+    if settings.hparams.prioritized:  # type: ignore[attr-defined]
+        expected = (found.td_errors.max().double() + 1e-6) ** settings.hparams.prioritized_alpha  # type: ignore[attr-defined]
+        values = memory._priorities._values  # of the last batch
+        torch.testing.assert_close(values.max(), expected, rtol=1e-3, atol=1e-4)
+        assert math.isclose(float(memory._priorities.table.sum()), float(memory._priorities.sums.sum()))
 
 
 @pytest.mark.usefixtures("recorded_graphs")
-@pytest.mark.parametrize("algo", ["dqn", "td3"])
+@pytest.mark.parametrize("algo", ["dqn", "td3", "rainbow_dqn"])
 def test_captured_iterations_equal_eager_ones_bit_for_bit(
     algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,64 +189,6 @@ def test_the_successor_of_a_last_step_is_never_the_start_of_the_next_episode(tmp
     assert len(by_env["rewards"]) == 4 * 24
 
 
-# --- Replay ----------------------------------------------------------------------------------------------------------
-
-
-def make_replay(capacity: int = 7, batch_size: int = 1_000) -> DeviceReplay:
-    fields = transition_fields(Spaces(Box(-1.0, 1.0, (2,)), Discrete(3)))
-    return DeviceReplay(capacity, fields, num_envs=2, batch_size=batch_size, seeds=[5])
-
-
-def push(replay: DeviceReplay, number: int) -> None:
-    for name, values in replay.incoming.items():
-        numbers = torch.tensor([2.0 * number, 2.0 * number + 1]) * (name != "actions")
-        values.copy_(numbers.view(-1, *(1,) * (values.ndim - 1)))
-        assert name in replay.batch
-    replay.push()
-
-
-def rewards(replay: DeviceReplay, update: int) -> list[float]:
-    state, batch = replay.sampling(torch.tensor(update))
-    new, _ = sample_rows(state, batch)
-    state["block"].copy_(new["block"])
-    found: list[float] = replay.batch["rewards"].tolist()
-    return found
-
-
-def test_the_ring_holds_the_newest_rows_and_samples_all_of_them_evenly() -> None:
-    replay = make_replay()
-    push(replay, 0)
-    assert set(rewards(replay, 0)) == {0.0, 1.0}
-    for number in range(1, 5):  # ten rows in a ring of seven
-        push(replay, number)
-    assert len(replay) == 7
-    found = rewards(replay, 1)
-    values, counts = np.unique(found, return_counts=True)
-    assert values.tolist() == [3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
-    assert counts.min() > 100  # of 143 on average
-    assert rewards(replay, 1) == found
-    assert rewards(replay, 2) != found
-
-
-def test_the_rows_come_back_and_a_state_of_another_kind_is_refused() -> None:
-    replay, other = make_replay(), make_replay()
-    for number in range(5):
-        push(replay, number)
-    state = replay.state_dict()
-    other.load_state_dict(state)
-    assert rewards(other, 3) == rewards(replay, 3)
-    push(other, 9)
-    assert set(rewards(other, 3)) == {5.0, 6.0, 7.0, 8.0, 9.0, 18.0, 19.0}
-    with pytest.raises(CheckpointError, match="10 transitions were added to a ring of 7, found 6"):
-        other.load_state_dict(state | {"rows": state["rows"][:6]})
-    with pytest.raises(CheckpointError, match="do not fit"):
-        other.load_state_dict({"rows": state["rows"], "layout": state["layout"]})
-    with pytest.raises(RuntimeError, match="written by its loop"):
-        replay.add({})
-    with pytest.raises(ConfigError, match="buffer_capacity must be at least num_envs, 2, got 1"):
-        make_replay(capacity=1)
-
-
 # --- Acting ----------------------------------------------------------------------------------------------------------
 
 
@@ -259,9 +217,8 @@ def test_actions_of_the_warm_up_are_uniform() -> None:
 @pytest.mark.parametrize(
     ("algo", "kwargs", "message"),
     [
-        ("dqn", {"n_step": 3}, "execution_backend: tensor needs algo_kwargs.n_step: 1"),
-        ("sac", {"prioritized": True}, "execution_backend: tensor needs algo_kwargs.prioritized: false"),
-        ("dqn", {"noisy": True}, "execution_backend: tensor needs algo_kwargs.noisy: false"),
+        ("dqn", {"n_step_start": 3}, "execution_backend: tensor needs algo_kwargs.n_step_start: null"),
+        ("c51_dqn", {"gamma_start": 0.9}, "execution_backend: tensor needs algo_kwargs.gamma_start: null"),
         ("td3", {"normalize_observations": True}, "needs algo_kwargs.normalize_observations: false"),
         ("sac", {"network": "simba"}, "needs algo_kwargs.normalize_observations: false"),
         ("dqn", {"reset_interval": 10}, "needs algo_kwargs.reset_interval: null"),

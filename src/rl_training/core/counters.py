@@ -52,12 +52,13 @@ class Keys:
 
     def words(self, lane: int, count: int) -> Tensor:
         """Return (rows, count) int64 values below 2**32."""
-        columns: list[Tensor] = []
-        key = (self.seed & _MASK, (self.seed >> 32) & _MASK)
-        for block in range(-(-count // _WORDS)):
-            last = torch.full_like(self.step, (lane << _BLOCK_BITS) + block)
-            columns += philox((self.env, self.episode, self.step, last), key)
-        return torch.stack(columns[:count], dim=1)
+        if count > _WORDS << _BLOCK_BITS:
+            raise ValueError(f"a lane has {_WORDS << _BLOCK_BITS:,} numbers, asked for {count:,}")
+        blocks = torch.arange(-(-count // _WORDS), device=self.step.device)
+        last = torch.full_like(self.step, lane << _BLOCK_BITS)[:, None] + blocks
+        env, episode, step, seed = (one[:, None] for one in (self.env, self.episode, self.step, self.seed))
+        words = philox((env, episode, step, last), (seed & _MASK, (seed >> 32) & _MASK))
+        return torch.stack(words, dim=2).flatten(1)[:, :count]
 
     def uniform(self, lane: int, count: int) -> Tensor:
         """Return (rows, count) float32 values in [0, 1): multiples of 2**-24."""

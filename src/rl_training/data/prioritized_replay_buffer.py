@@ -24,8 +24,15 @@ from rl_training.data.row_storage import Reader, Storage
 from rl_training.data.sum_tree import SumTree
 from rl_training.errors import CheckpointError, TrainingError
 
-_PRIORITY_FLOOR = 1e-6  # added to the TD error: a transition without error is still sampled now and then
+PRIORITY_FLOOR = 1e-6  # added to the TD error: a transition without error is still sampled now and then
 _PRIORITY_RANGE = 1e-100, 1e100  # with a huge alpha, a row is still sampled and the sum of priorities stays finite
+
+
+def error_range(alpha: float) -> tuple[float, float]:
+    """Return the smallest and the largest TD error that is told apart from others beyond it."""
+    with np.errstate(over="ignore"):
+        smallest, largest = np.array(_PRIORITY_RANGE) ** (1 / max(alpha, 1e-6))
+    return float(smallest), float(largest)
 
 
 class PrioritizedReplayBuffer:
@@ -50,8 +57,7 @@ class PrioritizedReplayBuffer:
         self.storage = storage
         self.device = torch.device(device)
         self._alpha, self._beta_start, self._beta_end = alpha, beta_start, beta_end
-        with np.errstate(over="ignore"):
-            self._error_range = np.array(_PRIORITY_RANGE) ** (1 / max(alpha, 1e-6))
+        self._error_range = error_range(alpha)
         self._total_draws, self._batch_size = max(1, total_draws), batch_size
         self._generator = generator
         self._reader: Reader | None = None  # of the last `sample`
@@ -139,7 +145,7 @@ class PrioritizedReplayBuffer:
             )
         self._sync_tree()
         smallest, largest = self._error_range
-        priorities = np.minimum(np.maximum(errors + _PRIORITY_FLOOR, smallest), largest) ** self._alpha
+        priorities = np.minimum(np.maximum(errors + PRIORITY_FLOOR, smallest), largest) ** self._alpha
         self._max_priority = max(self._max_priority, float(priorities.max()))
         if self.storage.end != self._end_at_draw:
             last = self._end_at_draw - 1

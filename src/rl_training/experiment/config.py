@@ -189,8 +189,8 @@ class TrainConfig(Settings):
         if getattr(self.hparams, "target_kl", None) is not None:
             raise ConfigError("execution_backend: tensor cannot stop an update early; unset algo_kwargs.target_kl")
         hparams: Any = self.hparams
-        plain: dict[str, Any] = {"n_step": 1, "prioritized": False, "noisy": False, "noise_color": 0.0, "her": "none"}
-        plain |= {"reset_interval": None, "augmentation": "none", "n_step_start": None, "gamma_start": None}
+        plain: dict[str, Any] = {"noise_color": 0.0, "her": "none", "n_step_start": None, "gamma_start": None}
+        plain |= {"reset_interval": None}
         if getattr(hparams, "normalize_observations", "auto") != "auto" or getattr(hparams, "network", "") == "simba":
             plain["normalize_observations"] = False  # SimBa's networks normalise vectors unless told not to
         for name, value in plain.items():

@@ -82,13 +82,13 @@ def resume_population(path: Path, options: RunOptions | None = None) -> Populati
 
 def _check_stackable(config: TrainConfig) -> None:
     on_device = config.execution_backend == "tensor"
-    if config.spec.per_member and config.spec.loop != "offline" and not on_device:
+    if config.spec.stackable and config.spec.loop != "offline" and not on_device:
         raise ConfigError(
             f"stacked members of {config.algo} need tensor environments: set execution_backend: tensor "
             "(docs/tensor_environments.md); without --stacked its members run one after the other"
         )
-    if not config.spec.per_member:
-        able = ", ".join(sorted(name for name, spec in registry().items() if spec.per_member))
+    if not config.spec.stackable:
+        able = ", ".join(sorted(name for name, spec in registry().items() if spec.stackable))
         raise ConfigError(
             f"{config.algo} cannot be stacked, only {able}; without --stacked its members run one after the other"
         )

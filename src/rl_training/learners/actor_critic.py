@@ -241,6 +241,7 @@ class ActorCritic:
     def on_device(self) -> ReplayLearner:
         """Return this algorithm for tensor environments: acting and updates without the host."""
         recipe, delay = cast(DeviceRecipe, self.recipe), self.hparams.policy_delay
+        steps = {"critic": self._critics_step, "whole": self.pure_step}
 
         def draw(state: State, obs: Tensor, keys: Keys) -> Tensor:
             actions = recipe.draw(recipe.actor.apply(state["params"], obs), keys, LANE)
@@ -249,9 +250,7 @@ class ActorCritic:
         return ReplayLearner(
             params="actor.params",
             draw=draw,
-            steps={
-                kind: with_random_inputs(step, self.random_inputs(kind, 1)) for kind, step in self.pure_steps.items()
-            },
+            steps={kind: with_random_inputs(step, self.random_inputs(kind, 1)) for kind, step in steps.items()},
             kind_of=lambda number: "whole" if number % delay == delay - 1 else "critic",
             exploration=lambda step: float(is_warm_up(self.hparams, step)),
             rates=self._step_sizes,

@@ -30,8 +30,8 @@ from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, trial_obs
 from rl_training.learners.optim import ClippedAdam, Optimizer, clipped_adam, descend, polyak
 from rl_training.learners.policies import NetworkPolicy
-from rl_training.learners.random_inputs import RandomInput, RandomInputs, uniform
-from rl_training.learners.replay_on_device import ReplayLearner, epsilon_greedy, with_random_inputs
+from rl_training.learners.random_inputs import RandomInput, RandomInputs, noise, uniform
+from rl_training.learners.replay_on_device import ReplayLearner, acting_noise, epsilon_greedy, with_random_inputs
 from rl_training.learners.resets import ResetWeights
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.distributions import Categorical
@@ -204,20 +204,22 @@ class QLearner:
 
     def on_device(self) -> ReplayLearner:
         """Return this algorithm for tensor environments: acting and updates without the host."""
-        interval, rows = self.hparams.target_update_interval, self.hparams.batch_size
-        inputs = {name: RandomInput((rows, count), uniform) for name, count in self.recipe.random_inputs.items()}
+        interval = self.hparams.target_update_interval
+        q_values = FlatModule(copy.deepcopy(self.recipe.q_values))
+        noisy = NoisyLayers(q_values.module)
 
         def draw(state: State, obs: Tensor, keys: Keys) -> Tensor:
-            return epsilon_greedy(self.apply(state["params"], obs), state["exploration"], keys)
+            noise = noisy.buffers(acting_noise(keys, noisy.size)) if noisy.size else None
+            return epsilon_greedy(q_values.apply(state["params"], obs, buffers=noise), state["exploration"], keys)
 
         def step(state: State, batch: Batch) -> tuple[State, Metrics]:
             update = batch["update"] + 1
             new, metrics = learn(state, batch)
             if self.hparams.tau == 1.0:
                 new["target"] = torch.where(update % interval == 0, new["params"], state["target"])
-            return new, {name: value for name, value in metrics.items() if name != "td_errors"}
+            return new, metrics
 
-        learn = with_random_inputs(self.pure_step, inputs)
+        learn = with_random_inputs(self.pure_step, self._inputs(self.hparams.batch_size))
         return ReplayLearner(
             params=self._acting,
             draw=draw,
@@ -285,13 +287,15 @@ class QLearner:
 
     def _draw(self, rows: int) -> Batch:
         if rows not in self._random_inputs:
-            inputs = {name: RandomInput((rows, count), uniform) for name, count in self.recipe.random_inputs.items()}
-            if self._noisy.size:
-                inputs["noise"] = RandomInput((3, self._noisy.size), _draw_noise_factors)
-            if self._augment is not None:
-                inputs |= self._augment.random_inputs(rows)
-            self._random_inputs[rows] = RandomInputs(inputs, self._device)
+            self._random_inputs[rows] = RandomInputs(self._inputs(rows), self._device)
         return self._random_inputs[rows].fill(self._generators["noise"])
+
+    def _inputs(self, rows: int) -> dict[str, RandomInput]:
+        """Return the random inputs of an update of this many rows."""
+        inputs = {name: RandomInput((rows, count), uniform) for name, count in self.recipe.random_inputs.items()}
+        if self._noisy.size:
+            inputs["noise"] = RandomInput((3, self._noisy.size), noise)
+        return inputs if self._augment is None else inputs | self._augment.random_inputs(rows)
 
     def _epsilon(self, step: int) -> float:
         if step < self.hparams.learning_starts:
@@ -300,7 +304,7 @@ class QLearner:
 
     def _acting_noise(self, rows: int, generator: np.random.Generator) -> Tensor:
         normal = generator.standard_normal((rows, self._noisy.size), np.float32)
-        return torch.from_numpy(noise_factors(normal)).to(self._device)
+        return noise_factors(torch.from_numpy(normal)).to(self._device)
 
     def _greedy(self, obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         q_values = self._q_values(obs)
@@ -312,10 +316,6 @@ class QLearner:
             return generator.integers(self.num_actions, size=rows)
         actions: np.ndarray = np.where(mask, generator.random(mask.shape), -1.0).argmax(1)  # uniform over allowed ones
         return actions
-
-
-def _draw_noise_factors(generator: np.random.Generator, out: np.ndarray) -> None:
-    out[:] = noise_factors(generator.standard_normal(out.shape, np.float32))
 
 
 def q_policy(learner: QLearner) -> NetworkPolicy:

@@ -9,6 +9,7 @@ import torch
 
 from rl_training.acceleration.transfers import Block, mark_fixed, torch_dtype
 from rl_training.core.types import Batch
+from rl_training.models.layers import noise_factors
 
 _ALIGNMENT = 64  # bytes: products round differently if their memory starts elsewhere
 
@@ -30,6 +31,12 @@ def uniform(generator: np.random.Generator, out: np.ndarray) -> None:
 def normal(generator: np.random.Generator, out: np.ndarray) -> None:
     """Write standard normal numbers."""
     generator.standard_normal(dtype=np.float32, out=out)
+
+
+def noise(generator: np.random.Generator, out: np.ndarray) -> None:
+    """Write factors of the noise of noisy layers."""
+    normal_numbers = torch.from_numpy(generator.standard_normal(out.shape, np.float32))
+    out[:] = noise_factors(normal_numbers).numpy()
 
 
 _ON_DEVICE: dict[Callable[..., object], Callable[..., object]] = {

@@ -1,6 +1,7 @@
 """Learn from a replay buffer on the device: acting and updates of an off-policy algorithm as pure functions.
 
-Random numbers are functions of counters, so that a CUDA graph can hold whole iterations (runtime/device_replay.py).
+Random numbers are functions of counters, so that a CUDA graph can hold whole iterations
+(runtime/device_replay_loop.py).
 """
 
 import math
@@ -14,10 +15,12 @@ from rl_training.acceleration.steps import Step
 from rl_training.core.counters import Keys
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
-from rl_training.learners.random_inputs import RandomInput, normal, uniform
+from rl_training.learners.random_inputs import RandomInput, noise, normal, uniform
+from rl_training.models.layers import noise_factors
 
 LANE = 2**15  # environments use lower lanes
 _CHOICE = LANE + 1  # of an exploring action
+_NOISE = LANE + 2  # of noisy layers that act
 _FIRST_INPUT = LANE + 16
 
 
@@ -46,19 +49,37 @@ def with_random_inputs(step: Step, inputs: Mapping[str, RandomInput]) -> Step:
     Its batch also holds `seed` and `update`, 0-d, and `row`, (batch,): int64 numbers of who asks.
     """
     for name, draw in inputs.items():
-        if draw.fill not in (normal, uniform):
+        if draw.fill not in _NUMBERS:
             raise ConfigError(f"execution_backend: tensor cannot draw the random input {name} of this algorithm")
 
     def drawing(state: State, batch: Batch) -> tuple[State, Metrics]:
         batch = dict(batch)
         row, update, seed = (batch.pop(name) for name in ("row", "update", "seed"))
-        keys = Keys(seed.expand_as(row), row, torch.zeros_like(row), update.expand_as(row))
         for number, (name, draw) in enumerate(inputs.items()):
-            numbers = keys.normal if draw.fill is normal else keys.uniform
-            batch[name] = numbers(_FIRST_INPUT + number, math.prod(draw.shape[1:])).view(draw.shape)
+            rows = row if draw.shape[0] == len(row) else row[:1]  # what belongs to no single row is asked for by one
+            keys = Keys(seed.expand_as(rows), rows, torch.zeros_like(rows), update.expand_as(rows))
+            numbers = _NUMBERS[draw.fill](keys, _FIRST_INPUT + number, math.prod(draw.shape) // len(rows))
+            batch[name] = numbers.reshape(draw.shape)
         return step(state, batch)
 
     return drawing
+
+
+def acting_noise(keys: Keys, count: int) -> Tensor:
+    """Return the noise of noisy layers for one step, a row of it for each environment: (rows, count)."""
+    return _noise(keys, _NOISE, count)
+
+
+def _noise(keys: Keys, lane: int, count: int) -> Tensor:
+    return noise_factors(keys.normal(lane, count))
+
+
+# How the numbers of a random input are drawn by counters: (keys, lane, count) -> (rows, count).
+_NUMBERS: dict[Callable[..., object], Callable[[Keys, int, int], Tensor]] = {
+    uniform: Keys.uniform,
+    normal: Keys.normal,
+    noise: _noise,
+}
 
 
 def epsilon_greedy(q_values: Tensor, epsilon: Tensor, keys: Keys) -> Tensor:

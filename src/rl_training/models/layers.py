@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -234,10 +233,9 @@ class NoisyLinear(nn.Module):
         return F.linear(x, self.weight, self.bias) + noisy
 
 
-def noise_factors(normal: np.ndarray) -> np.ndarray:
+def noise_factors(normal: Tensor) -> Tensor:
     """Compute f(e) = sign(e) sqrt(|e|) of standard normal numbers."""
-    factors: np.ndarray = np.copysign(np.sqrt(np.abs(normal)), normal)
-    return factors
+    return torch.copysign(normal.abs().sqrt(), normal)
 
 
 class NoisyLayers:

@@ -23,7 +23,7 @@ from rl_training.acceleration.step_checks import repeated_checks
 from rl_training.acceleration.steps import accelerate
 from rl_training.core.spaces import Field
 from rl_training.core.types import Batch, Metrics, ReplayAlgorithm, State
-from rl_training.data.device_replay import DeviceReplay, sample_rows, stack_replays
+from rl_training.data.device_replay import DeviceReplay, stack_replays
 from rl_training.data.device_rollout import DeviceRollout
 from rl_training.experiment.config import TrainConfig
 from rl_training.learners.replay_on_device import ReplayLearner
@@ -84,12 +84,12 @@ class DeviceReplayLoop:
 
     def _make_steps(self, collector: DeviceCollector, mode: str) -> None:
         learner: ReplayLearner = self._learners[0]
-        act, sample, steps = act_and_step(learner.draw, collector.envs), sample_rows, dict(learner.steps)
+        act, steps = act_and_step(learner.draw, collector.envs), dict(learner.steps)
         if len(self._algorithms) > 1:
-            act, sample = (torch.func.vmap(step, randomness="error") for step in (act, sample))
+            act = torch.func.vmap(act, randomness="error")
             steps = {kind: stacked(step) for kind, step in steps.items()}
         self._act = accelerate(act, mode, "environment step")
-        self._sample = accelerate(sample, mode, "sampling")
+        self._replay.accelerate(mode)
         self._steps = {kind: accelerate(step, mode, f"{kind} update") for kind, step in steps.items()}
 
     def iteration(self, step: int) -> Metrics:
@@ -130,6 +130,8 @@ class DeviceReplayLoop:
         number, pattern = self._algorithms[0].num_updates, []
         for _ in range(ROUNDS):
             due = self._updates_until(step + self._num_envs) - self._updates_until(step)
+            # Until the first n-step return is complete there is nothing to learn from.
+            due = due if step >= self._replay.plan.delay else 0
             pattern.append(tuple(self._learners[0].kind_of(number + each) for each in range(due)))
             number, step = number + due, step + self._num_envs
         return tuple(pattern)
@@ -143,9 +145,9 @@ class DeviceReplayLoop:
             self._act(self._env_state | {OUT + name: values for name, values in out.items()}, acting)
             replay.push()
             for kind in kinds:
-                self._sample(*replay.sampling(self._update))
-                batch = replay.batch | replay.random_numbers(self._update) | {"seed": self._seed}
+                batch = replay.sample(self._update) | {"seed": self._seed}
                 metrics = metrics | self._steps[kind](self.state, batch)
+                replay.update_priorities(metrics.pop("td_errors"))
                 self._update += 1
         self.num_ended += self.episodes.steps()["ended"].sum((0, -1))
         return metrics

@@ -169,7 +169,7 @@ def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
     """Raise `ConfigError` if the members do not fit into the memory of the device, or on the disk."""
     each, shared = stack_bytes(cast(StackedLearner, first.algorithm)), 0
     if isinstance(first.memory, DeviceReplay):
-        each += first.memory.rows.nbytes
+        each += first.memory.plan.num_bytes
     else:
         shared = cast(DatasetMemory, first.memory).storage.memory.nbytes
     check_stack(members, each, shared, first.setup.device)

@@ -26,10 +26,8 @@ def _q_learning(
     paper: str,
     hparams: type[HParams],
     build: str,
-    *,
-    device_loop: bool = False,
 ) -> AlgorithmSpec:
-    """Build a row of the DQN family. `device_loop`: where the outputs of the network are the Q-values."""
+    """Build a row of the DQN family."""
     return AlgorithmSpec(
         name=name,
         class_name=class_name,
@@ -44,8 +42,8 @@ def _q_learning(
         build=f"rl_training.algorithms.{build}",
         memory="rl_training.data.replay_buffer:build_replay_buffer",
         updates_until=q_learning_updates,
-        device_loop=device_loop,
-        per_member=frozenset({"learning_rate"} if device_loop else ()),
+        device_loop=True,
+        per_member=frozenset({"learning_rate"}),
         policy_module="rl_training.learners.q_learning:q_policy",
         reference_config=f"{name}/cartpole.yaml",
     )
@@ -59,7 +57,6 @@ ROWS = (
         "Mnih et al. 2015, Human-level control through deep reinforcement learning",
         DQNHParams,
         "dqn:build_dqn",
-        device_loop=True,
     ),
     _q_learning(
         "double_dqn",
@@ -68,7 +65,6 @@ ROWS = (
         "van Hasselt et al. 2016, Deep reinforcement learning with double Q-learning",
         DoubleDQNHParams,
         "dqn:build_dqn",
-        device_loop=True,
     ),
     _q_learning(
         "dueling_dqn",
@@ -77,7 +73,6 @@ ROWS = (
         "Wang et al. 2016, Dueling network architectures for deep reinforcement learning",
         DuelingDQNHParams,
         "dqn:build_dqn",
-        device_loop=True,
     ),
     _q_learning(
         "noisy_dqn",
@@ -128,6 +123,8 @@ ROWS = (
             BBFHParams,
             "c51_dqn:build_c51_dqn",
         ),
+        device_loop=False,  # resets and annealed returns are the host's
+        per_member=frozenset(),
         reference_config="bbf/catch.yaml",
     ),
     _q_learning(
@@ -146,12 +143,15 @@ ROWS = (
         IQNHParams,
         "iqn:build_iqn",
     ),
-    _q_learning(
-        "fqf",
-        "FQF",
-        "IQN with fractions proposed by a network",
-        "Yang et al. 2019, Fully parameterized quantile function for distributional reinforcement learning",
-        FQFHParams,
-        "fqf:build_fqf",
+    replace(
+        _q_learning(
+            "fqf",
+            "FQF",
+            "IQN with fractions proposed by a network",
+            "Yang et al. 2019, Fully parameterized quantile function for distributional reinforcement learning",
+            FQFHParams,
+            "fqf:build_fqf",
+        ),
+        per_member=frozenset(),  # the state has one learning rate, and that of the fractions is in proportion to it
     ),
 )
