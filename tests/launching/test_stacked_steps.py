@@ -92,6 +92,13 @@ def test_stacked_members_learn_as_single_runs_do(algo: str, tmp_path: Path) -> N
         assert len(episodes[0]) >= 8  # of at most five steps each
 
 
+def test_a_stack_of_one_member_is_a_single_run(tmp_path: Path) -> None:
+    result = stack(tmp_path, seeds=(2,))
+    alone = train(base(tmp_path / "alone", seed=2), QUIET)
+    assert [state.state for state in result.states.values()] == ["done"]
+    assert differences(member(result, 0), alone.run_dir) == []
+
+
 def test_members_differ_in_learning_rate_and_do_not_depend_on_each_other(tmp_path: Path) -> None:
     rates = (1e-3, 1e-2)
     config = PopulationConfig(

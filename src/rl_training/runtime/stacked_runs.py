@@ -377,4 +377,4 @@ class StackedTraining:
 
 
 def _row(values: Mapping[str, Tensor], number: int) -> Metrics:
-    return {name: value[number] for name, value in values.items()}
+    return {name: value.view(-1)[number] for name, value in values.items()}  # 0-d in a stack of one on the device
