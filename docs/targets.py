@@ -111,13 +111,14 @@ def above_by_share(row: Scored, other: str, share: str) -> tuple[bool | None, st
     return row.ours["mean"] >= needed, f"{mean_text(row.ours)}, {other} {mean_text(theirs)}"
 
 
-def near_the_expert(row: Scored, distance: str) -> tuple[bool, str]:
+def near_the_expert(row: Scored, distance: str, unit: str | None) -> tuple[bool, str]:
     expert = read_lines(RESULTS / "scores" / f"{row.name}.jsonl")[0]["expert"]["mean_return"]
-    far = [score for score in row.ours["scores"] if score < expert - float(distance)]
+    needed = expert - float(distance) * (abs(expert) / 100 if unit else 1)
+    far = [score for score in row.ours["scores"] if score < needed]
     found = (
         f"{mean_text(row.ours)}, the expert {number(expert)}; {len(far)} of {len(row.ours['scores'])} seeds are below"
     )
-    return row.ours["mean"] >= expert - float(distance), found
+    return row.ours["mean"] >= needed, found
 
 
 def no_seed_below(row: Scored, value: str) -> tuple[bool, str]:
@@ -141,7 +142,7 @@ CHECKS: Mapping[str, Callable[..., tuple[bool | None, str]]] = {
     r"(?:mean )?>= (?:our )?(stable-baselines3's defaults|d3rlpy|[a-z]\w+)(?: on the mean)?": above_another,
     rf">= (\w+) \+ {NUMBER} %": above_by_share,
     r">= (d3rlpy) on 5 of the 6 datasets": above_another,
-    rf"within {NUMBER} of the expert's mean return": near_the_expert,
+    rf"within {NUMBER}( %)? of the expert's mean return": near_the_expert,
     rf"no seed below {NUMBER}": no_seed_below,
     rf"mean of the final window >= {NUMBER}": of_the_window,
 }

@@ -129,6 +129,22 @@ def test_the_clauses_of_a_target_are_decided(
     assert outcomes(targets, monkeypatch, {"dqn-x": row}) == met
 
 
+@pytest.mark.parametrize(
+    ("target", "met"),
+    [
+        ("within 5 of the expert's mean return", [True]),  # 20 against 24
+        ("within 3 of the expert's mean return", [False]),
+        ("within 20 % of the expert's mean return", [True]),  # 20 against 0.8 * 24 = 19.2
+        ("within 10 % of the expert's mean return; the control fails", [False, None]),
+    ],
+)
+def test_the_distance_to_an_expert_is_a_number_or_a_share(
+    targets: ModuleType, monkeypatch: pytest.MonkeyPatch, target: str, met: list[bool | None]
+) -> None:
+    monkeypatch.setattr(targets, "read_lines", lambda file: [{"expert": {"mean_return": 24.0}}])
+    assert outcomes(targets, monkeypatch, {"dqn-x": entry([10.0, 20.0, 30.0], target=target)}) == met
+
+
 def test_a_target_that_names_another_algorithm_is_compared_with_its_row(
     targets: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
