@@ -64,7 +64,8 @@ def test_a_row_is_named_after_its_algorithm_and_its_task(name: str) -> None:
     if not config:
         assert ROWS[name].algo == algo
         kind = (ROWS[name].dataset or "").partition("/")[2]
-        assert task == "-".join(filter(None, (ROWS[name].env_id.partition("-")[0].lower(), kind, "defaults")))
+        env = ROWS[name].env_id.partition("-")[0].lower().replace("/", "-")
+        assert task == "-".join(filter(None, (env, kind, "defaults")))
         return
     assert algo == config.partition("/")[0]
     wanted = config.partition("/")[2].removesuffix(".yaml").removesuffix("_atari").split("_")[0]
