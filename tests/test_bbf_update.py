@@ -33,16 +33,22 @@ def test_the_config_for_boxing_has_the_published_schedule() -> None:
 
 
 def test_the_network_is_impalas_with_four_times_the_channels_and_acts_as_its_average() -> None:
-    setup = make_setup(algo="bbf", observation=Box(0, 255, (4, 84, 84), np.uint8), hidden_sizes=(8,))
+    image = Box(0, 255, (4, 84, 84), np.uint8)
+    setup = make_setup(algo="bbf", observation=image, hidden_sizes=(8,), self_prediction_steps=2)
     learner = registry()["bbf"].build_algorithm(setup)
     assert isinstance(learner, QLearner)
     channels = [part.out_channels for part in learner.recipe.network.modules() if isinstance(part, nn.Conv2d)]
-    assert channels == [64] * 5 + [128] * 10
+    assert channels == [64] * 5 + [128] * 10 + [128] * 2  # two of the transition
     assert learner.policy is not learner.recipe.q_values
     moved = learner._state["target"].clone()
     obs = torch.randint(256, (8, 4, 84, 84), dtype=torch.uint8)
     rows = {"rewards": torch.zeros(8), "terminated": torch.zeros(8, dtype=torch.bool), "weights": torch.ones(8)}
-    learner.update({"obs": obs, "next_obs": obs, "actions": torch.zeros(8, dtype=torch.int64), **rows})
+    future = {
+        "future_obs": obs[:, None].expand(-1, 2, -1, -1, -1),
+        "future_actions": torch.zeros(8, 2, dtype=torch.int64),
+        "follows": torch.ones(8, 2, dtype=torch.bool),
+    }
+    learner.update({"obs": obs, "next_obs": obs, "actions": torch.zeros(8, dtype=torch.int64), **rows, **future})
     expected = moved + 0.005 * (learner._state["params"] - moved)
     torch.testing.assert_close(learner._state["target"], expected)
 

@@ -344,19 +344,24 @@ def test_a_recurrent_policy_resumes_inside_an_episode_with_any_observations(obse
 
 
 @pytest.mark.learning
-def test_resets_annealed_returns_and_augmented_frames_resume_exactly(tmp_path: Path) -> None:
+def test_resets_annealed_returns_self_prediction_and_augmented_frames_resume_exactly(tmp_path: Path) -> None:
     hparams: dict[str, Any] = {"reset_interval": 8, "anneal_updates": 6, "encoder_width": 1, "gradient_steps": 1}
     run = check_resume(lambda: make_run("bbf", factory=OBSERVATIONS["frames"], **hparams), tmp_path, steps=7)
     assert run.gradient_step > 8
+    assert run.last_metrics["self_prediction_loss"] > 0.0
 
 
 # --- Compiled updates ------------------------------------------------------------------------------------------------
 # All heads in one program, which takes half a minute instead of a quarter for each; DQN's own is in test_dqn_update.py.
-# Rainbow has dueling streams and noise, the others what it has not; rows that differ in their memory have its weights
-# and discounts.
+# Rainbow has dueling streams and noise, and predicts its own features of images; the others have what it has not; rows
+# that differ in their memory have its weights and discounts.
 
 STYLES: dict[str, dict[str, Any]] = {
-    "rainbow_dqn": {},
+    "rainbow_dqn": {
+        "observation": Box(0, 255, (5, 5, 1), np.uint8),
+        "self_prediction_steps": 2,
+        "augmentation": "shift",
+    },
     "qr_dqn": {"tau": 0.1, "target_update_interval": 1},
     "iqn": {"noisy": True},
     "fqf": {"double_q": True, "fraction_learning_rate": 1e-3},
@@ -404,7 +409,13 @@ def test_compiled_updates_of_every_head_equal_eager_ones() -> None:
                 "discounts": torch.rand(4, generator=generator),
                 "next_action_mask": torch.rand(4, 3, generator=generator) < 0.8,
             }
+            pixels = torch.randint(256, (4, 4, 5, 5, 1), generator=generator).to(torch.uint8)
+            images = {"obs": pixels[:, 0], "next_obs": pixels[:, 1], "future_obs": pixels[:, 2:]} | {
+                "future_actions": torch.randint(3, (4, 2), generator=generator),
+                "follows": torch.rand(4, 2, generator=generator) < 0.8,
+            }
             drawn = {name: shared | learner._draw(4) for name, learner in learners.items()}
+            drawn["rainbow_dqn"] |= images
             batch = {f"{name}/{key}": value for name, part in drawn.items() for key, value in part.items()}
             results.append(clone(update(state, batch)))
         return results, state

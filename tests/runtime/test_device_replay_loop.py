@@ -222,6 +222,7 @@ def test_actions_of_the_warm_up_are_uniform() -> None:
         ("td3", {"normalize_observations": True}, "needs algo_kwargs.normalize_observations: false"),
         ("sac", {"network": "simba"}, "needs algo_kwargs.normalize_observations: false"),
         ("dqn", {"reset_interval": 10}, "needs algo_kwargs.reset_interval: null"),
+        ("rainbow_dqn", {"self_prediction_steps": 5}, "needs algo_kwargs.self_prediction_steps: 0"),
     ],
 )
 def test_settings_that_the_device_loop_lacks_are_refused(

@@ -3,13 +3,14 @@
     y = projection of r + gamma * z, with the probabilities p_target(s', a*), onto the atoms
     minimise the cross-entropy of y and p(s, a)        (a* has the largest mean)
 
-With double selection, dueling streams, noisy layers, three-step returns and prioritized replay it is Rainbow.
+With double selection, dueling streams, noisy layers, three-step returns and prioritized replay it is Rainbow. On images
+the network can also learn to predict its own features (learners/self_prediction.py).
 
 Bellemare et al. 2017, A distributional perspective on reinforcement learning; Hessel et al. 2018, Rainbow: combining
 improvements in deep reinforcement learning.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
+from rl_training.errors import ConfigError
 from rl_training.hparams.c51_dqn import C51HParams
 from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.distributional import project
@@ -30,9 +32,11 @@ from rl_training.learners.q_learning import (
     pick,
     weighted_mean,
 )
+from rl_training.learners.self_prediction import values_and_losses
 from rl_training.learners.targets import td_target
 from rl_training.models.layers import Expectation
 from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
+from rl_training.models.self_prediction import SelfPredictiveNetwork, predicted_steps
 
 
 def c51_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: C51HParams, apply_logits: Apply) -> Metrics:
@@ -43,7 +47,8 @@ def c51_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: C51HP
     check_tensors("c51_loss", batch, CHOICES)
     online, target, selection = noisy_copies(apply_logits, batch)
     atoms = support(hparams).to(params.device)
-    log_probs = pick(online(params, batch["obs"]), batch["actions"]).log_softmax(1)
+    logits, self_prediction = values_and_losses(params, target_params, batch, online, target)
+    log_probs = pick(logits, batch["actions"]).log_softmax(1)
     next_probs = target(target_params, batch["next_obs"]).softmax(2)
     selected = selection(params.detach(), batch["next_obs"]).softmax(2) if hparams.double_q else next_probs
     next_probs = pick(next_probs, greedy_actions((selected * atoms).sum(2), batch))
@@ -53,6 +58,9 @@ def c51_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: C51HP
     losses = -(targets * log_probs).sum(1)
     entropy = -(targets * targets.clamp(min=1e-12).log()).sum(1)
     td_errors = (losses.detach() - entropy).clamp(min=0.0)
+    more = {} if self_prediction is None else {"self_prediction_loss": self_prediction.mean()}
+    if self_prediction is not None:
+        losses = losses + hparams.self_prediction_coef * self_prediction
     return {
         "loss": weighted_mean(losses, batch),
         "q_value_mean": (log_probs.detach().exp() * atoms).sum(1).mean(),
@@ -61,6 +69,7 @@ def c51_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: C51HP
         # Much mass at an end: returns lie beyond v_min or v_max, where the atoms cannot distinguish them.
         "mass_at_v_min": targets[:, 0].mean(),
         "mass_at_v_max": targets[:, -1].mean(),
+        **more,
         "td_errors": td_errors,
     }
 
@@ -81,7 +90,20 @@ class C51DQN:
         self.q_values = nn.Sequential(network, Expectation(support(hparams)))
 
 
+def _network_kind(setup: Setup[C51HParams]) -> Callable[..., nn.Module]:
+    if not predicted_steps(setup):
+        return MLPC51QNetwork
+    if setup.network is not None:
+        raise ConfigError(
+            "algo_kwargs.self_prediction_steps needs the library's network, which predicts its own features; "
+            "set it to 0 for a network of your own"
+        )
+    return lambda features, num_actions, *layers, **style: SelfPredictiveNetwork(
+        MLPC51QNetwork(features, num_actions, *layers, **style), num_actions
+    )
+
+
 def build_c51_dqn(setup: Setup[C51HParams]) -> QLearner:
     check = check_per_action(setup, "num_atoms")
-    network = build_q_network(setup, MLPC51QNetwork, check=check, num_atoms=setup.hparams.num_atoms)
+    network = build_q_network(setup, _network_kind(setup), check=check, num_atoms=setup.hparams.num_atoms)
     return QLearner(C51DQN(network, setup.hparams), setup)

@@ -18,6 +18,7 @@ from rl_training.core.spaces import Field
 from rl_training.core.state_checks import stored_count
 from rl_training.core.types import StateDict
 from rl_training.hparams.schedules import annealed_return
+from rl_training.models.self_prediction import predicted_steps
 
 # Stored with each row, in addition to the fields of n-step transitions.
 TRUNCATED = {"truncated": Field((), np.dtype(np.bool_))}
@@ -99,9 +100,14 @@ class AnnealedWindows:
 
 
 def build_annealed_windows(setup: Setup[Any]) -> AnnealedWindows | None:
-    """Return the windows that the settings describe, or None if n and gamma stay as they are."""
+    """Return the windows that the settings describe, or None if n and gamma stay as they are.
+
+    Self-prediction needs steps that are stored one by one, and therefore windows in any case.
+    """
     hparams = setup.hparams
-    if not isinstance(hparams, AnnealingSettings) or (hparams.n_step_start is None and hparams.gamma_start is None):
+    if not isinstance(hparams, AnnealingSettings):
+        return None
+    if hparams.n_step_start is None and hparams.gamma_start is None and not predicted_steps(setup):
         return None
     longest = max(2, setup.hparams.n_step, hparams.n_step_start or 1)
     return AnnealedWindows(

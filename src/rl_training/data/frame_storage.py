@@ -179,6 +179,13 @@ class FrameStorage:
 
         return Reader(batch_size, batch, rows.host, rows.wait, fill, snapshot)
 
+    def obs_at(self, places: np.ndarray) -> np.ndarray:
+        """Return the stacks in these places: (...) -> (..., *obs)."""
+        numbers = self.rows.arrays["obs_frames"][places] % self.ring_size  # (..., frames)
+        layers, *sides = self._frame_shape
+        stacks: np.ndarray = self._frames.take(numbers, 0).reshape(*places.shape, self.num_frames * layers, *sides)
+        return stacks
+
     def state_dict(self) -> StateDict:
         """Return the stored rows and the frames that they need."""
         return {

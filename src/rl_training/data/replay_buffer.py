@@ -13,16 +13,18 @@ from rl_training.core.frame_space import FrameStackSpace
 from rl_training.core.memory_limits import check_memory, describe_bytes
 from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.setup import Setup
-from rl_training.core.spaces import replay_fields
+from rl_training.core.spaces import Field, replay_fields
 from rl_training.core.types import Batch, Replay, StateDict
 from rl_training.data.annealed_n_step import TRUNCATED, build_annealed_windows
 from rl_training.data.frame_storage import FrameStorage
+from rl_training.data.future_steps import FutureSteps
 from rl_training.data.hindsight import EPISODE_FIELDS, goal_rules, relabelled
 from rl_training.data.mapped_memory import check_disk, mapped_folder, mapped_zeros
 from rl_training.data.n_step import NStepWindows
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.row_storage import Allocate, Reader, RowStorage, Storage
 from rl_training.data.sum_tree import SumTree
+from rl_training.models.self_prediction import predicted_steps
 
 log = logging.getLogger("rl_training")
 
@@ -157,7 +159,7 @@ def _build_storage(setup: Setup[ReplaySettings], generator: np.random.Generator)
         needed += SumTree.num_bytes(capacity)
     allocate = choose_allocator(hparams, needed, "transitions")
     if isinstance(space, FrameStackSpace):
-        return FrameStorage(
+        frames = FrameStorage(
             capacity,
             fields,
             space,
@@ -167,9 +169,18 @@ def _build_storage(setup: Setup[ReplaySettings], generator: np.random.Generator)
             annealed=annealed,
             allocate=allocate,
         )
+        return _with_future(frames, setup, fields)
     before = NStepWindows(n_step, hparams.gamma, num_envs, fields) if n_step > 1 and annealed is None else None
     rows = RowStorage(capacity, fields, windows=annealed or before, allocate=allocate)
-    return rows if rules is None else relabelled(rows, rules, setup, generator)
+    return _with_future(rows, setup, fields) if rules is None else relabelled(rows, rules, setup, generator)
+
+
+def _with_future(
+    storage: RowStorage | FrameStorage, setup: Setup[ReplaySettings], fields: Mapping[str, Field]
+) -> Storage:
+    """Return the storage with what followed each transition, if the run predicts it."""
+    steps = predicted_steps(setup)
+    return FutureSteps(storage, fields["obs"], steps=steps, num_envs=setup.num_envs) if steps else storage
 
 
 def choose_allocator(hparams: BufferSettings, needed: int, rows: str) -> Allocate:

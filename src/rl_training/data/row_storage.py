@@ -199,6 +199,11 @@ class RowStorage:
         """Return a copy of the rows in these places, (rows, words); `layout` finds the fields in them."""
         return self.memory.take(places, 0)
 
+    def obs_at(self, places: np.ndarray) -> np.ndarray:
+        """Return the observations in these places: (...) -> (..., *obs)."""
+        obs: np.ndarray = self.arrays["obs"][places]
+        return obs
+
     def contents(self) -> dict[str, np.ndarray]:
         """Return a copy of all rows, oldest first, by field."""
         places = np.arange(self.first, self.end) % self.capacity

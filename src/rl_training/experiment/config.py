@@ -190,7 +190,7 @@ class TrainConfig(Settings):
             raise ConfigError("execution_backend: tensor cannot stop an update early; unset algo_kwargs.target_kl")
         hparams: Any = self.hparams
         plain: dict[str, Any] = {"noise_color": 0.0, "her": "none", "n_step_start": None, "gamma_start": None}
-        plain |= {"reset_interval": None}
+        plain |= {"reset_interval": None, "self_prediction_steps": 0}
         if getattr(hparams, "normalize_observations", "auto") != "auto" or getattr(hparams, "network", "") == "simba":
             plain["normalize_observations"] = False  # SimBa's networks normalise vectors unless told not to
         for name, value in plain.items():

@@ -51,9 +51,12 @@ from rl_training.hparams.q_fields import (
     QMaxGradNorm,
     ResetInterval,
     ResetShare,
+    SelfPredictionCoef,
+    SelfPredictionSteps,
     TargetTau,
     TargetUpdateInterval,
     WeightDecay,
+    check_self_prediction,
 )
 
 FIXED_ATOMS = Fixed("the saved network has learned probabilities of these atoms")
@@ -67,7 +70,7 @@ def check_support(v_min: float, v_max: float) -> None:
 class C51HParams(HParams):
     """Categorical distributions of returns (Bellemare et al. 2017)."""
 
-    checks: ClassVar = (*Q_CHECKS, check_support)
+    checks: ClassVar = (*Q_CHECKS, check_support, check_self_prediction)
     run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 100_000
@@ -85,6 +88,7 @@ class C51HParams(HParams):
     her: HindsightGoals = "none"
     her_ratio: HindsightRatio = 4.0
     augmentation: AugmentationKind = "none"
+    self_prediction_steps: SelfPredictionSteps = 0
 
     encoder: ImageEncoder = "auto"
     encoder_width: EncoderWidth = 1
@@ -104,6 +108,7 @@ class C51HParams(HParams):
     gamma: Discount = 0.99
     gamma_start: GammaStart = None
     anneal_updates: AnnealUpdates = 10_000
+    self_prediction_coef: SelfPredictionCoef = 5.0
     double_q: DoubleQ = False
     target_update_interval: TargetUpdateInterval = 50
     tau: TargetTau = 1.0
@@ -137,7 +142,8 @@ RainbowDQNHParams = variant(
 BBFHParams = variant(
     "BBFHParams",
     C51HParams,
-    "C51 with annealed returns, resets and a wide residual network, for few env steps (Schwarzer et al. 2023).",
+    "C51 with annealed returns, resets, self-prediction and a wide residual network, for few env steps "
+    "(Schwarzer et al. 2023).",
     buffer_capacity=200_000,
     batch_size=32,
     learning_starts=2_000,
@@ -150,6 +156,7 @@ BBFHParams = variant(
     prioritized_beta_start=0.5,
     prioritized_beta_end=0.5,
     augmentation="shift_and_intensity",
+    self_prediction_steps=5,
     encoder="impala",
     encoder_width=4,
     hidden_sizes=(1_024,),

@@ -11,6 +11,7 @@ from rl_training.hparams.fields import (
     REAL,
     WHOLE,
     Count,
+    CountOrZero,
     Fixed,
     Fraction,
     NonNegative,
@@ -37,6 +38,15 @@ AugmentationKind = Annotated[
     Field(
         description="random changes of images in a batch: shifts by up to 4 pixels, and factors of up to 10 %; no "
         "effect on other observations"
+    ),
+]
+
+SelfPredictionSteps = Annotated[
+    CountOrZero,
+    FIXED_BUFFER,
+    Field(
+        description="steps over which the network predicts its own representations of the next images (SPR); 0: none; "
+        "no effect on other observations"
     ),
 ]
 
@@ -124,6 +134,9 @@ TargetTau = Annotated[
         "every gradient step, it needs target_update_interval 1; 1: a copy"
     ),
 ]
+SelfPredictionCoef = Annotated[
+    NonNegative, Field(description="weight of the self-prediction loss beside that of the values")
+]
 Kappa = Annotated[
     NonNegative, Field(description="size up to which errors count squared (Huber); 0: the plain quantile loss")
 ]
@@ -181,6 +194,11 @@ def check_annealing(n_step_start: int | None, gamma_start: float | None, gamma: 
         raise ValueError("her replaces goals of single steps; n_step_start and gamma_start must be null with it")
     if gamma_start is not None and gamma >= 1.0:
         raise ValueError(f"gamma_start needs a gamma below 1 to move to, got {gamma:g}")
+
+
+def check_self_prediction(self_prediction_steps: int, her: str) -> None:
+    if self_prediction_steps and her != "none":
+        raise ValueError("her replaces goals of single steps; self_prediction_steps must be 0 with it")
 
 
 def check_act_with_target(act_with_target: bool, noisy: bool) -> None:

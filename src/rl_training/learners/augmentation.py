@@ -24,28 +24,35 @@ SEEN = ("obs", "next_obs")
 class Augmentation:
     """Augments the observations of a batch; the random numbers come with it."""
 
-    def __init__(self, space: gym.Space[Any], *, intensity: bool) -> None:
-        """`intensity`: whether images also get brighter or darker."""
+    def __init__(self, space: gym.Space[Any], *, intensity: bool, future_steps: int = 0) -> None:
+        """`intensity`: whether images also get brighter or darker. `future_steps`: images of `future_obs` in a row."""
         shape = tuple(space.shape or ())
         last = len(shape) == 2 or channels_first(
             shape[-3:]
         )  # (..., height, width), else (..., height, width, channels)
         self._sides = (-2, -1) if last else (-3, -2)
-        self._intensity = intensity
+        self._intensity, self._future_steps = intensity, future_steps
 
     def random_inputs(self, rows: int) -> dict[str, RandomInput]:
-        """Name the random numbers of an update: for `obs` and `next_obs`, two places and an intensity of each row."""
-        shift = {"shift": RandomInput((len(SEEN), 2, rows), uniform)}
-        return shift | ({"intensity": RandomInput((len(SEEN), rows), normal)} if self._intensity else {})
+        """Name the random numbers of an update: two places and an intensity of each image."""
+        images = rows * (len(SEEN) + self._future_steps)
+        shift = {"shift": RandomInput((2, images), uniform)}
+        return shift | ({"intensity": RandomInput((images,), normal)} if self._intensity else {})
 
     def __call__(self, batch: Batch) -> Batch:
         """Return the batch with augmented observations; pure."""
-        seen = {}
-        for number, name in enumerate(SEEN):
-            seen[name] = shifted(batch[name], batch["shift"][number], self._sides)
+        seen = {name: batch[name] for name in SEEN}
+        if self._future_steps:
+            seen["future_obs"] = batch["future_obs"].flatten(0, 1)
+        start = 0
+        for name, images in seen.items():
+            own = slice(start, start := start + len(images))
+            seen[name] = shifted(images, batch["shift"][:, own], self._sides)
             if self._intensity:
-                factors = 1.0 + INTENSITY * batch["intensity"][number].clamp(-2.0, 2.0)
-                seen[name] = seen[name].float() * factors.reshape(-1, *(1,) * (seen[name].ndim - 1))
+                factors = 1.0 + INTENSITY * batch["intensity"][own].clamp(-2.0, 2.0)
+                seen[name] = seen[name].float() * factors.reshape(-1, *(1,) * (images.ndim - 1))
+        if self._future_steps:
+            seen["future_obs"] = seen["future_obs"].unflatten(0, (-1, self._future_steps))
         return {**batch, **seen}
 
 
@@ -63,4 +70,5 @@ def shifted(images: Tensor, places: Tensor, sides: tuple[int, int]) -> Tensor:
     )
     batch, layers = (torch.arange(size, device=images.device) for size in flat.shape[:2])
     taken = flat[batch[:, None, None, None], layers[:, None, None], rows[:, None, :, None], columns[:, None, None, :]]
-    return taken.reshape(moved.shape).movedim((-2, -1), sides)
+    # A copy, because the compiler and the eager update give an image of one channel different strides after `movedim`.
+    return taken.reshape(moved.shape).movedim((-2, -1), sides).clone(memory_format=torch.contiguous_format)

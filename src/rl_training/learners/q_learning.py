@@ -37,6 +37,7 @@ from rl_training.learners.saved_state import generators_to_save, load_generators
 from rl_training.models.distributions import Categorical
 from rl_training.models.encoders import build_encoder
 from rl_training.models.layers import HeadStyle, NoisyLayers, noise_factors
+from rl_training.models.self_prediction import predicted_steps
 
 Apply = Callable[..., Any]  # (params, obs, ...) -> the network's outputs
 
@@ -327,7 +328,7 @@ def build_augmentation(setup: Setup[QLearningHParams]) -> Augmentation | None:
     kind, space = setup.hparams.augmentation, setup.spaces.observation
     if kind == "none" or observation_kind(space) != "image":
         return None
-    return Augmentation(space, intensity=kind == "shift_and_intensity")
+    return Augmentation(space, intensity=kind == "shift_and_intensity", future_steps=predicted_steps(setup))
 
 
 def q_optimizer(network: nn.Module, setup: Setup[QLearningHParams]) -> ClippedAdam:

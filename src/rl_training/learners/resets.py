@@ -2,6 +2,8 @@
 
     encoder := share * encoder + (1 - share) * new weights        everything after it := new weights
 
+A model of transitions between features, if there is one, is treated as the encoder is.
+
 Nikishin et al. 2022, The primacy bias in deep reinforcement learning; D'Oro et al. 2023, Sample-efficient reinforcement
 learning by breaking the replay ratio barrier; the shares are those of Schwarzer et al. 2023, Bigger, better, faster.
 """
@@ -15,6 +17,7 @@ from rl_training.core.seeding import Streams
 from rl_training.errors import ConfigError
 from rl_training.learners.flat_module import FlatModule
 from rl_training.models.encoders import Encoder
+from rl_training.models.self_prediction import Transition
 
 
 class ResetWeights:
@@ -25,7 +28,7 @@ class ResetWeights:
         self._new = FlatModule(self._module)
         self._streams = streams
         parts = dict(self._module.named_modules())
-        encoders = tuple(f"{name}." for name, part in parts.items() if isinstance(part, Encoder))
+        encoders = tuple(f"{name}." for name, part in parts.items() if isinstance(part, Encoder | Transition))
         self._kept = self._new.per_parameter(lambda name, _: share if name.startswith(encoders) else 0.0)
         for name, part in parts.items():
             if not hasattr(part, "reset_parameters") and next(part.parameters(recurse=False), None) is not None:
