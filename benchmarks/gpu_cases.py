@@ -215,15 +215,21 @@ def offline_contender(build: Callable[..., Any], case: Case, device: str) -> Sec
         file = Path(folder) / "random.npz"
         write_random_rows(file, TRANSITIONS)
         setting = Setting(
-            mode="speed", env_id="HalfCheetah-v5", steps=50_000, hparams=hparams, device=device, dataset=str(file)
+            mode="speed",
+            env_id="HalfCheetah-v5",
+            algo=case.algo,
+            steps=50_000,
+            hparams=hparams,
+            device=device,
+            dataset=str(file),
         )
         learner = build(setting, TrainingEnvs(setting))
     return repeated(learner.update, case, device)
 
 
-def d3rlpy_iql(case: Case, device: str) -> Seconds:
-    """Return the timer of d3rlpy's IQL with its defaults: without its compiled CUDA graphs (`compile_graph`)."""
-    from d3rlpy_iql import D3RLPyLearner
+def d3rlpy_offline(case: Case, device: str) -> Seconds:
+    """Return the timer of d3rlpy's algorithm with its defaults: without its compiled CUDA graphs (`compile_graph`)."""
+    from d3rlpy_offline import D3RLPyLearner
 
     return offline_contender(D3RLPyLearner, case, device)
 
@@ -293,7 +299,7 @@ SAC_CASE = Case(
 )
 REDQ_CASE = Case(algo="redq", spaces=HALF_CHEETAH, hparams=REDQHParams(buffer_capacity=TRANSITIONS), at_once=20)
 IQL_CASE = Case(
-    algo="iql", spaces=HALF_CHEETAH, hparams=IQLHParams(), others={"d3rlpy": d3rlpy_iql, "plain": plain_iql}
+    algo="iql", spaces=HALF_CHEETAH, hparams=IQLHParams(), others={"d3rlpy": d3rlpy_offline, "plain": plain_iql}
 )
 
 PIXELS = Spaces(Box(0, 255, (64, 64, 3), np.uint8), Discrete(18))  # of Atari, as in configs/dreamer/boxing_atari.yaml

@@ -8,6 +8,7 @@ from benchmarks.launch import (
     HEAD_CONTENDERS,
     IQL_CONTENDERS,
     IQN_CONTENDERS,
+    OFFLINE_CONTENDERS,
     PPO_CONTENDERS,
     QR_DQN_CONTENDERS,
     REDQ_CONTENDERS,
@@ -120,25 +121,73 @@ def actor_critic_task(
     )
 
 
-# The paper's values. All of them are here, because d3rlpy receives each.
-IQL = {
+# The papers' values. All of them are here, because d3rlpy receives each.
+OFFLINE = {
     "batch_size": 256,
     "hidden_sizes": [256, 256],
     "network": "mlp",
     "layer_norm": False,
     "learning_rate": 3e-4,
-    "learning_rate_schedule": "cosine",
+    "learning_rate_schedule": "constant",
     "adam_eps": 1e-8,
     "max_grad_norm": None,
     "gamma": 0.99,
     "tau": 0.005,
-    "expectile": 0.7,
-    "beta": 3.0,
-    "max_advantage_weight": 100.0,
     "reward_scale": "none",
     "reward_shift": 0.0,
     "normalize_observations": False,
 }
+IQL = {
+    **OFFLINE,
+    "learning_rate_schedule": "cosine",
+    "expectile": 0.7,
+    "beta": 3.0,
+    "max_advantage_weight": 100.0,
+}
+DELAYED = {**OFFLINE, "policy_delay": 2, "target_noise": 0.2, "target_noise_clip": 0.5}
+TD3_BC = {**DELAYED, "normalize_observations": True, "alpha": 2.5}
+REBRAC = {
+    **DELAYED,
+    "batch_size": 1_024,
+    "hidden_sizes": [256, 256, 256],
+    "layer_norm": True,
+    "learning_rate": 1e-3,
+    "actor_penalty": 0.01,
+    "critic_penalty": 0.01,
+}
+CQL = {
+    **OFFLINE,
+    "hidden_sizes": [256, 256, 256],
+    "normalize_observations": True,
+    "actor_learning_rate": 3e-5,
+    "alpha_learning_rate": 3e-5,
+    "policy_delay": 1,
+    "alpha": "auto",
+    "target_entropy": "auto",
+    "entropy_in_target": False,
+    "conservative_weight": 10.0,
+    "num_sampled_actions": 10,
+    "calibrated": False,
+}
+
+
+def offline_task(
+    algo: str, hparams: dict[str, Any], contenders: dict[str, Contender], *, steps: int = 1_500, floor: bool = False
+) -> SpeedTask:
+    """Build a task that learns from random numbers."""
+    return SpeedTask(
+        algo=algo,
+        env_id="HalfCheetah-v5",
+        steps=steps,
+        hparams=hparams,
+        contenders=contenders,
+        reference="d3rlpy",
+        floor=floor,
+        warm_up=min(200, steps // 4),
+        dataset_rows=100_000,
+        note="steps are updates, on random numbers of HalfCheetah-v5's sizes: compare the steady figures. d3rlpy by "
+        "fit(), without its log files and progress bar",
+    )
 
 
 TASKS = {
@@ -249,17 +298,8 @@ TASKS = {
         note="320 env steps, of which the last 20 have 20 updates each: compare the steady figures. "
         "sbx-sac is not REDQ: the target and the actor use the minimum of all ten critics",
     ),
-    "iql": SpeedTask(
-        algo="iql",
-        env_id="HalfCheetah-v5",
-        steps=1_500,
-        hparams=IQL,
-        contenders=IQL_CONTENDERS,
-        reference="d3rlpy",
-        floor=True,
-        warm_up=200,
-        dataset_rows=100_000,
-        note="steps are updates, on random numbers of HalfCheetah-v5's sizes: compare the steady figures. d3rlpy by "
-        "fit(), without its log files and progress bar",
-    ),
+    "iql": offline_task("iql", IQL, IQL_CONTENDERS, floor=True),
+    "td3_bc": offline_task("td3_bc", TD3_BC, OFFLINE_CONTENDERS),
+    "rebrac": offline_task("rebrac", REBRAC, OFFLINE_CONTENDERS, steps=400),
+    "cql": offline_task("cql", CQL, OFFLINE_CONTENDERS, steps=400),
 }

@@ -88,11 +88,14 @@ def summarize_suite(rows: Mapping[str, Sequence[Line]]) -> dict[str, Any]:
     """Summarise the normalised scores of several rows together, for the contenders that ran in all of them.
 
     Only seeds that all of these contenders ran in every row count, so that each row has the same weight for each of
-    them. Empty if there is no such seed.
+    them, and only runs on the latest dataset of a row. Empty if there is no such seed.
     """
     by_contender: dict[str, list[dict[int, float]]] = {}
     for lines in rows.values():
-        for (contender, _, _), runs in latest_runs(lines).items():
+        latest = [line for line in lines if "failed" not in line][-1]["dataset"]["sha256"]
+        for (contender, _, dataset), runs in latest_runs(lines).items():
+            if dataset != latest:
+                continue
             scores = {run["seed"]: normalised(run["score"], run["dataset"]) for run in runs}
             by_contender.setdefault(contender, []).append(scores)
     complete = {contender: tasks for contender, tasks in by_contender.items() if len(tasks) == len(rows)}

@@ -62,9 +62,9 @@ def summarize(results: Path) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "scores": {name: score_entry(lines) for name, lines in scores.items()},
         "suites": {
-            name: summarize_suite({row: named(scores[row], steps=ROWS[row].steps) for row in rows})
-            for name, rows in SUITES.items()
-            if all(row in scores for row in rows)
+            name: summarize_suite({row: named(scores[row], steps=suite.steps) for row in suite.rows})
+            for name, suite in SUITES.items()
+            if all(row in scores and named(scores[row], steps=suite.steps) for row in suite.rows)
         },
         "atari": {name: atari_entry(name, lines) for name, lines in files(results / "atari").items()},
         "speed": {

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.engine import Peer
-from benchmarks.launch import D3RLPY_IQL, SB3_ACTOR_CRITIC, TIANSHOU, Contender
+from benchmarks.launch import D3RLPY, SB3_ACTOR_CRITIC, TIANSHOU, Contender
 from rl_training import load_config
 
 
@@ -19,8 +19,9 @@ def sb3_actor_critic(algo: str, hparams: dict[str, Any], *, name: str = "sb3") -
     return Peer(contender=replace(SB3_ACTOR_CRITIC, name=name), hparams=hparams, algo=algo)
 
 
-def d3rlpy_iql(config: str) -> Peer:
-    """Build d3rlpy's IQL with the hyperparameters of one of our configs."""
-    places = {name for name in load_config(config).hparams.model_dump() if name.startswith("dataset_")}
-    hparams = load_config(config).hparams.model_dump(mode="json", exclude={*places, "held_out"})
-    return Peer(contender=D3RLPY_IQL, hparams=hparams)
+def d3rlpy(config: str) -> Peer:
+    """Build d3rlpy's algorithm of the same name with the hyperparameters of one of our configs."""
+    loaded = load_config(config)
+    places = {name for name in loaded.hparams.model_dump() if name.startswith("dataset_")}
+    hparams = loaded.hparams.model_dump(mode="json", exclude={*places, "held_out"})
+    return Peer(contender=D3RLPY, hparams=hparams, algo=loaded.algo)

@@ -190,7 +190,8 @@ def test_recipes_have_whole_checkpoints_in_the_middle_and_at_the_end() -> None:
         assert config.checkpoint_interval == config.eval_interval == recipe.interval
         assert config.keep_checkpoints >= config.total_timesteps // recipe.interval
         # The first part of medium-replay is by random actions, as training begins.
-        assert "medium-replay" not in recipe.kinds or recipe.interval <= config.algo_kwargs["learning_starts"]
+        starts = getattr(config.hparams, "learning_starts", 0)
+        assert "medium-replay" not in recipe.kinds or recipe.interval <= starts
 
 
 def test_recipe_takes_its_environment_from_its_changes() -> None:

@@ -86,7 +86,8 @@ def test_an_atari_row_has_its_config(name: str) -> None:
 def test_a_name_stands_for_a_row_or_for_all_that_begin_with_it() -> None:
     assert rows_named(["sac-pendulum"]) == ["sac-pendulum"]
     assert rows_named(["iql-pendulum-medium"]) == ["iql-pendulum-medium"]  # though another begins with it
-    assert rows_named(["iql-hopper"]) == [f"iql-hopper-{kind}" for kind in ("medium", "medium-replay", "medium-expert")]
+    kinds = ("random", "medium", "medium-replay", "medium-expert")
+    assert rows_named(["iql-hopper"]) == [f"iql-hopper-{kind}" for kind in kinds]
     assert rows_named(["mopo-halfcheetah-medium", "mopo-halfcheetah"]) == [
         "mopo-halfcheetah-medium",
         "mopo-halfcheetah-medium-replay",
