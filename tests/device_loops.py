@@ -49,7 +49,8 @@ def device_loop(config: TrainConfig, acceleration: str | None = None) -> tuple[A
     prepared, collector = prepare(config)
     algorithm: Any = prepared.algorithm
     memory: Any = prepared.memory
-    return DeviceLoop(algorithm, collector, memory, acceleration or config.acceleration), algorithm, collector
+    settings = config.updated(acceleration=acceleration or config.acceleration)
+    return DeviceLoop([algorithm], [collector], [memory], settings), algorithm, collector
 
 
 def as_host_rollout(rows: Batch, num_envs: int) -> Batch:

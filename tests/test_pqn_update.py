@@ -117,7 +117,7 @@ def test_learning_on_the_device_equals_the_update_of_the_host(tmp_path: Path) ->
     for _ in range(2):
         result = loop.iteration()
         rows = loop._rollout.rows()
-        other._generators["shuffle"] = Orders(loop._learner._memory["words"])
+        other._generators["shuffle"] = Orders(loop._learning._memory["words"])
         expected = other.update(as_host_rollout(rows, 8))
         for name, value in expected.metrics.items():
             assert float(result.metrics[name]) == pytest.approx(float(value), rel=1e-4, abs=1e-5), name

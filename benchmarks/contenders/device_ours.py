@@ -111,7 +111,7 @@ def profile(setting: dict[str, Any]) -> None:
         with torch_settings(prepared.config):
             rollout: Any = prepared.memory
             algorithm: Any = prepared.algorithm
-            loop = DeviceLoop(algorithm, collector, rollout, prepared.config.acceleration)
+            loop = DeviceLoop([algorithm], [collector], [rollout], prepared.config)
             started = time.perf_counter()
             loop.iteration()
             synchronize(config.device)

@@ -1,4 +1,4 @@
-"""Stacked members with tensor environments: each acts, steps, samples and learns as it would alone."""
+"""Stacked members with tensor environments: each acts, steps, samples or shuffles, and learns as it would alone."""
 
 from pathlib import Path
 from typing import Any
@@ -8,19 +8,23 @@ import pytest
 import torch
 from benchmarks.exactness import differences
 
+from device_loops import prepare
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY
-from rl_training.experiment.population import PopulationConfig
+from rl_training.experiment.population import PopulationConfig, PopulationDir
 from rl_training.experiment.run_dir import read_run_config
 from rl_training.launching.populations import PopulationResult, resume_population, train_population
-from rl_training.runtime import device_replay_loop, stacked_runs
+from rl_training.runtime import device_loop, device_replay_loop, stacked_runs
+from rl_training.runtime.device_loop import DeviceLoop
 from rl_training.runtime.trainer import RunOptions, resume, train
 
 QUIET = RunOptions(show_progress=False)
 CONTINUOUS = ("sac", "td3")
+LOOPS = {"dqn": "DeviceReplayLoop", "ppo": "DeviceLoop"}
+ROLLOUTS: dict[str, dict[str, Any]] = {"ppo": {"normalize": "both", "clip_schedule": "linear"}, "pqn": {}}
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +33,7 @@ def _short_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def base(folder: Path, algo: str = "dqn", **changes: Any) -> TrainConfig:
-    """Six iterations of four steps of two environments, with updates after the second."""
+    """Six iterations of four steps of two environments; off-policy, with updates after the second."""
     values: dict[str, Any] = {
         "algo": algo,
         "env_id": "tensor/Pendulum-v1" if algo in CONTINUOUS else "tensor/CartPole-v1",
@@ -46,10 +50,12 @@ def base(folder: Path, algo: str = "dqn", **changes: Any) -> TrainConfig:
         "tensorboard": False,
         "output_dir": folder,
     }
-    own: dict[str, Any] = {"buffer_capacity": 30, "batch_size": 8, "learning_starts": 16, "hidden_sizes": [8, 8]}
+    own: dict[str, Any] = {"buffer_capacity": 30, "batch_size": 8, "learning_starts": 16, "train_frequency": 2}
     if algo not in CONTINUOUS:
         own |= {"target_update_interval": 3, "gradient_steps": 2, "exploration_fraction": 0.0}
-    kwargs = own | {"train_frequency": 2} | changes.pop("algo_kwargs", {})
+    if algo in ROLLOUTS:
+        own = {"num_steps": 4, "minibatch_size": 4, "update_epochs": 2} | ROLLOUTS[algo]
+    kwargs = {"hidden_sizes": [8, 8]} | own | changes.pop("algo_kwargs", {})
     return TrainConfig(**{**values, **changes, "algo_kwargs": kwargs})
 
 
@@ -67,11 +73,10 @@ def saved(folder: Path, part: str) -> dict[str, Any]:
 
 def assert_close(ours: Path, theirs: Path) -> None:
     expected = saved(theirs, POLICY)
-    for name, value in saved(ours, POLICY).items():
-        torch.testing.assert_close(torch.as_tensor(value), torch.as_tensor(expected[name]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(saved(ours, POLICY), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("algo", ["dqn", "iqn", "fqf", "rainbow_dqn", *CONTINUOUS])
+@pytest.mark.parametrize("algo", ["dqn", "iqn", "fqf", "rainbow_dqn", *CONTINUOUS, *ROLLOUTS])
 def test_stacked_members_learn_as_single_runs_do(algo: str, tmp_path: Path) -> None:
     result = stack(tmp_path, algo)
     assert [state.state for state in result.states.values()] == ["done"] * 3
@@ -80,7 +85,7 @@ def test_stacked_members_learn_as_single_runs_do(algo: str, tmp_path: Path) -> N
         assert_close(member(result, number), alone.run_dir)
         ours, theirs = (saved(folder, MEMORY) for folder in (member(result, number), alone.run_dir))
         stored = 44 if algo == "rainbow_dqn" else 48  # two more steps complete an n-step return
-        assert ours["count"] == theirs["count"] == stored
+        assert ours.get("count") == theirs.get("count") == (None if algo in ROLLOUTS else stored)
         if algo == "dqn":  # the same actions, and therefore the same rows up to rounding
             assert np.mean(np.asarray(ours["rows"]) == np.asarray(theirs["rows"])) > 0.9
         logs = [read_json_lines(folder / "metrics.jsonl") for folder in (member(result, number), alone.run_dir)]
@@ -99,21 +104,33 @@ def test_a_stack_of_one_member_is_a_single_run(tmp_path: Path) -> None:
     assert differences(member(result, 0), alone.run_dir) == []
 
 
-def test_members_differ_in_learning_rate_and_do_not_depend_on_each_other(tmp_path: Path) -> None:
-    rates = (1e-3, 1e-2)
-    config = PopulationConfig(
-        base=base(tmp_path), seeds=(0, 1), run="stacked", vary={"algo_kwargs.learning_rate": rates}
-    )
+@pytest.mark.parametrize(
+    ("algo", "vary"),
+    [
+        ("dqn", {"learning_rate": (1e-3, 1e-2)}),
+        ("ppo", {"learning_rate": (1e-3, 1e-2), "clip_coef": (0.1, 0.3), "ent_coef": (0.0, 0.2)}),
+        ("pqn", {"learning_rate": (1e-3, 1e-2), "epsilon_end": (0.0, 0.9)}),
+    ],
+)
+def test_members_differ_in_settings_and_do_not_depend_on_each_other(
+    algo: str, vary: dict[str, tuple[float, ...]], tmp_path: Path
+) -> None:
+    named = {f"algo_kwargs.{name}": values for name, values in vary.items()}
+    config = PopulationConfig(base=base(tmp_path, algo), seeds=(0, 1), run="stacked", vary=named, combine="zip")
     result = train_population(config, QUIET)
-    assert len(result.states) == 4
-    for number in range(4):
+    assert len(result.states) == 2
+    assert len(PopulationDir(result.folder).stacks() or ()) == 1
+    for number in range(2):
         own = read_run_config(member(result, number))
         alone = train(own.updated(output_dir=tmp_path / "alone"), QUIET)
         assert_close(member(result, number), alone.run_dir)
 
 
-def test_an_interrupted_stack_continues_as_if_it_never_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = stack(tmp_path / "whole")
+@pytest.mark.parametrize("algo", LOOPS)
+def test_an_interrupted_stack_continues_as_if_it_never_was(
+    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = stack(tmp_path / "whole", algo)
     advance = stacked_runs.StackedSteps.advance
 
     def fails_late(self: Any, step: int) -> Any:
@@ -123,7 +140,7 @@ def test_an_interrupted_stack_continues_as_if_it_never_was(tmp_path: Path, monke
 
     monkeypatch.setattr(stacked_runs.StackedSteps, "advance", fails_late)
     with pytest.raises(KeyboardInterrupt):
-        stack(tmp_path / "broken")
+        stack(tmp_path / "broken", algo)
     monkeypatch.setattr(stacked_runs.StackedSteps, "advance", advance)
     (folder,) = (tmp_path / "broken").iterdir()
     resumed = resume_population(folder, QUIET)
@@ -131,15 +148,43 @@ def test_an_interrupted_stack_continues_as_if_it_never_was(tmp_path: Path, monke
         assert differences(member(resumed, number), member(whole, number)) == []
 
 
-def test_a_member_continues_alone(tmp_path: Path) -> None:
-    result = stack(tmp_path, seeds=(0, 1))
+@pytest.mark.parametrize(("algo", "updates"), [("dqn", 48), ("ppo", 8 * 2 * 2)])
+def test_a_member_continues_alone(algo: str, updates: int, tmp_path: Path) -> None:
+    result = stack(tmp_path, algo, seeds=(0, 1))
     longer = resume(member(result, 1), QUIET, total_timesteps=64)
     assert longer.step == 64
-    assert longer.gradient_step == 48
+    assert longer.gradient_step == updates
 
 
-def test_a_member_that_diverges_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    healthy = stack(tmp_path / "healthy")
+def test_a_member_does_not_depend_on_its_place_or_on_the_others(tmp_path: Path) -> None:
+    three, two = stack(tmp_path, "ppo", seeds=(4, 5, 6)), stack(tmp_path, "ppo", seeds=(6, 4))
+    for number, other in ((0, 1), (2, 0)):
+        assert_close(member(three, number), member(two, other))
+
+
+def test_shuffles_resets_and_actions_of_a_stack_are_those_of_single_runs_bit_for_bit(tmp_path: Path) -> None:
+    def loop_over(*seeds: int) -> Any:
+        prepared = [prepare(base(tmp_path, "ppo", seed=seed)) for seed in seeds]
+        algorithms: list[Any] = [one.algorithm for one, _ in prepared]
+        rollouts: list[Any] = [one.memory for one, _ in prepared]
+        return DeviceLoop(algorithms, [collector for _, collector in prepared], rollouts, prepared[0][0].config)
+
+    loops = [loop_over(3), loop_over(8)]
+    both = loop_over(3, 8)
+    for loop in (*loops, both):
+        loop.iteration()
+    for number, alone in enumerate(loops):
+        ours, theirs = both.episodes_of(number)[0], alone.episodes_of(0)[0]
+        assert torch.equal(ours["actions"], theirs["actions"])
+        assert torch.equal(ours["obs"], theirs["obs"])
+        assert both.num_ended[number] == alone.num_ended
+        for epoch in range(2):
+            assert torch.equal(both._learning._order(epoch)[number], alone._learning._order(epoch))
+
+
+@pytest.mark.parametrize("algo", LOOPS)
+def test_a_member_that_diverges_ends_alone(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    healthy = stack(tmp_path / "healthy", algo)
     advance = stacked_runs.StackedSteps.advance
 
     def poisoned(self: Any, step: int) -> Any:
@@ -148,23 +193,25 @@ def test_a_member_that_diverges_ends_alone(tmp_path: Path, monkeypatch: pytest.M
         return advance(self, step)
 
     monkeypatch.setattr(stacked_runs.StackedSteps, "advance", poisoned)
-    result = stack(tmp_path / "poisoned")
+    result = stack(tmp_path / "poisoned", algo)
     assert [state.state for state in result.states.values()] == ["done", "diverged", "done"]
     for number in (0, 2):
         assert differences(member(result, number), member(healthy, number)) == []
 
 
 @pytest.mark.usefixtures("recorded_graphs")
-def test_captured_members_equal_eager_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    eager = stack(tmp_path / "eager", seeds=(0, 1), total_timesteps=24)
-    monkeypatch.setattr(device_replay_loop, "COMPILED", "eager")
-    make = device_replay_loop.DeviceReplayLoop
+@pytest.mark.parametrize("algo", LOOPS)
+def test_captured_members_equal_eager_ones(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = stack(tmp_path / "eager", algo, seeds=(0, 1), total_timesteps=24)
+    for module in (device_loop, device_replay_loop):
+        monkeypatch.setattr(module, "COMPILED", "eager")
+    make = getattr(stacked_runs, LOOPS[algo])
 
-    def capturing(algorithms: Any, collectors: Any, replays: Any, config: TrainConfig) -> Any:
-        return make(algorithms, collectors, replays, config.updated(acceleration="cuda_graph"))
+    def capturing(algorithms: Any, collectors: Any, memories: Any, config: TrainConfig) -> Any:
+        return make(algorithms, collectors, memories, config.updated(acceleration="cuda_graph"))
 
-    monkeypatch.setattr(stacked_runs, "DeviceReplayLoop", capturing)
-    captured = stack(tmp_path / "captured", seeds=(0, 1), total_timesteps=24)
+    monkeypatch.setattr(stacked_runs, LOOPS[algo], capturing)
+    captured = stack(tmp_path / "captured", algo, seeds=(0, 1), total_timesteps=24)
     for number in range(2):
         assert differences(member(captured, number), member(eager, number)) == []
 

@@ -99,7 +99,7 @@ def test_learning_on_the_device_equals_the_update_of_the_host(algo_kwargs: dict[
         result = loop.iteration()
         rows = loop._rollout.rows()
         ends = {name: count + int(rows[name].sum()) for name, count in ends.items()}
-        other._generators["shuffle"] = Orders(loop._learner._memory["words"])
+        other._generators["shuffle"] = Orders(loop._learning._memory["words"])
         expected = other.update(as_host_rollout(rows, 8))
         assert result.num_gradient_steps == expected.num_gradient_steps
         for name, value in expected.metrics.items():
@@ -117,7 +117,7 @@ def test_every_update_shuffles_in_another_order_and_each_row_once(tmp_path: Path
     orders = []
     for _ in range(2):
         loop.iteration()
-        orders += [loop._learner._order(epoch).tolist() for epoch in range(2)]
+        orders += [loop._learning._order(epoch).tolist() for epoch in range(2)]
     assert all(sorted(order) == list(range(128)) for order in orders)
     assert len({tuple(order) for order in orders}) == 4
 

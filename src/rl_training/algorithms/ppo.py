@@ -28,9 +28,10 @@ from rl_training.errors import SpaceError
 from rl_training.hparams.ppo import OnPolicyHParams
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
+from rl_training.learners.member_settings import hparams_in
 from rl_training.learners.networks import build_network, check_output, trial_obs
 from rl_training.learners.normalization import ObsNormalizer, RewardScaler, take_moments
-from rl_training.learners.on_device import LANE, RolloutLearner, fit
+from rl_training.learners.on_device import LANE, RolloutLearner, fit, statistics_of, use_statistics
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.returns import gae, successor_values
@@ -122,14 +123,14 @@ class PPO:
         self._state["clip_coef"] = torch.tensor(hparams.clip_coef, device=setup.device)
         sequences = hparams.minibatch_size // sequence_length
         self._indices = torch.zeros(sequences, dtype=torch.int64, device=setup.device)
-        policy = network.policy if isinstance(network, MLPActorCritic) else network
-        self._policy = act_function(policy, setup.device, setup.acceleration)
+        self._policy = self._acting()
 
         def step(state: State, batch: Batch) -> tuple[State, Metrics]:
             rows, apply = self._minibatch(batch)
+            settings = hparams_in(state, hparams)
 
             def loss(params: Tensor) -> Metrics:
-                return ppo_loss(params, rows, hparams, apply, self._distribution, clip_coef=state["clip_coef"])
+                return ppo_loss(params, rows, settings, apply, self._distribution, clip_coef=state["clip_coef"])
 
             new_state, metrics = descend(loss, state, optimizer)
             if hparams.target_kl:  # the policy has moved too far already: nothing changes
@@ -153,7 +154,8 @@ class PPO:
 
     def update(self, batch: Batch) -> UpdateResult:
         hparams = self.hparams
-        self._set_schedules()
+        for name, value in self._schedules().items():
+            self._state[name].fill_(value)
         # The first rollout is collected without statistics, and learned with its own.
         is_first = self._obs_normalizer is not None and self._obs_normalizer.moments.count == 0
         if self._obs_normalizer and is_first:
@@ -191,24 +193,36 @@ class PPO:
 
         estimates = ("values", "advantages", "returns")
         return RolloutLearner(
-            self._setup,
-            self._state,
-            self._step_in_place,
-            estimate,
-            draw,
-            acting={"params": self._state["params"]},
+            setup=self._setup,
+            step=self.pure_step,
+            estimate=estimate,
+            sample=draw,
+            acting=("params",),
             estimates=("log_probs", *estimates),
             learned=("obs", "actions", "log_probs", *estimates),
             refreshed=estimates if self.hparams.recompute_advantages else (),
             summary=fit,
-            obs_normalizer=self._obs_normalizer,
-            reward_scaler=self._reward_scaler,
+            normalizes_obs=self._obs_normalizer is not None,
+            scales_rewards=self._reward_scaler is not None,
         )
 
-    def begin_learning(self) -> None:
-        """Set what the host decides about the next update on the device."""
-        self._set_schedules()
+    @property
+    def state(self) -> State:
+        """Everything that an update changes."""
+        return self._state | statistics_of(self._obs_normalizer, self._reward_scaler)
+
+    def use_state(self, state: State) -> None:
+        """Act by, and save, these tensors in place of its own: the member's rows of a stacked state."""
+        self._state = {name: state[name] for name in self._state}
+        self._network.use(self._state["params"])
+        self._policy = self._acting()
+        use_statistics(state, self._obs_normalizer, self._reward_scaler)
+
+    def begin_learning(self) -> dict[str, float]:
+        """Count the next update on the device; return the entries of the state that the host decides for it."""
+        numbers = self._schedules()
         self.num_updates += 1
+        return numbers
 
     def status(self, step: int) -> dict[str, float]:
         return {name: float(self._state[name]) for name in ("learning_rate", "clip_coef")}
@@ -247,14 +261,19 @@ class PPO:
             self._reward_scaler.returns.copy_(torch.as_tensor(state["open_returns"]))
         load_generators(self._generators, state["generators"])
 
-    def _set_schedules(self) -> None:
-        """Set step size and clip range: the first rollout has the full values, the last one the share of a rollout."""
+    def _acting(self) -> Callable[[np.ndarray], np.ndarray]:
+        network = self._network.module
+        policy = network.policy if isinstance(network, MLPActorCritic) else network
+        return act_function(policy, self._setup.device, self._setup.acceleration)
+
+    def _schedules(self) -> dict[str, float]:
+        """Return step size and clip range: the first rollout has the full values, the last the share of a rollout."""
         left = max(0.0, 1.0 - self.num_updates / self._total_updates)
-        for name, schedule in (
-            ("learning_rate", self.hparams.learning_rate_schedule),
-            ("clip_coef", self.hparams.clip_schedule),
-        ):
-            self._state[name].fill_(getattr(self.hparams, name) * (left if schedule == "linear" else 1.0))
+        hparams = self.hparams
+        return {
+            "learning_rate": hparams.learning_rate * (left if hparams.learning_rate_schedule == "linear" else 1.0),
+            "clip_coef": hparams.clip_coef * (left if hparams.clip_schedule == "linear" else 1.0),
+        }
 
     def _normalized(self, batch: Batch) -> Batch:
         """Return the rollout with normalised observations and scaled rewards.

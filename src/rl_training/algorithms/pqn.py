@@ -108,7 +108,7 @@ class PQN:
         return ActResult(actions)
 
     def update(self, batch: Batch) -> UpdateResult:
-        self._set_schedules()
+        self._state["learning_rate"].fill_(self._learning_rate())
         learned = {name: batch[name] for name in ("obs", "actions")} | self._targets(batch)
         learned["indices"] = self._indices
         history: list[Metrics] = []
@@ -124,21 +124,31 @@ class PQN:
     def on_device(self) -> RolloutLearner:
         """Return this algorithm for tensor environments: acting and updates without the host."""
         return RolloutLearner(
-            self._setup,
-            self._state,
-            self._step_in_place,
-            lambda rollout, names: self._targets(rollout, rollout["params"]),
-            self._draw,
-            acting={"params": self._state["params"], "epsilon": self._epsilon},
+            setup=self._setup,
+            step=self.pure_step,
+            estimate=lambda rollout, names: self._targets(rollout, rollout["params"]),
+            sample=self._draw,
+            acting=("params", "epsilon"),
             estimates=("targets",),
             learned=("obs", "actions", "targets"),
         )
 
-    def begin_learning(self) -> None:
-        """Set what the host decides about the next update on the device."""
-        self._set_schedules()
-        self._epsilon.fill_(self._exploration())
+    @property
+    def state(self) -> State:
+        """Everything that an update changes, and epsilon."""
+        return self._state | {"epsilon": self._epsilon}
+
+    def use_state(self, state: State) -> None:
+        """Act by, and save, these tensors in place of its own: the member's rows of a stacked state."""
+        self._state, self._epsilon = {name: state[name] for name in self._state}, state["epsilon"]
+        self._network.use(self._state["params"])
+        self._q_values = act_function(self._network.module, self._setup.device, self._setup.acceleration)
+
+    def begin_learning(self) -> dict[str, float]:
+        """Count the next update on the device; return the entries of the state that the host decides for it."""
+        numbers = {"learning_rate": self._learning_rate(), "epsilon": self._exploration()}
         self.num_updates += 1
+        return numbers
 
     def status(self, step: int) -> dict[str, float]:
         return {"epsilon": self._exploration(), "learning_rate": float(self._state["learning_rate"])}
@@ -158,10 +168,9 @@ class PQN:
         self.num_updates = int(state["num_updates"])
         load_generators(self._generators, state["generators"])
 
-    def _set_schedules(self) -> None:
+    def _learning_rate(self) -> float:
         left = max(0.0, 1.0 - self.num_updates / self._total_updates)
-        decays = self.hparams.learning_rate_schedule == "linear"
-        self._state["learning_rate"].fill_(self.hparams.learning_rate * (left if decays else 1.0))
+        return self.hparams.learning_rate * (left if self.hparams.learning_rate_schedule == "linear" else 1.0)
 
     def _exploration(self) -> float:
         """Return epsilon, which is the same for a whole rollout."""

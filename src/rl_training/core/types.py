@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 import numpy as np
 from torch import Tensor
 
-from rl_training.core.counters import Keys
 from rl_training.errors import TrainingError
 
 Batch = dict[str, Tensor]
@@ -95,51 +94,13 @@ class Recurrent(Algorithm, Protocol):
         ...
 
 
-class DeviceLearner(Protocol):
-    """An algorithm as the device loop uses it: acting and learning with tensors of the device only."""
-
-    @property
-    def acting_state(self) -> State:
-        """The tensors that `draw` reads; `learn` changes them in place."""
-        ...
-
-    @property
-    def changed(self) -> list[Tensor]:
-        """All tensors that `learn` changes and a resumed run needs."""
-        ...
-
-    def draw(self, state: State, obs: Tensor, keys: Keys) -> Tensor:
-        """Sample an action for each row of `obs`: a pure function."""
-        ...
-
-    def phases(self, rollout: Batch, update: Tensor) -> dict[str, Callable[[], object]]:
-        """Return the parts of `learn` by name, to measure them one by one."""
-        ...
-
-    def learn(self, rollout: Batch, update: Tensor) -> UpdateResult:
-        """Take all gradient steps on a rollout, (rows, ...) each; `update` is its number, 0-d int64."""
-        ...
-
-
 class DeviceAlgorithm(Algorithm, Protocol):
     """An algorithm that can learn on its device from tensor environments."""
 
     num_updates: int
 
-    def on_device(self) -> DeviceLearner: ...
-
-    def begin_learning(self) -> None:
-        """Set what the host decides about the next update: schedules and its number."""
-        ...
-
-
-class ReplayAlgorithm(Algorithm, Protocol):
-    """An off-policy algorithm that can learn on its device from tensor environments."""
-
-    num_updates: int
-
     def on_device(self) -> Any:
-        """Return its acting and updates as pure functions (`ReplayLearner` in learners/replay_on_device.py)."""
+        """Return its acting and updates as pure functions: a `RolloutLearner` or `ReplayLearner` (learners/)."""
         ...
 
     @property
@@ -150,6 +111,14 @@ class ReplayAlgorithm(Algorithm, Protocol):
     @property
     def use_state(self) -> Callable[[State], None]:
         """Replace the tensors of the state by others, which hold the same numbers."""
+        ...
+
+
+class RolloutAlgorithm(DeviceAlgorithm, Protocol):
+    """An on-policy algorithm that can learn on its device."""
+
+    def begin_learning(self) -> Mapping[str, float]:
+        """Count the next update; return the entries of the state that the host decides for it, such as step sizes."""
         ...
 
 

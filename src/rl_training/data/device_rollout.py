@@ -1,6 +1,6 @@
 """One rollout of tensor environments, in the memory of the device."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -25,27 +25,32 @@ class DeviceRollout:
         axes: tuple[int, ...] = (),
         device: torch.device | str = "cpu",
     ) -> None:
-        """`axes`: of members, between the steps and the environments."""
-        self.num_steps = num_steps
+        """`axes`: of members, before the steps."""
+        self.num_steps, self.num_envs, self.fields, self.device = num_steps, num_envs, fields, device
+        self._axes = len(axes)
         self._tensors = {
-            name: torch.zeros((num_steps, *axes, num_envs, *field.shape), dtype=_torch_dtype(field), device=device)
+            name: torch.zeros((*axes, num_steps, num_envs, *field.shape), dtype=_torch_dtype(field), device=device)
             for name, field in fields.items()
         }
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def __len__(self) -> int:
         return 0  # between iterations, where a run is saved
 
     def at(self, step: int) -> dict[str, Tensor]:
         """Return the memory of one step of every environment."""
-        return {name: tensor[step] for name, tensor in self._tensors.items()}
-
-    def steps(self) -> Batch:
-        """Return all steps, (num_steps, ..., num_envs, ...)."""
-        return self._tensors
+        return {name: tensor.select(self._axes, step) for name, tensor in self._tensors.items()}
 
     def rows(self) -> Batch:
-        """Return all rows, step by step, (num_steps * num_envs, ...)."""
-        return {name: tensor.flatten(0, 1) for name, tensor in self._tensors.items()}
+        """Return all rows, step by step, (..., num_steps * num_envs, ...)."""
+        return {name: tensor.flatten(self._axes, self._axes + 1) for name, tensor in self._tensors.items()}
+
+    def use(self, tensors: Mapping[str, Tensor]) -> None:
+        """Hold these tensors in place of its own: the member's part of a stack."""
+        self._tensors = dict(tensors)
 
     def add(self, transitions: Mapping[str, object]) -> None:
         raise RuntimeError("the rollout of a device is written by its loop")
@@ -55,6 +60,15 @@ class DeviceRollout:
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         pass
+
+
+def stack_rollouts(rollouts: Sequence[DeviceRollout]) -> DeviceRollout:
+    """Return one rollout for all members, of which each of the given ones becomes a part."""
+    one, axes = rollouts[0], (len(rollouts),)
+    stack = DeviceRollout(one.num_steps, one.num_envs, one.fields, axes=axes, device=one.device)
+    for number, rollout in enumerate(rollouts):
+        rollout.use({name: tensor[number] for name, tensor in stack._tensors.items()})
+    return stack
 
 
 def device_rollout_fields(setup: Setup[OnPolicyHParams]) -> dict[str, Field]:

@@ -54,6 +54,10 @@ class RunningMoments:
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.mean, self.variance, self.total
 
+    def use(self, mean: Tensor, variance: Tensor, total: Tensor) -> None:
+        """Hold these tensors in place of its own: the member's rows of a stack."""
+        self.mean, self.variance, self.total = mean, variance, total
+
     @property
     def count(self) -> int:
         return int(self.total)
@@ -208,6 +212,11 @@ class RewardScaler:
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (*self.moments.tensors, self.returns)
+
+    def use(self, mean: Tensor, variance: Tensor, total: Tensor, returns: Tensor) -> None:
+        """Hold these tensors in place of its own: the member's rows of a stack."""
+        self.moments.use(mean, variance, total)
+        self.returns = returns
 
     def scale(self, rewards: Tensor, ended: Tensor, terminal_rewards: Tensor | None = None) -> Tensor:
         """Update the statistics with one rollout, (steps, envs), and return its rewards scaled."""

@@ -1,16 +1,19 @@
 """Learn from rollouts of tensor environments: the steps of an on-policy update, where no value leaves the device.
 
-Everything is a tensor at a fixed place that changes in place, so that a CUDA graph can hold whole iterations
-(runtime/device_loop.py). Shuffles and actions are functions of counters.
+`RolloutLearner` holds an algorithm's pure functions, `RolloutUpdate` runs them on the rollouts of one run or of all
+members of a stack. Everything is a tensor at a fixed place that changes in place, so that a CUDA graph can hold whole
+iterations (runtime/device_loop.py). Shuffles and actions are functions of counters.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from rl_training.acceleration.steps import InPlaceStep, accelerate
+from rl_training.acceleration.stacking import stacked
+from rl_training.acceleration.steps import Step, accelerate
 from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics, State, UpdateResult
@@ -28,6 +31,7 @@ LANE = 2**15  # environments use lower lanes
 Estimate = Callable[[Batch, Collection[str]], Batch]
 Draw = Callable[[State, Tensor, Keys], Tensor]  # (acting state, observations, keys) -> actions
 _ROWS = ("obs", "next_obs", "actions", "rewards", "terminated", "truncated")
+_OBS, _REWARDS = "obs_moments", "reward_moments"  # start of the names of the statistics in the state
 
 
 class OnDeviceSettings(Protocol):
@@ -43,156 +47,179 @@ class OnDeviceSettings(Protocol):
     def gamma(self) -> float: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutLearner:
-    """Acts and learns as its algorithm does, with tensors of the device only."""
+    """An on-policy algorithm as the device loop uses it: pure functions over the state of one run.
 
-    def __init__(
-        self,
-        setup: Setup[OnDeviceSettings],
-        state: State,
-        step: InPlaceStep,
-        estimate: Estimate,
-        draw: Draw,
-        *,
-        acting: State,
-        estimates: Sequence[str],
-        learned: Sequence[str],
-        refreshed: Sequence[str] = (),
-        summary: Callable[[Batch], Metrics] = lambda rollout: {},
-        obs_normalizer: ObsNormalizer | None = None,
-        reward_scaler: RewardScaler | None = None,
-    ) -> None:
-        """`state`: what `step` changes in place, on the rows `indices` of a batch of `learned` entries.
+    `step`: changes the state by the rows `indices` of a batch of `learned` entries. `acting`: the entries of the state
+    that `sample` reads. `estimates`: what `estimate` returns before the first epoch, `refreshed`: before every other
+    one. `summary`: metrics of the estimates.
+    """
 
-        `estimate`, `draw`: pure. `acting`: what `draw` reads. `estimates`: what `estimate` returns before the first
-        epoch, `refreshed`: before every other one. `summary`: metrics of the estimates.
-        """
-        self._hparams, self._shape = setup.hparams, (setup.hparams.num_steps, setup.num_envs)
-        self._seed = setup.streams.integer("shuffle")
-        self._state, self._step, self._draw, self._acting = state, step, draw, acting
-        self._estimates, self._learned_names, self._refreshed = estimates, learned, refreshed
-        self._summary = summary
-        self._obs_normalizer, self._reward_scaler = obs_normalizer, reward_scaler
-        self._memory: Batch = {}  # what an update computes about each row of a rollout
-
-        def scale(state: State, batch: Batch) -> tuple[State, Metrics]:
-            return self._scaled(state, batch), {}
-
-        def estimated(state: State, batch: Batch) -> tuple[State, Metrics]:
-            found = estimate(batch, state)
-            return {name: found[name] for name in state}, {}
-
-        self._scale_in_place = accelerate(scale, setup.acceleration, "scaling", identity=setup.identity)
-        self._estimate_in_place = accelerate(estimated, setup.acceleration, "estimates", identity=setup.identity)
+    setup: Setup[OnDeviceSettings]
+    step: Step
+    estimate: Estimate
+    sample: Draw
+    acting: Sequence[str]
+    estimates: Sequence[str]
+    learned: Sequence[str]
+    refreshed: Sequence[str] = ()
+    summary: Callable[[Batch], Metrics] = lambda rollout: {}
+    normalizes_obs: bool = False
+    scales_rewards: bool = False
 
     @property
-    def acting_state(self) -> State:
-        """The tensors that `draw` reads; updates change them in place."""
-        state = dict(self._acting)
-        if self._obs_normalizer:
-            state["obs_mean"], state["obs_variance"] = self._obs_normalizer.moments.tensors[:2]
-        return state
+    def seed(self) -> int:
+        """The seed of the shuffles."""
+        return self.setup.streams.integer("shuffle")
 
-    @property
-    def changed(self) -> list[Tensor]:
-        """All tensors that `learn` changes and a resumed run needs."""
-        parts = [part.tensors for part in (self._reward_scaler,) if part]
-        parts += [part.moments.tensors for part in (self._obs_normalizer,) if part]
-        return [*self._state.values(), *(tensor for tensors in parts for tensor in tensors)]
+    def acting_state(self, state: State) -> State:
+        """Return what `draw` reads."""
+        statistics = _numbered(_OBS, _parts(_OBS, state)[:2]) if self.normalizes_obs else {}
+        return {name: state[name] for name in self.acting} | statistics
 
     def draw(self, state: State, obs: Tensor, keys: Keys) -> Tensor:
-        """Sample actions for observations by counters: a pure function."""
-        if self._obs_normalizer:
-            obs = normalized(obs, state["obs_mean"].float(), (1.0 / deviation(state["obs_variance"])).float())
-        return self._draw(state, obs, keys)
+        """Sample actions for observations by counters."""
+        if self.normalizes_obs:
+            mean, variance = _parts(_OBS, state)
+            obs = normalized(obs, mean.float(), (1.0 / deviation(variance)).float())
+        return self.sample(state, obs, keys)
 
-    def learn(self, rollout: Batch, update: Tensor) -> UpdateResult:
-        """Take all gradient steps on a rollout.
-
-        `rollout`: rows, (steps * envs, ...), step by step, with the true `next_obs` of each. `update`: the number of
-        this update, 0-d int64.
-        """
-        hparams = self._hparams
-        self._scale(rollout, update)
-        history: list[Metrics] = []
-        for epoch in range(hparams.update_epochs):
-            names = self._refreshed if epoch else self._estimates
-            if names:
-                self._estimate(rollout, names)
-            for indices in self._order(epoch).view(-1, hparams.minibatch_size):
-                history.append(self._step(self._state, self._learned(rollout) | {"indices": indices}))
-        means = {name: torch.stack([metrics[name] for metrics in history]).mean() for name in history[0]}
-        return UpdateResult(means | self._summary(self._memory), num_gradient_steps=len(history))
-
-    def phases(self, rollout: Batch, update: Tensor) -> dict[str, Callable[[], object]]:
-        """Return the parts of `learn` by name, to measure them one by one."""
-        indices = torch.arange(self._hparams.minibatch_size, device=update.device)
-        return {
-            "scaling": lambda: self._scale(rollout, update),
-            "estimates": lambda: self._estimate(rollout, self._estimates),
-            "shuffle": lambda: self._order(0),
-            "one minibatch": lambda: self._step(self._state, self._learned(rollout) | {"indices": indices}),
-        }
-
-    def _scale(self, rollout: Batch, update: Tensor) -> None:
-        self._memory = self._memory or self._empty_memory(rollout)
-        self._scale_in_place(self._scaling_state(), rollout | {"update": update, "row": self._memory["row"]})
-
-    def _estimate(self, rollout: Batch, names: Sequence[str]) -> None:
-        batch = {name: self._memory.get(name, rollout[name]) for name in _ROWS}
-        self._estimate_in_place({name: self._memory[name] for name in names}, batch | {"params": self._state["params"]})
-
-    def _order(self, epoch: int) -> Tensor:
-        return self._memory["words"][epoch].argsort(stable=True)
-
-    def _learned(self, rollout: Batch) -> Batch:
-        return {name: self._memory[name] if name in self._memory else rollout[name] for name in self._learned_names}
-
-    def _empty_memory(self, rollout: Batch) -> Batch:
-        rewards = rollout["rewards"]
-        memory = {name: torch.zeros_like(rewards) for name in (*self._estimates, "rewards")}
-        words = torch.zeros((self._hparams.update_epochs, len(rewards)), dtype=torch.int32, device=rewards.device)
-        if self._obs_normalizer:
-            memory |= {name: torch.zeros_like(rollout[name], dtype=torch.float32) for name in ("obs", "next_obs")}
-        # In memory, because a compiled step on a GPU computes with its own row numbers in 32 bits.
-        return memory | {"words": words, "row": torch.arange(len(rewards), device=rewards.device)}
-
-    def _scaling_state(self) -> State:
-        """Return what `_scaled` changes: the statistics, and the memory of its results."""
-        names = ("rewards", "obs", "next_obs", "words")
-        state: State = {name: self._memory[name] for name in names if name in self._memory}
-        if self._obs_normalizer:
-            state |= _numbered("obs_moments", self._obs_normalizer.moments.tensors)
-        if self._reward_scaler:
-            state |= _numbered("reward_moments", self._reward_scaler.tensors)
-        return state
-
-    def _scaled(self, state: State, batch: Batch) -> State:
+    def scale(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         """Normalise a rollout, and draw the words whose order shuffles each epoch."""
-        row = batch["row"]
-        keys = Keys(torch.full_like(row, self._seed), row, torch.zeros_like(row), batch["update"].expand_as(row))
-        new: State = {"words": (keys.words(LANE, self._hparams.update_epochs).T - 2**31).int()}
+        row, hparams = batch["row"], self.setup.hparams
+        keys = Keys(batch["seed"].expand_as(row), row, torch.zeros_like(row), batch["update"].expand_as(row))
+        new: State = {"words": (keys.words(LANE, hparams.update_epochs).T - 2**31).int()}
         new["rewards"] = batch["rewards"]
-        if self._obs_normalizer:
-            old = _parts("obs_moments", state)
+        if self.normalizes_obs:
+            old = _parts(_OBS, state)
             merged = merged_moments(old, batch["obs"])
             # The first rollout is collected without statistics, and learned with its own.
             mean, variance = (torch.where(old[2] == 0, merged[part], old[part]) for part in (0, 1))
             scale = (1.0 / deviation(variance)).float()
             new |= {name: normalized(batch[name], mean.float(), scale) for name in ("obs", "next_obs")}
-            new |= _numbered("obs_moments", merged)
-        if self._reward_scaler:
-            ended = (batch["terminated"] | batch["truncated"]).view(self._shape)
-            old, rewards = _parts("reward_moments", state), batch["rewards"].view(self._shape)
-            scaled, statistics = scaled_rewards(old, rewards, ended, self._hparams.gamma)
-            new |= {"rewards": scaled.flatten(), **_numbered("reward_moments", statistics)}
-        return new
+            new |= _numbered(_OBS, merged)
+        if self.scales_rewards:
+            shape = (hparams.num_steps, self.setup.num_envs)
+            ended = (batch["terminated"] | batch["truncated"]).view(shape)
+            old, rewards = _parts(_REWARDS, state), batch["rewards"].view(shape)
+            scaled, statistics = scaled_rewards(old, rewards, ended, hparams.gamma)
+            new |= {"rewards": scaled.flatten(), **_numbered(_REWARDS, statistics)}
+        return new, {}
+
+    def estimated(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        """Compute those estimates that the state has places for."""
+        found = self.estimate(batch, state)
+        return {name: found[name] for name in state}, {}
+
+
+class RolloutUpdate:
+    """Learns from a rollout in place: for one run, or for all members of a stack, each as it would alone."""
+
+    def __init__(self, learners: Sequence[RolloutLearner], state: State, rollout: Batch, mode: str) -> None:
+        """`state`: what learning changes and a resumed run needs. `rollout`: rows, step by step, with the true
+        `next_obs` of each, (steps * envs, ...); in a stack, both have a leading axis of members."""
+        self._learner, self._state, self._rollout = learners[0], state, rollout
+        self._hparams, self._axes = learners[0].setup.hparams, (len(learners),) if len(learners) > 1 else ()
+        rewards = rollout["rewards"]
+        seeds = torch.tensor([learner.seed for learner in learners], device=rewards.device)
+        # In memory, because a compiled step on a GPU computes with its own row numbers in 32 bits.
+        row = torch.arange(rewards.shape[-1], device=rewards.device).expand(rewards.shape)
+        self._numbers = {"seed": seeds.view(self._axes), "row": row}
+        self._first = torch.arange(len(learners), device=rewards.device).view(-1, 1)
+        self._memory = self._empty_memory()  # what an update computes about each row of a rollout
+        learner, over_members = learners[0], torch.func.vmap if self._axes else _only
+        identity = learner.setup.identity
+        self._scale_in_place = accelerate(over_members(learner.scale), mode, "scaling", identity=identity)
+        self._estimate_in_place = accelerate(over_members(learner.estimated), mode, "estimates", identity=identity)
+        step = stacked(learner.step) if self._axes else learner.step
+        self._step_in_place = accelerate(step, mode, "update", identity=identity)
+        self._summary: Callable[[Batch], Metrics] = over_members(learner.summary)
+
+    def learn(self, update: Tensor) -> UpdateResult:
+        """Take all gradient steps on the rollout; `update`: the number of this update, int64, of each member."""
+        history: list[Metrics] = []
+        self._scale(update)
+        for epoch in range(self._hparams.update_epochs):
+            names = self._learner.refreshed if epoch else self._learner.estimates
+            if names:
+                self._estimate(names)
+            for indices in self._order(epoch).split(self._hparams.minibatch_size, dim=-1):
+                history.append(self._step(indices))
+        names = list(history[0])
+        values = torch.stack([metrics[name] for metrics in history for name in names])
+        means = values.unflatten(0, (len(history), len(names))).mean(0).unbind()
+        metrics = dict(zip(names, means, strict=True)) | self._summary(self._memory)
+        return UpdateResult(metrics, num_gradient_steps=len(history))
+
+    def phases(self, update: Tensor) -> dict[str, Callable[[], object]]:
+        """Return the parts of `learn` by name, to measure them one by one."""
+        indices = self._order(0)[..., : self._hparams.minibatch_size]
+        return {
+            "scaling": lambda: self._scale(update),
+            "estimates": lambda: self._estimate(self._learner.estimates),
+            "shuffle": lambda: self._order(0),
+            "one minibatch": lambda: self._step(indices),
+        }
+
+    def _scale(self, update: Tensor) -> None:
+        names = ("rewards", "obs", "next_obs", "words")
+        places = {name: self._memory[name] for name in names if name in self._memory}
+        statistics = {name: value for name, value in self._state.items() if name.startswith((_OBS, _REWARDS))}
+        self._scale_in_place(places | statistics, self._rollout | self._numbers | {"update": update})
+
+    def _estimate(self, names: Sequence[str]) -> None:
+        batch = {name: self._memory.get(name, self._rollout[name]) for name in _ROWS}
+        self._estimate_in_place({name: self._memory[name] for name in names}, batch | {"params": self._state["params"]})
+
+    def _step(self, indices: Tensor) -> Metrics:
+        rows = self._rollout | self._memory
+        batch = {name: rows[name] for name in self._learner.learned}
+        state = {name: value for name, value in self._state.items() if not name.startswith((_OBS, _REWARDS))}
+        return self._step_in_place(state, batch | {"indices": indices})
+
+    def _order(self, epoch: int) -> Tensor:
+        """Return the shuffled numbers of each member's rows: the order of their words."""
+        words = self._memory["words"].select(-2, epoch)
+        if not self._axes:
+            return words.argsort(stable=True)
+        # One sort for all members, which come one after the other. Sorting them one by one takes many more kernels.
+        rows = words.shape[1]
+        order = (words.long() + (self._first << 32)).flatten().argsort(stable=True)
+        return order.view_as(words) - self._first * rows
+
+    def _empty_memory(self) -> Batch:
+        rewards = self._rollout["rewards"]
+        memory = {name: torch.zeros_like(rewards) for name in (*self._learner.estimates, "rewards")}
+        shape = (*self._axes, self._hparams.update_epochs, rewards.shape[-1])
+        memory["words"] = torch.zeros(shape, dtype=torch.int32, device=rewards.device)
+        if self._learner.normalizes_obs:
+            memory |= {name: torch.zeros_like(self._rollout[name], dtype=torch.float32) for name in ("obs", "next_obs")}
+        return memory
+
+
+def statistics_of(obs_normalizer: ObsNormalizer | None, reward_scaler: RewardScaler | None) -> State:
+    """Return the statistics as entries of the state of a run on the device."""
+    obs = _numbered(_OBS, obs_normalizer.moments.tensors) if obs_normalizer else {}
+    return obs | (_numbered(_REWARDS, reward_scaler.tensors) if reward_scaler else {})
+
+
+def use_statistics(state: State, obs_normalizer: ObsNormalizer | None, reward_scaler: RewardScaler | None) -> None:
+    """Replace the statistics by entries of a state, as `statistics_of` named them."""
+    if obs_normalizer:
+        obs_normalizer.moments.use(*_parts(_OBS, state))
+    if reward_scaler:
+        reward_scaler.use(*_parts(_REWARDS, state))
 
 
 def fit(rollout: Batch) -> Metrics:
     """Return the share of the returns' variance that the values explain: 1 is all of it, 0 what a constant does."""
     unexplained = (rollout["returns"] - rollout["values"]).var(correction=0)
     return {"explained_variance": 1.0 - unexplained / (rollout["returns"].var(correction=0) + 1e-8)}
+
+
+def _only(pure: Callable[..., Any]) -> Callable[..., Any]:
+    return pure
 
 
 def _numbered(name: str, tensors: Sequence[Tensor]) -> State:

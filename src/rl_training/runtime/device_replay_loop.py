@@ -7,7 +7,6 @@ On CUDA the rounds of an iteration are captured in one CUDA graph; there is one 
 the warm-up. Which updates are due is known on the host.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -16,21 +15,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.acceleration.compile_watch import compiling
-from rl_training.acceleration.cuda_graphs import capture_graph
-from rl_training.acceleration.stacking import ALIVE, stacked
-from rl_training.acceleration.step_checks import repeated_checks
+from rl_training.acceleration.stacking import stacked
 from rl_training.acceleration.steps import accelerate
 from rl_training.core.spaces import Field
-from rl_training.core.types import Batch, Metrics, ReplayAlgorithm, State
+from rl_training.core.types import Batch, DeviceAlgorithm, Metrics, UpdateResult
 from rl_training.data.device_replay import DeviceReplay, stack_replays
 from rl_training.data.device_rollout import DeviceRollout
 from rl_training.experiment.config import TrainConfig
 from rl_training.learners.replay_on_device import ReplayLearner
-from rl_training.learners.stack import stack_states
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.device_collector import DeviceCollector
-from rl_training.runtime.device_loop import COMPILED, OUT, act_and_step, read_episodes, wait_for_device
+from rl_training.runtime.device_loop import (
+    COMPILED,
+    OUT,
+    act_and_step,
+    alive_members,
+    captured,
+    joined_states,
+    run_iterations,
+)
 from rl_training.runtime.run import Run
 
 ROUNDS = 16  # steps of every environment in one iteration
@@ -44,7 +47,7 @@ class DeviceReplayLoop:
 
     def __init__(
         self,
-        algorithms: Sequence[ReplayAlgorithm],
+        algorithms: Sequence[DeviceAlgorithm],
         collectors: Sequence[DeviceCollector],
         replays: Sequence[DeviceReplay],
         config: TrainConfig,
@@ -58,16 +61,9 @@ class DeviceReplayLoop:
         self._learners = [algorithm.on_device() for algorithm in algorithms]
         self._updates_until = partial(config.spec.updates_until, config.hparams)
         self._device, self._captures = collectors[0].envs.device, config.acceleration == "cuda_graph"
-        if len(algorithms) == 1:
-            self.state, self._env_state, self._replay = algorithms[0].state, collectors[0].state, replays[0]
-        else:
-            self.state = stack_states([algorithm.state for algorithm in algorithms])
-            self._env_state = stack_states([collector.state for collector in collectors])
-            for number, (algorithm, collector) in enumerate(zip(algorithms, collectors, strict=True)):
-                algorithm.use_state(_rows_of(self.state, number))
-                collector.state = _rows_of(self._env_state, number)
-            self._replay = stack_replays(replays)
-            self.state[ALIVE] = torch.ones(len(algorithms), dtype=torch.bool, device=self._device)
+        self.state, self._env_state = joined_states(algorithms, collectors)
+        self._replay = replays[0] if len(replays) == 1 else stack_replays(replays)
+        self.rows = ROUNDS * config.num_envs
         self._make_steps(collectors[0], COMPILED if self._captures else config.acceleration)
         fields = {name: Field((), np.dtype(kind)) for name, kind in _EPISODES.items()}
         axes = self._replay.count.shape
@@ -92,7 +88,7 @@ class DeviceReplayLoop:
         self._replay.accelerate(mode)
         self._steps = {kind: accelerate(step, mode, f"{kind} update") for kind, step in steps.items()}
 
-    def iteration(self, step: int) -> Metrics:
+    def iteration(self, step: int) -> UpdateResult:
         """Take the rounds after env step `step`; the metrics are those of the last update, of all members."""
         pattern, learner = self._pattern(step), self._learners[0]
         self._update.fill_(self._algorithms[0].num_updates)
@@ -103,28 +99,25 @@ class DeviceReplayLoop:
             metrics = self._run(pattern)
         else:
             if pattern not in self._graphs:
-                self._graphs[pattern] = self._capture(pattern)
+                changed = [*self._env_state.values(), *self.state.values(), *self._replay.changed]
+                changed += [self.num_ended, self._update]
+                self._graphs[pattern] = captured(self._device, changed, partial(self._run, pattern))
             metrics = self._graphs[pattern]()
+        updates = sum(map(len, pattern))
         for algorithm in self._algorithms:
-            algorithm.num_updates += sum(map(len, pattern))
-        return metrics
+            algorithm.num_updates += updates
+        return UpdateResult(metrics, num_gradient_steps=updates)
 
     def keep(self, metrics: Metrics, number: int = 0) -> Metrics:
-        """Return the metrics of one member's run, given those of its last iteration."""
         kept: Metrics = self._learners[number].keep(metrics)
         return kept
 
     def episodes_of(self, number: int) -> tuple[Batch, Tensor]:
-        """Return the rows of the latest iteration of a member, step by step, and how many of its episodes ended."""
-        one = {
-            name: values.view(ROUNDS, -1, self._num_envs)[:, number] for name, values in self.episodes.steps().items()
-        }
-        return {name: values.flatten() for name, values in one.items()}, self.num_ended.view(-1)[number]
+        rows = {name: values.view(-1, self.rows)[number] for name, values in self.episodes.rows().items()}
+        return rows, self.num_ended.view(-1)[number]
 
     def alive(self) -> list[bool]:
-        """Return which members have had finite numbers only; waits for the device."""
-        flags: list[bool] = self.state[ALIVE].tolist() if ALIVE in self.state else [True]
-        return flags
+        return alive_members(self.state)
 
     def _pattern(self, step: int) -> Pattern:
         number, pattern = self._algorithms[0].num_updates, []
@@ -149,58 +142,12 @@ class DeviceReplayLoop:
                 metrics = metrics | self._steps[kind](self.state, batch)
                 replay.update_priorities(metrics.pop("td_errors"))
                 self._update += 1
-        self.num_ended += self.episodes.steps()["ended"].sum((0, -1))
+        self.num_ended += self.episodes.rows()["ended"].sum(-1)
         return metrics
-
-    def _capture(self, pattern: Pattern) -> Callable[[], Metrics]:
-        """Compile all steps by an iteration whose changes are undone, then capture one."""
-        changed = [*self._env_state.values(), *self.state.values(), *self._replay.changed]
-        changed += [self.num_ended, self._update]
-        before = [tensor.clone() for tensor in changed]
-
-        def warm_up_run() -> None:
-            self._run(pattern)
-            for tensor, value in zip(changed, before, strict=True):
-                tensor.copy_(value)
-
-        with compiling("iteration"), repeated_checks(0):
-            graph, metrics = capture_graph(self._device, warm_up_run, lambda: self._run(pattern))
-
-        def replay_graph() -> Metrics:
-            graph.replay()
-            return metrics
-
-        return replay_graph
-
-
-def steps_of_iteration(config: TrainConfig) -> int:
-    """Return the env steps of one iteration."""
-    return ROUNDS * config.num_envs
-
-
-def _rows_of(state: State, number: int) -> State:
-    return {name: values[number] for name, values in state.items()}
 
 
 def run_replay_on_device(run: Run, hparams: object, callbacks: Sequence[Callback]) -> None:
-    """Take iterations until all env steps are taken or a callback or signal asks to stop.
-
-    A run ends with a whole iteration, so that it may take some more steps than asked for.
-    """
-    algorithm, replay = cast(ReplayAlgorithm, run.algorithm), cast(DeviceReplay, run.memory)
+    """Train an off-policy algorithm on the device."""
+    algorithm, replay = cast(DeviceAlgorithm, run.algorithm), cast(DeviceReplay, run.memory)
     loop = DeviceReplayLoop([algorithm], [cast(DeviceCollector, run.collector)], [replay], run.config)
-    loop.num_ended.fill_(run.num_episodes)
-    rows = steps_of_iteration(run.config)
-    flying: deque[torch.cuda.Event] = deque()
-    while run.step < run.config.total_timesteps and not run.stop_reason:
-        run.mid_step = True
-        run.last_metrics = loop.keep(loop.iteration(run.step))
-        run.gradient_step = algorithm.num_updates
-        run.previous_step, run.step = run.step, run.step + rows
-        run.mid_step = False
-        wait_for_device(flying, run.config.device)
-        if run.crossed(run.config.log_interval) or run.step >= run.config.total_timesteps:
-            episodes, ended = loop.episodes_of(0)
-            read_episodes(run, ended, episodes, episodes["ended"])
-        for callback in callbacks:
-            callback.on_step(run)
+    run_iterations(run, loop, callbacks)

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from rl_training.core.durable_files import check_free_space
-from rl_training.core.types import Metrics, ReplayAlgorithm
+from rl_training.core.types import DeviceAlgorithm, Metrics, RolloutAlgorithm, UpdateResult
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.device_replay import DeviceReplay
+from rl_training.data.device_rollout import DeviceRollout
 from rl_training.data.member_batches import MemberBatches
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.errors import ConfigError, TrainingError, exits_are_errors
@@ -48,8 +49,8 @@ from rl_training.runtime.callbacks import (
 )
 from rl_training.runtime.dataset_loading import keep_arrays
 from rl_training.runtime.device_collector import DeviceCollector
-from rl_training.runtime.device_loop import read_episodes
-from rl_training.runtime.device_replay_loop import DeviceReplayLoop, steps_of_iteration
+from rl_training.runtime.device_loop import DeviceLoop, Iterations, read_episodes
+from rl_training.runtime.device_replay_loop import DeviceReplayLoop
 from rl_training.runtime.loops import end_of_group
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.result import end_run
@@ -170,6 +171,8 @@ def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
     each, shared = stack_bytes(cast(StackedLearner, first.algorithm)), 0
     if isinstance(first.memory, DeviceReplay):
         each += first.memory.plan.num_bytes
+    elif isinstance(first.memory, DeviceRollout):
+        each += first.memory.num_bytes
     else:
         shared = cast(DatasetMemory, first.memory).storage.memory.nbytes
     check_stack(members, each, shared, first.setup.device)
@@ -218,10 +221,11 @@ class StackedUpdates:
         self._batches = MemberBatches(memories, config.hparams.batch_size)  # type: ignore[attr-defined]
         self.state, self.alive = self._stack.state, self._stack.alive
 
-    def advance(self, step: int) -> tuple[int, Metrics]:
+    def advance(self, step: int) -> tuple[int, UpdateResult]:
         """Make the updates of one group; return the step after it, and the metrics of all members."""
-        end = end_of_group(self._config, step)
-        return end, self._stack.update(self._batches.draw(end - step), end - step)
+        updates = end_of_group(self._config, step) - step
+        metrics = self._stack.update(self._batches.draw(updates), updates)
+        return step + updates, UpdateResult(metrics, num_gradient_steps=updates)
 
     def publish(self, run: Run, number: int, metrics: Metrics) -> None:
         run.last_metrics = cast(StackedLearner, run.algorithm).keep(metrics)
@@ -231,21 +235,27 @@ class StackedSteps:
     """The work of a stack with tensor environments: iterations of steps and updates on the device."""
 
     def __init__(self, config: TrainConfig, runs: Sequence[Run]) -> None:
-        algorithms = [cast(ReplayAlgorithm, run.algorithm) for run in runs]
         collectors = [cast(DeviceCollector, run.collector) for run in runs]
-        self._loop = DeviceReplayLoop(algorithms, collectors, [cast(DeviceReplay, run.memory) for run in runs], config)
-        self._rows = steps_of_iteration(config)
+        self._loop = loop_of(runs, collectors, config)
         self.state, self.alive = self._loop.state, self._loop.alive
         ended = torch.tensor([run.num_episodes for run in runs])
         self._loop.num_ended.copy_(ended.view(self._loop.num_ended.shape))
 
-    def advance(self, step: int) -> tuple[int, Metrics]:
-        return step + self._rows, self._loop.iteration(step)
+    def advance(self, step: int) -> tuple[int, UpdateResult]:
+        return step + self._loop.rows, self._loop.iteration(step)
 
     def publish(self, run: Run, number: int, metrics: Metrics) -> None:
         run.last_metrics = self._loop.keep(metrics, number)
-        episodes, ended = self._loop.episodes_of(number)
-        read_episodes(run, ended, episodes, episodes["ended"])
+        read_episodes(run, *self._loop.episodes_of(number))
+
+
+def loop_of(runs: Sequence[Run], collectors: Sequence[DeviceCollector], config: TrainConfig) -> Iterations:
+    """Return the loop of all members on the device."""
+    if config.spec.loop == "on_policy":
+        learners = [cast(RolloutAlgorithm, run.algorithm) for run in runs]
+        return DeviceLoop(learners, collectors, [cast(DeviceRollout, run.memory) for run in runs], config)
+    algorithms = [cast(DeviceAlgorithm, run.algorithm) for run in runs]
+    return DeviceReplayLoop(algorithms, collectors, [cast(DeviceReplay, run.memory) for run in runs], config)
 
 
 class StackedTraining:
@@ -298,17 +308,18 @@ class StackedTraining:
     def _advance(self, step: int) -> int:
         """Do the next piece of work and what is due after it; return the new step."""
         config = self._config
-        end, metrics = self._stack.advance(step)
+        end, result = self._stack.advance(step)
         for member in self._live():
-            run, learner = member.run, cast(StackedLearner, member.run.algorithm)
-            run.previous_step, run.step, run.gradient_step = step, end, learner.num_updates
+            run = member.run
+            run.previous_step, run.step = step, end
+            run.gradient_step += result.num_gradient_steps
         run = self._live()[0].run
         ends = end >= config.total_timesteps or self._is_interrupted()
         saves = ends or run.crossed(config.checkpoint_interval)
         by_time = not saves and bool(config.checkpoint_minutes) and monotonic() >= self._save_due
         logs = saves or self._has_callbacks or run.crossed(config.log_interval) or run.crossed(config.eval_interval)
         if logs or by_time:  # else nobody looks at the metrics: the device is not waited for
-            self._publish(metrics)
+            self._publish(result.metrics)
         for member in self._live() if logs else ():
             self._call(member, member.logs)
         if saves or by_time:

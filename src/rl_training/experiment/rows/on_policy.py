@@ -24,6 +24,7 @@ ROWS = (
         updates_until=ppo_updates,
         policy_module="rl_training.algorithms.ppo:ppo_policy",
         device_loop=True,
+        per_member=frozenset({"learning_rate", "clip_coef", "ent_coef", "vf_coef"}),
         reference_config="ppo/cartpole.yaml",
     ),
     AlgorithmSpec(
@@ -58,6 +59,7 @@ ROWS = (
         updates_until=ppo_updates,
         policy_module="rl_training.algorithms.pqn:pqn_policy",
         device_loop=True,
+        per_member=frozenset({"learning_rate", "epsilon_start", "epsilon_end"}),
         reference_config="pqn/cartpole.yaml",
     ),
     AlgorithmSpec(
