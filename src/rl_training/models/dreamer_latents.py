@@ -41,4 +41,9 @@ def draw_latents(probs: Tensor, noise: Tensor | None) -> Tensor:
     """
     fixed = probs.detach()
     index = fixed.argmax(-1) if noise is None else draw_index(fixed, noise)
-    return (unit_vectors(index, probs.shape[-1]) + (probs - fixed)).flatten(-2)
+    return straight_through(unit_vectors(index, probs.shape[-1]).flatten(-2), probs)
+
+
+def straight_through(drawn: Tensor, probs: Tensor) -> Tensor:
+    """Return what was drawn, (..., latents * classes), with the gradient of the probabilities."""
+    return drawn + (probs - probs.detach()).flatten(-2)

@@ -3,8 +3,9 @@
     h_t = GRU(h_{t-1}, z_{t-1}, a_{t-1})      z_t ~ q(z | h_t, x_t)      z^_t ~ p(z | h_t)
 
 Most of the time of an update is the launch of kernels in the loop over a sequence. So the loop contains only what
-depends on the state before: the shares of actions and observations in its layers, the prior and the divergences are
-computed for all steps at once. Its body, a cell, can be replaced by a compiled one.
+depends on the state before: the shares of actions and observations in its layers, the prior, the divergences and the
+gradients of all weights (unrolled.py) are computed for all steps at once. Its body, a cell, can be replaced by a
+compiled one.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_training.models.dreamer_latents import draw_latents, mixed_probs
+from rl_training.models.dreamer_latents import draw_latents, mixed_probs, straight_through
 from rl_training.models.layers import NORM_EPS, StackedLinear, normed_mlp
+from rl_training.models.unrolled import Step, chain, take_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,10 @@ class RSSM(nn.Module):
         )
         self.prior = nn.Sequential(*normed_mlp(sizes.deter, hidden * 2, sizes.stoch))
 
+    def forward(self, method: Callable[..., Any], *inputs: Any) -> Any:
+        """Run one of the methods below: `functional_call` can call only `forward`."""
+        return method(self, *inputs)
+
     def observe(
         self, embeddings: Tensor, actions: Tensor, is_first: Tensor, noise: Tensor, cell: Callable[..., Any]
     ) -> States:
@@ -135,18 +141,28 @@ class RSSM(nn.Module):
         drive = self.recurrent.drive(self.action_in(actions * keep).flatten(0, 1), action_weight)
         deter_weight, token_weight = self._split_posterior()
         tokens = F.linear(embeddings, token_weight, self.posterior_in.bias)
-        # (batch, n): zeros that have a gradient as all later states do, so that a compiled cell is compiled once.
-        deter, stoch = (tokens[0, :, :1] * 0.0 + keep.new_zeros(n) for n in (self.sizes.deter, self.sizes.stoch))
+        fixed = {name: value.detach() for name, value in self.named_parameters()}
+        inputs = (keep, drive.detach(), tokens.detach(), noise)
+        steps: list[Step] = torch.func.functional_call(self, fixed, (RSSM._take_steps, *inputs, cell))
+        # Once more for all steps at once, with gradients, and with what was drawn.
+        before, drawn = zip(*(step.before for step in steps), strict=True), [step.outputs[1] for step in steps]
+        deter, stoch = (torch.stack(each).detach() * keep for each in before)
+        deter = self._recur(deter.flatten(0, 1), stoch.flatten(0, 1), weight, drive)
+        logits = self._posterior(deter, deter_weight, tokens.flatten(0, 1))
+        stoch = straight_through(torch.stack(drawn).detach().flatten(0, 1), self._probs(logits))
+        outputs = chain(steps, *(torch.unflatten(each, 0, keep.shape[:2]) for each in (deter, stoch, logits)))
+        deter, stoch, logits = (each.transpose(0, 1) for each in outputs)
+        return States(torch.cat((deter, stoch), -1), logits)
+
+    def _take_steps(
+        self, keep: Tensor, drive: Tensor, tokens: Tensor, noise: Tensor, cell: Callable[..., Any]
+    ) -> list[Step]:
+        """Take the steps of sequences from zeros; `drive`: (blocks, time * batch, ...), the rest (time, batch, ...)."""
+        (weight, _), (deter_weight, _) = self.recurrent.split_weight(self.sizes.hidden), self._split_posterior()
         drives = torch.unflatten(drive, 1, keep.shape[:2]).unbind(1)  # (blocks, batch, size / blocks) of each step
-        steps = zip(keep.unbind(), drives, tokens.unbind(), noise.unbind(), strict=True)
-        deters, stochs, logits = [], [], []
-        for inputs in steps:
-            deter, stoch, step_logits = cell(self, deter, stoch, weight, deter_weight, *inputs)
-            deters.append(deter)
-            stochs.append(stoch)
-            logits.append(step_logits)
-        features = torch.cat((torch.stack(deters, 1), torch.stack(stochs, 1)), -1)
-        return States(features, torch.stack(logits, 1))
+        zeros = [tokens.new_zeros(tokens.shape[1], size) for size in (self.sizes.deter, self.sizes.stoch)]
+        inputs = zip(keep.unbind(), drives, tokens.unbind(), noise.unbind(), strict=True)
+        return take_steps(lambda h, z, *each: cell(self, h, z, weight, deter_weight, *each), zeros, inputs)
 
     def observe_cell(
         self,
@@ -204,8 +220,11 @@ class RSSM(nn.Module):
     def _latents(self, logits: Tensor) -> Tensor:
         return torch.unflatten(logits, -1, (self.sizes.latents, self.sizes.classes))
 
+    def _probs(self, logits: Tensor) -> Tensor:
+        return mixed_probs(logits, self.sizes.unimix)
+
     def _draw(self, logits: Tensor, noise: Tensor | None) -> Tensor:
-        return draw_latents(mixed_probs(logits, self.sizes.unimix), noise)
+        return draw_latents(self._probs(logits), noise)
 
 
 CELLS = Cells(RSSM.observe_cell, RSSM.predict_cell)
