@@ -70,6 +70,13 @@ def tune(
         bool | None,
         typer.Option("--prune/--no-prune", help="Stop a trial that is worse than the median (default: prune)."),
     ] = None,
+    halving: Annotated[
+        bool | None,
+        typer.Option(
+            "--halving/--no-halving",
+            help="Train all trials together and drop the worse half after 10 and 30 % of a run (docs/tuning.md).",
+        ),
+    ] = None,
     hours: Annotated[float, typer.Option(min=0.0, metavar="H", help="Begin no trial after H hours.")] = math.inf,
     retries: Retries = 1,
     launcher: Launcher = "local",
@@ -94,7 +101,7 @@ def tune(
     if folder is None:
         raise ConfigError("give a config to tune, -c FILE, or the FOLDER of a study to continue")
     is_new = not (folder / SPACE).is_file()
-    choices = {"seeds": seeds, "objective": objective and objective.value, "prune": prune}
+    choices = {"seeds": seeds, "objective": objective and objective.value, "prune": prune, "halving": halving}
     if loaded is not None and is_new:
         plan = make_plan(loaded, params or [], **choices)
     else:
@@ -142,6 +149,7 @@ def _continue_line(folder: Path, trials: int) -> str:
 
 
 def _show_plan(folder: Path, plan: "Plan", trials: int) -> None:
+    from rl_training.studies.halving import steps_of_search
     from rl_training.studies.tuning import FRESH_SEEDS, RESCORED
 
     widths = [max(len(text) for text in column) for column in zip(*_space_rows(plan), strict=True)]
@@ -150,9 +158,10 @@ def _show_plan(folder: Path, plan: "Plan", trials: int) -> None:
     steps = plan.config.total_timesteps
     searched, fresh = trials * plan.seeds, (RESCORED + 1) * FRESH_SEEDS
     unit = "gradient steps" if plan.config.spec.loop == "offline" else "env steps"
+    in_all = plan.seeds * steps_of_search(plan, trials) + fresh * steps
     typer.echo(
         f"\n{trials} trials of {plan.seeds} seeds and {RESCORED + 1} configs on {FRESH_SEEDS} fresh seeds: at most "
-        f"{searched + fresh} runs of {steps:,} {unit}, {(searched + fresh) * steps:,} in all, into {folder}"
+        f"{searched + fresh} runs of {steps:,} {unit}, {in_all:,} in all, into {folder}"
     )
 
 

@@ -26,7 +26,7 @@ from rl_training.experiment.run_dir import CONFIG, create_run_dir, env_name, rea
 PLAN, STATES, SUMMARY, MEMBERS = "population.yaml", "population.json", "summary.jsonl", "members"
 MAX_MEMBERS = 10_000
 
-Outcome = Literal["waiting", "running", "done", "diverged"]
+Outcome = Literal["waiting", "running", "done", "diverged", "dropped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,24 +106,42 @@ class PopulationDir:
 
     def create(self, config: PopulationConfig) -> None:
         """Write what was asked, and the folder of each member, where they do not exist yet."""
-        stack_of = {n: stack for stack, group in enumerate(group_by_structure(config.members())) for n in group}
-        plan = {
+        asked = {
             "seeds": list(config.seeds),
             "vary": {name: list(values) for name, values in config.vary.items()},
             "combine": config.combine,
-            "run": config.run,
+        }
+        self.write_plan(config.members(), config.differences(), run=config.run, base=config.base, asked=asked)
+        self.create_members(config.members())
+
+    def write_plan(
+        self,
+        members: Sequence[TrainConfig],
+        differences: Sequence[Mapping[str, Any]],
+        *,
+        run: str,
+        base: TrainConfig,
+        asked: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write population.yaml. `differences`: what distinguishes each member."""
+        stack_of = {n: stack for stack, group in enumerate(group_by_structure(members)) for n in group}
+        plan = {
+            **(asked or {}),
+            "run": run,
             "members": [
-                {"folder": f"{number:03d}", "stack": stack_of[number], **row}
-                for number, row in enumerate(config.differences())
+                {"folder": f"{number:03d}", "stack": stack_of[number], **row} for number, row in enumerate(differences)
             ],
-            "base": config.base.model_dump(mode="json"),
+            "base": base.model_dump(mode="json"),
         }
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomic(self.path / PLAN, yaml.safe_dump(plan, sort_keys=False))
         except OSError as error:
             raise ConfigError(f"output_dir: the population's folder {self.path} cannot be written: {error}") from None
-        for number, member in enumerate(config.members()):
+
+    def create_members(self, members: Sequence[TrainConfig]) -> None:
+        """Create the folder of each member; those that are there stay as they are."""
+        for number, member in enumerate(members):
             folder = self.path / MEMBERS / f"{number:03d}"
             if not (folder / CONFIG).is_file():
                 create_run_dir(member.resolved(), folder)
@@ -133,19 +151,29 @@ class PopulationDir:
 
         The plan decides, not the settings of the members: a start that was killed may have filled in some of them.
         """
-        plan = parse_settings(read_text(self.path / PLAN), str(self.path / PLAN))
-        planned, found = plan.get("members"), len(self.members())
-        if plan.get("run") not in ("stacked", "looped") or not isinstance(planned, list):
-            raise CheckpointError(f"{self.path / PLAN} is damaged: it must have run, stacked or looped, and members")
-        if found != len(planned):
+        stacks: dict[Any, list[Path]] = {}
+        for path, row in self.planned():
+            stacks.setdefault(row.get("stack"), []).append(path)
+        return list(stacks.values()) if self._read_plan()["run"] == "stacked" else None
+
+    def planned(self) -> list[tuple[Path, Mapping[str, Any]]]:
+        """Return the folder of each member and what the plan says of it."""
+        rows, folders = self._read_plan()["members"], {path.name: path for path in self.members()}
+        if len(folders) != len(rows):
             raise CheckpointError(
-                f"{self.path} has the folders of {found} of its {len(planned)} members; "
+                f"{self.path} has the folders of {len(folders)} of its {len(rows)} members; "
                 "the command that created it completes them"
             )
-        stacks: dict[Any, list[Path]] = {}
-        for path, row in zip(self.members(), planned, strict=True):
-            stacks.setdefault(row.get("stack"), []).append(path)
-        return list(stacks.values()) if plan["run"] == "stacked" else None
+        try:
+            return [(folders[row["folder"]], row) for row in rows]
+        except (LookupError, TypeError) as error:
+            raise CheckpointError(f"{self.path / PLAN} is damaged: a member has no folder: {error}") from None
+
+    def _read_plan(self) -> dict[str, Any]:
+        plan = parse_settings(read_text(self.path / PLAN), str(self.path / PLAN))
+        if plan.get("run") not in ("stacked", "looped") or not isinstance(plan.get("members"), list):
+            raise CheckpointError(f"{self.path / PLAN} is damaged: it must have run, stacked or looped, and members")
+        return plan
 
     def members(self) -> list[Path]:
         """Return the folders of the members, in their order."""

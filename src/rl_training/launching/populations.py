@@ -7,7 +7,7 @@ import copy
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from rl_training.experiment.run_dir import mean_score, read_result, read_run_con
 from rl_training.results.statistics import Summary, summarize
 from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.stacked_runs import train_stack
+from rl_training.runtime.stopping import PauseFrom
 from rl_training.runtime.trainer import resume
 
 log = logging.getLogger("rl_training")
@@ -80,6 +81,40 @@ def resume_population(path: Path, options: RunOptions | None = None) -> Populati
     return outcome
 
 
+def train_members(
+    population: PopulationDir,
+    folders: Sequence[Path],
+    options: RunOptions,
+    *,
+    until: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Train those of these members that have not ended; return whether a signal interrupted them.
+
+    `until`: they are saved and wait at the first evaluation from this step on. `stopped`: whether a signal came that no
+    member has noticed.
+    """
+    stacks, wanted = population.stacks(), set(folders)
+    if stacks is None:
+        parts = [[folder] for folder in folders]
+    else:
+        parts = [chosen for stack in stacks if (chosen := [path for path in stack if path in wanted])]
+    for part in parts:
+        if stacks is None:
+            interrupted = _run_in_turn(population, part, options, until)
+        else:
+            interrupted = _run_stacks(population, [part], options, until)
+        if interrupted or stopped():
+            return True
+    population.write_states({})
+    return False
+
+
+def is_stackable(config: TrainConfig) -> bool:
+    """Return whether members with these settings can be trained as a stack."""
+    return config.spec.stackable and (config.spec.loop == "offline" or config.execution_backend == "tensor")
+
+
 def _check_stackable(config: TrainConfig) -> None:
     on_device = config.execution_backend == "tensor"
     if config.spec.stackable and config.spec.loop != "offline" and not on_device:
@@ -94,32 +129,41 @@ def _check_stackable(config: TrainConfig) -> None:
         )
 
 
-def _run_stacks(population: PopulationDir, stacks: Sequence[Sequence[Path]], options: RunOptions) -> bool:
+def _run_stacks(
+    population: PopulationDir, stacks: Sequence[Sequence[Path]], options: RunOptions, until: int | None = None
+) -> bool:
     """Train one stack after the other; return whether a signal interrupted them."""
     states = population.states()
     if len(stacks) > 1:
         log.info("%d stacks, one after the other: members differ in settings that all of a stack share", len(stacks))
     for stack in stacks:
         left = [folder for folder in stack if states[folder.name].state in ("waiting", "running")]
-        if left and train_stack(population, left, options):
+        if left and train_stack(population, left, options, until=until):
             return True
     return False
 
 
-def _run_in_turn(population: PopulationDir, folders: Sequence[Path], options: RunOptions) -> bool:
+def _run_in_turn(
+    population: PopulationDir, folders: Sequence[Path], options: RunOptions, until: int | None = None
+) -> bool:
     """Train one member after the other, each as a single run; return whether a signal interrupted them."""
     states = population.states()
     for folder in folders:
         if states[folder.name].state not in ("waiting", "running"):
             continue
-        population.write_states({folder.name: MemberState(state="running")})
-        own = replace(options, callbacks=copy.deepcopy(options.callbacks))
+        step = states[folder.name].step
+        population.write_states({folder.name: MemberState(state="running", step=step)})
+        pause = [] if until is None else [PauseFrom(until)]
+        own = replace(options, callbacks=[*copy.deepcopy(options.callbacks), *pause])
         try:
-            if resume(folder, own).interrupted:
+            result = resume(folder, own)
+            if result.interrupted and result.signal is not None:
                 return True
+            if result.interrupted:  # it waits for the next rung
+                population.write_states({folder.name: MemberState(state="running", step=result.step)})
         except TrainingError as error:
             log.warning("member %s ends: %s", folder.name, error)
-            population.write_states({folder.name: MemberState(state="diverged", reason=str(error))})
+            population.write_states({folder.name: MemberState(state="diverged", step=step, reason=str(error))})
     return False
 
 

@@ -111,10 +111,13 @@ class Member:
 
 
 @exits_are_errors()
-def train_stack(population: PopulationDir, folders: Sequence[Path], options: RunOptions) -> bool:
+def train_stack(
+    population: PopulationDir, folders: Sequence[Path], options: RunOptions, *, until: int | None = None
+) -> bool:
     """Train the members in these folders, from the start or from their last common checkpoint.
 
-    They must differ only in their seeds and in settings per member. Returns whether a signal interrupted them.
+    They must differ only in their seeds and in settings per member. `until`: a step at which they are saved and wait,
+    in place of their end. Returns whether a signal interrupted them.
     """
     states = population.states()
     step = max(states[folder.name].step for folder in folders)
@@ -133,7 +136,7 @@ def train_stack(population: PopulationDir, folders: Sequence[Path], options: Run
             stack.enter_context(_opened(*one, number, len(folders), options))
             for number, one in enumerate(zip(prepared, points, folders, strict=True))
         ]
-        training = StackedTraining(population, members, options)
+        training = StackedTraining(population, members, options, until=until)
         with signals_stop(*(member.run for member in members)):
             return training.run()
 
@@ -266,9 +269,12 @@ class StackedTraining:
         population: PopulationDir,
         members: Sequence[Member],
         options: RunOptions,
+        *,
+        until: int | None = None,
     ) -> None:
         self._population, self._members = population, members
         self._config = config = members[0].run.config
+        self._until = config.total_timesteps if until is None else min(until, config.total_timesteps)
         self._views: list[Callback] = [Progress(members[0].evaluation)] if options.show_progress else []
         self._has_callbacks = bool(options.callbacks)
         work = StackedSteps if config.execution_backend == "tensor" else StackedUpdates
@@ -277,8 +283,8 @@ class StackedTraining:
         self._saved_step = members[0].run.step
 
     def run(self) -> bool:
-        """Train to the end; return whether a signal interrupted it."""
-        members, total = self._members, self._config.total_timesteps
+        """Train to the end, or to where the members wait; return whether a signal interrupted it."""
+        members = self._members
         with contextlib.ExitStack() as ends:
             for member in members:
                 for callback in (*member.logs, member.checkpoints, member.evaluation):
@@ -292,10 +298,10 @@ class StackedTraining:
             for member in members:
                 member.evaluation.catch_up(member.run)
             step = members[0].run.step
-            while step < total and self._live() and not self._is_interrupted():
+            while step < self._until and self._live() and not self._is_interrupted():
                 step = self._advance(step)
             self._save(by_time=False)
-        for member in self._live():
+        for member in self._live() if self._until >= self._config.total_timesteps else ():
             end_run(member.run)
         return self._is_interrupted()
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.errors import ConfigError
-from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.callbacks import Callback, read_evaluation
 from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.evaluation import EvalEpisode, mean_return
 from rl_training.runtime.run import RECENT_EPISODES, Run
@@ -89,6 +89,25 @@ class StopOnPlateau(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._best, self._best_step, self._num_episodes = state["best"], state["best_step"], state["num_episodes"]
+
+
+class PauseFrom(Callback):
+    """Saves the run after its first evaluation from a step on, as an interruption does: a resume continues it."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_start(self, run: Run) -> None:
+        if run.step >= self._step and read_evaluation(run):
+            self._pause(run)
+
+    def on_evaluation(self, run: Run, episodes: Sequence[EvalEpisode]) -> None:
+        if run.step >= self._step:
+            self._pause(run)
+
+    def _pause(self, run: Run) -> None:
+        if not run.stop_reason and run.step < run.config.total_timesteps:
+            run.stop_reason, run.interrupted = f"paused at step {run.step}", True
 
 
 def _at_least(name: str, value: float, least: float) -> Any:

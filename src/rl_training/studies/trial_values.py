@@ -27,6 +27,15 @@ def shared_values(runs: Sequence[RunRecord], objective: Objective) -> dict[int, 
     return {step: fmean(_value_at(curve, step, objective) for curve in curves) for step in shared}
 
 
+def value_from(runs: Sequence[RunRecord], step: int, objective: Objective) -> float:
+    """Return the value of a trial at the first evaluation of each run from `step` on; at the last one if it ended."""
+    curves = [run.records[EVAL_RETURN] for run in runs]
+    return fmean(
+        _value_at(curve, min((reached for reached in curve if reached >= step), default=max(curve)), objective)
+        for curve in curves
+    )
+
+
 def area(curve: Mapping[int, float], until: int) -> float:
     """Return the mean return from step 0 on: each evaluation counts for the steps before it, the last also after it."""
     before, total = 0, 0.0

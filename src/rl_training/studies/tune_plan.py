@@ -15,6 +15,7 @@ from rl_training.studies.search_space import Space, as_record, from_record, sear
 
 Objective = Literal["final", "area"]
 SPACE, GIVEN, JOURNAL = "space.yaml", "given.yaml", "study.journal"
+RUNGS = (0.1, 0.3)  # parts of a run after which halving compares trials
 _HEAD = "# What `rl-training tune` searches here. A study keeps it: other choices need a new folder.\n"
 
 
@@ -27,6 +28,7 @@ class Plan:
     seeds: int = 3  # runs of a trial
     objective: Objective = "final"
     prune: bool = True
+    halving: bool = False  # trials in brackets, of which the worse half is dropped at each rung
 
     def __post_init__(self) -> None:
         if not self.config.env_id:
@@ -39,6 +41,10 @@ class Plan:
             raise ConfigError("eval_interval is 0: nothing could be pruned; set it, or --no-prune")
         if self.config.eval_interval == 0 and self.objective == "area":
             raise ConfigError("eval_interval is 0: --objective area needs evaluations during training; set it")
+        if self.halving:
+            if not self.prune:
+                raise ConfigError("--halving drops trials, but --no-prune runs each to its end: choose one")
+            rung_steps(self.config)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -47,8 +53,21 @@ class Plan:
             "seeds": self.seeds,
             "objective": self.objective,
             "prune": self.prune,
+            **({"halving": True} if self.halving else {}),
             "space": as_record(self.space),
         }
+
+
+def rung_steps(config: TrainConfig) -> list[int]:
+    """Return the steps at which halving compares trials: evaluations before the end of a run."""
+    interval, total = config.eval_interval, config.total_timesteps
+    if interval == 0 or interval >= total:
+        raise ConfigError(
+            "--halving compares evaluations during training; set eval_interval below the "
+            f"{total:,} steps of a run, got {interval:,}"
+        )
+    steps = {max(1, round(part * total / interval)) * interval for part in RUNGS}
+    return sorted(step for step in steps if step < total)
 
 
 def study_folder(config: TrainConfig) -> Path:
@@ -82,6 +101,7 @@ def read_plan(folder: Path) -> Plan:
             int(record["seeds"]),
             _objective(record["objective"]),
             bool(record["prune"]),
+            bool(record.get("halving", False)),
         )
         found = str(record["config"])
     except (ValueError, TypeError, LookupError, AttributeError) as error:

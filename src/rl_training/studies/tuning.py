@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from rl_training.datasets.metadata import ALLOW
 from rl_training.errors import ConfigError, TrainingError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import CONFIG, RunInUseError, create_run_dir, locked
 from rl_training.launching.pool import LaunchOptions, Pool, open_pool
 from rl_training.results.runs import RunRecord, find_runs
+from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.signals import signals_handled
+from rl_training.studies.halving import HalvingSearch
 from rl_training.studies.search_space import config_with
 from rl_training.studies.study_files import trial_rows, write_best, write_study_report, write_table
 from rl_training.studies.study_progress import StudyProgress
@@ -71,19 +74,37 @@ class Tuner:
 
     # --- Trials ------------------------------------------------------------------------------------------------------
 
-    def search(self, trials: int, until: float = math.inf) -> None:
-        """Run trials until the study has `trials` of them; after the time `until` no more begin."""
+    def halving(self, flags: Sequence[str]) -> HalvingSearch:
+        """Return the search in brackets. `flags`: the permissions of the user, as of `flags_of`."""
+        return HalvingSearch(
+            folder=self.folder,
+            plan=self.plan,
+            journal=self.journal,
+            progress=self.progress,
+            options=RunOptions(
+                show_progress=False, allow_entry_points=ALLOW in flags, allow_code="--allow-code" in flags
+            ),
+            seeds=range(FIRST_SEED, FIRST_SEED + self.plan.seeds),
+            begin=self._begin,
+            config_of=self.config_of,
+            stopped=self.stopped,
+        )
+
+    def search(self, trials: int, until: float = math.inf) -> bool:
+        """Run trials until the study has `trials` of them; return whether a signal interrupted it.
+
+        After the time `until` no more begin.
+        """
         for frozen in self.journal.running:
             self._start(frozen)
         while not self.stopped():
             begun = len(self.journal.begun)
             wants_more = begun < trials and (time.monotonic() < until or begun == 0)
             if wants_more and len(self._submitted) < self.jobs:
-                self._check_failures()
-                self._start(self._next())
+                self._start(self._begin())
                 continue
             if not (self._trials or wants_more):
-                return
+                return False
             failures = self._wait()
             for trial in list(self._trials.values()):
                 failed = next((folder for folder in trial.folders if folder in failures), None)
@@ -91,9 +112,11 @@ class Tuner:
                     self._look_at(trial)
                 else:
                     self._fail(trial, f"{failed.name}: {failures[failed]}")
+        return True
 
-    def _next(self) -> "FrozenTrial":
-        """Return a new trial; settings that do not fit together are recorded, and others are asked for."""
+    def _begin(self) -> "FrozenTrial":
+        """Begin a new trial; settings that do not fit together are recorded, and others are asked for."""
+        self._check_failures()
         message = ""
         for _ in range(_MAX_REFUSED):
             params = self.journal.propose()
@@ -287,12 +310,14 @@ def run_study(
         contextlib.closing((make_pool or open_pool)(launch)) as pool,
     ):
         tuner = Tuner(folder, plan, pool, launch.jobs, progress, stopped=lambda: bool(received))
-        tuner.search(trials, time.monotonic() + 3_600.0 * hours)
-        if not received:
+        search = tuner.halving(launch.flags).search if plan.halving else tuner.search
+        interrupted = search(trials, time.monotonic() + 3_600.0 * hours)
+        if not interrupted:
             candidates = tuner.rescore()
-        verdict = None if received else decide(candidates)
-        tuner.write_files([] if received else candidates, verdict)
-    if verdict is None and not received:
+        interrupted = interrupted or bool(received)
+        verdict = None if interrupted else decide(candidates)
+        tuner.write_files([] if interrupted else candidates, verdict)
+    if verdict is None and not interrupted:
         raise TrainingError(f"no config ran on all fresh seeds: {candidates[0].failure}")
     return Outcome(verdict, len(tuner.journal.begun))
 
