@@ -14,7 +14,7 @@ from builders import make_batch, make_setup
 from rl_training.algorithms.c51_dqn import build_c51_dqn, c51_loss, support
 from rl_training.core.types import Batch
 from rl_training.hparams.c51_dqn import C51HParams
-from rl_training.learners.distributional import project
+from rl_training.learners.distributional import _spread, _spread_densely, project
 from rl_training.models.layers import Dueling, NoisyLayers
 
 ATOMS = torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0])
@@ -92,6 +92,14 @@ def test_atoms_projected_onto_themselves_stay_where_they_are(low: float, high: f
     assert (float(atoms[0]), float(atoms[-1]), len(atoms)) == pytest.approx((low, high, count))
     probabilities = torch.rand(1, count, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(project(probabilities, atoms[None], atoms), probabilities, rtol=0, atol=2e-5)
+
+
+def test_mass_is_spread_on_a_gpu_as_on_a_cpu() -> None:
+    generator = torch.Generator().manual_seed(1)
+    probabilities, places = (torch.rand(40, 7, generator=generator) for _ in range(2))
+    places = torch.cat((4.0 * places, torch.tensor([0.0, 1.0, 4.0]).expand(40, 3)), 1)  # between atoms, and on them
+    probabilities = torch.cat((probabilities, torch.ones(40, 3)), 1)
+    torch.testing.assert_close(_spread_densely(probabilities, places, 4), _spread(probabilities, places, 4))
 
 
 # --- The loss --------------------------------------------------------------------------------------------------------

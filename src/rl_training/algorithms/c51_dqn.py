@@ -46,7 +46,7 @@ def c51_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: C51HP
     """
     check_tensors("c51_loss", batch, CHOICES)
     online, target, selection = noisy_copies(apply_logits, batch)
-    atoms = support(hparams).to(params.device)
+    atoms = support(hparams, params.device)
     logits, self_prediction = values_and_losses(params, target_params, batch, online, target)
     log_probs = pick(logits, batch["actions"]).log_softmax(1)
     next_probs = target(target_params, batch["next_obs"]).softmax(2)
@@ -74,9 +74,9 @@ def c51_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: C51HP
     }
 
 
-def support(hparams: C51HParams) -> Tensor:
+def support(hparams: C51HParams, device: torch.device | None = None) -> Tensor:
     """Return the atoms, (num_atoms,)."""
-    return torch.linspace(hparams.v_min, hparams.v_max, hparams.num_atoms)
+    return torch.linspace(hparams.v_min, hparams.v_max, hparams.num_atoms, device=device)
 
 
 class C51DQN:

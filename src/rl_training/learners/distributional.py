@@ -28,11 +28,21 @@ def project(probabilities: Tensor, positions: Tensor, atoms: Tensor) -> Tensor:
     """
     last = len(atoms) - 1
     places = (positions.clamp(atoms[0], atoms[-1]) - atoms[0]) * (last / (atoms[-1] - atoms[0]))  # in [0, last]
+    # On a GPU the order in which `scatter_add` adds depends on timing.
+    return _spread_densely(probabilities, places, last) if places.is_cuda else _spread(probabilities, places, last)
+
+
+def _spread(probabilities: Tensor, places: Tensor, last: int) -> Tensor:
     # The upper end belongs to the last gap: a mass exactly on an atom is then counted once, there too.
     lower = places.floor().clamp(max=last - 1)
     upper_share = places - lower
     index = lower.long()
-    shape = (len(probabilities), len(atoms))
+    shape = (len(probabilities), last + 1)
     projected = torch.zeros(shape, dtype=probabilities.dtype, device=probabilities.device)
     projected = projected.scatter_add(1, index, probabilities * (1.0 - upper_share))
     return projected.scatter_add(1, index + 1, probabilities * upper_share)
+
+
+def _spread_densely(probabilities: Tensor, places: Tensor, last: int) -> Tensor:
+    distances = (places[:, :, None] - torch.arange(last + 1, device=places.device)).abs()
+    return (probabilities[:, :, None] * (1.0 - distances).clamp(min=0.0)).sum(1)
