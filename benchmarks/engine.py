@@ -51,7 +51,8 @@ class Control:
 class Row:
     """One algorithm on one task, with a shipped config or, where `config` is "", with the defaults of `algo`.
 
-    `hparams`: changes to the config, where tasks share one.
+    `hparams`: changes to the config, where tasks share one. `tensor_env_id`: the same task as a tensor environment, in
+    which seeds that are trained together learn; they are played in `env_id`.
     `dataset`: what an offline algorithm learns from, such as pendulum/medium; steps are then gradient steps.
     `expert`: a dataset to imitate in the environment. `threshold`: the return for which the first step is reported at
     which training held it over three evaluations. `goal`: the return the target asks of each seed, where it differs.
@@ -68,6 +69,7 @@ class Row:
     target: str
     algo: str | None = None
     hparams: Mapping[str, Any] = field(default_factory=dict)
+    tensor_env_id: str | None = None
     controls: Mapping[str, Control] = field(default_factory=dict)
     peers: Sequence[Peer] = ()
     dataset: str | None = None
@@ -152,6 +154,8 @@ class RowRuns:
             setting["device"] = device
         if self.matmul_precision and contender in self.row.ours:
             setting["matmul_precision"] = self.matmul_precision
+        if self.is_stacked(contender) and self.row.tensor_env_id:
+            setting |= {"training_env_id": self.row.tensor_env_id, "execution_backend": "tensor"}
         return setting
 
     def is_stacked(self, contender: str) -> bool:

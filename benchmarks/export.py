@@ -41,7 +41,7 @@ from rl_training.runtime.setup import (
 # By config: the reference of each algorithm, then other observations and heads.
 CASES = {
     **{spec.name: spec.reference_config for spec in ROWS},
-    "dqn, MinAtar": "dqn/minatar_breakout.yaml",
+    "dqn, MinAtar": "dqn/minatar.yaml",
     "dqn, Atari": "dqn/pong_atari.yaml",
     "ppo, Pendulum": "ppo/pendulum.yaml",
     "ppo, Atari": "ppo/pong_atari.yaml",

@@ -20,6 +20,7 @@ LIBRARIES = {
     "cleanrl": "CleanRL",
     "zoo": "rl-zoo3",
     "minatar": "MinAtar's paper",
+    "pgx": "Pgx's paper",
     "redq": "the paper",
     "sac": "SAC",
     "mbpo": "the paper",

@@ -33,7 +33,8 @@ class Setting:
     `dataset`: a .npz file to learn from, relative to the repository, usually instead of an environment; `steps` and all
     other counts of environment steps are then gradient steps. `dataset_sha256` distinguishes runs on different files.
     `population` (ours only): the folder, relative to the repository, of runs that are trained together: all of `seeds`
-    in mode "population"; in mode "score" its member with `seed` is played.
+    in mode "population"; in mode "score" its member with `seed` is played. `training_env_id`: where it learns, if that
+    is not `env_id`.
     """
 
     mode: str  # "speed", "score", or (ours only) "profile" and "population"
@@ -56,6 +57,7 @@ class Setting:
     dataset: str | None = None
     dataset_sha256: str | None = None
     population: str | None = None
+    training_env_id: str | None = None
     seeds: Sequence[int] = ()
 
     @property

@@ -98,7 +98,7 @@ def make_env_of(run: Run) -> gym.Env:
 def config_of(setting: Setting, output_dir: str | Path) -> TrainConfig:
     """Return the settings of a run: those of a config file, or the algorithm's defaults, with the requested changes."""
     changes = {
-        "env_id": setting.env_id,
+        "env_id": setting.training_env_id or setting.env_id,
         "total_timesteps": setting.steps,
         "seed": setting.seed,
         "device": setting.device,
@@ -187,7 +187,10 @@ class Member(Learner):
                 self.counter.advance()
 
     def make_env(self, env_id: str) -> gym.Env:
-        return env_factory_of(self.model.config, RunOptions())()
+        played = self.model.config
+        if played.execution_backend == "tensor":
+            played = played.updated(env_id=env_id, execution_backend="local_sync")
+        return env_factory_of(played, RunOptions())()
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         return np.asarray(self.model.predict(obs))

@@ -1,13 +1,20 @@
-"""The DQN family on MinAtar. All games use the config of Breakout, and a frame is an environment step."""
+"""The DQN family on MinAtar. A config serves all games, and a frame is an environment step."""
 
 from benchmarks.engine import Row
 from benchmarks.rows.dqn import FRACTIONS
 
 VERSION = 0  # all six actions, as in the published scores
-FIGURE = "(DQN in the MinAtar paper's learning curves, read off at a million frames)"
-GAMES = {"breakout": "Breakout", "asterix": "Asterix", "space-invaders": "SpaceInvaders"}
-THRESHOLDS = {"breakout": 10.0, "asterix": 10.0, "space-invaders": 40.0}
-PUBLISHED_DQN = {"breakout": f"9 {FIGURE}", "asterix": f"6 to 7 {FIGURE}", "space-invaders": f"33 {FIGURE}"}
+FIGURE = "DQN in the MinAtar paper's learning curves, read off at"
+GAMES = {"breakout": "Breakout", "asterix": "Asterix", "space-invaders": "SpaceInvaders", "freeway": "Freeway"}
+THRESHOLDS = {"breakout": 10.0, "asterix": 10.0, "space-invaders": 40.0, "freeway": 50.0}
+PUBLISHED_DQN = {
+    "breakout": f"9 ({FIGURE} a million frames)",
+    "asterix": f"6 to 7 ({FIGURE} a million frames)",
+    "space-invaders": f"33 ({FIGURE} a million frames)",
+    "freeway": f"50 ({FIGURE} five million frames)",
+}
+# Koyamada et al. 2023, Pgx: hardware-accelerated parallel game simulators.
+PUBLISHED_PPO = {"breakout": "50", "asterix": "22 to 25", "space-invaders": "145 to 150", "freeway": "63"}
 DISTRIBUTIONAL_TARGETS = {
     "qr_dqn": ">= dqn on the mean",
     "iqn": ">= dqn on the mean; >= qr_dqn",
@@ -20,28 +27,44 @@ CHOSEN_ON = {"qr_dqn": "seeds 100 to 102"}
 CHANGED_SINCE = {"fqf": FRACTIONS}
 
 
-def minatar(algo: str, game: str, target: str, published: dict[str, str] | None = None) -> Row:
+def minatar(
+    algo: str, game: str, target: str, published: dict[str, str] | None = None, *, steps: int = 1_000_000
+) -> Row:
     return Row(
-        config=f"{algo}/minatar_breakout.yaml",
+        config=f"{algo}/minatar.yaml",
         env_id=f"MinAtar/{GAMES[game]}-v{VERSION}",
-        steps=1_000_000,
+        tensor_env_id=f"tensor/MinAtar-{GAMES[game]}-v{VERSION}",
+        steps=steps,
         target=target,
         threshold=THRESHOLDS[game],
-        track_every=50_000,
+        track_every=steps // 10,
         eval_episodes=100,
         track_episodes=20,
         seeds=3,
         published=published or {},
         chosen_on=CHOSEN_ON.get(algo, ""),
-        changed_since=CHANGED_SINCE.get(algo, ""),
+        changed_since=CHANGED_SINCE.get(algo, "") if game == "breakout" else "",
     )
 
 
-ROWS = {
-    f"dqn-minatar-{game}": minatar("dqn", game, f">= {THRESHOLDS[game]:g}", {"minatar": PUBLISHED_DQN[game]})
-    for game in GAMES
-} | {
-    f"{algo}-minatar-{game}": minatar(algo, game, target)
-    for game in GAMES
-    for algo, target in DISTRIBUTIONAL_TARGETS.items()
-}
+ROWS = (
+    {
+        f"dqn-minatar-{game}": minatar("dqn", game, f">= {THRESHOLDS[game]:g}", {"minatar": PUBLISHED_DQN[game]})
+        for game in GAMES
+    }
+    | {
+        f"{algo}-minatar-{game}": minatar(algo, game, target)
+        for game in GAMES
+        for algo, target in DISTRIBUTIONAL_TARGETS.items()
+    }
+    | {
+        f"pqn-minatar-{game}": minatar(
+            "pqn",
+            game,
+            ">= dqn on the mean",
+            {"pgx": f"{PUBLISHED_PPO[game]} (PPO in its learning curves, read off at 20 million frames)"},
+            steps=10_000_000,
+        )
+        for game in GAMES
+    }
+)

@@ -298,6 +298,35 @@ def test_stacked_seeds_are_trained_together_and_scored_as_single_runs(
         assert line["hparams"]["algo_kwargs"] == other["hparams"]["algo_kwargs"]
 
 
+@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+def test_seeds_that_learn_in_a_tensor_environment_are_played_in_the_ordinary_one(
+    algo: str, settings: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.engine.run_contender", lambda c, s: run_here(c, c.apply(s)))
+    hparams = {"dqn": {"learning_starts": 32, "batch_size": 4}, "ppo": {"num_steps": 8, "minibatch_size": 8}}[algo]
+    row = replace(
+        ROWS[f"{algo}-cartpole"],
+        hparams={**hparams, "hidden_sizes": [4]},
+        tensor_env_id="tensor/CartPole-v1",
+        track_every=64,
+        eval_episodes=2,
+        track_episodes=1,
+    )
+    runs = RowRuns(
+        name=f"{algo}-cartpole", row=row, contenders=["ours"], seeds=[3, 4], steps=128, out=tmp_path, stacked=True
+    )
+    assert run_scores([runs], jobs=1)
+    lines = read_lines(runs.file)
+    assert [(line["seed"], line["stacked"]) for line in lines] == [(3, 2), (4, 2)]
+    for line in lines:
+        assert (line["hparams"]["env_id"], line["hparams"]["execution_backend"]) == ("tensor/CartPole-v1", "tensor")
+        assert line["curve"]["steps"] == [64, 128]
+        assert len(line["returns"]) == 2
+        assert line["env_steps"] >= 128
+        assert line["updates"] > 0
+    assert {setting["env_id"] for setting in settings} == {"CartPole-v1"}
+
+
 def test_a_population_that_fails_leaves_a_line_for_each_seed(
     settings: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
