@@ -4,7 +4,7 @@ A row of MuJoCo's has a budget of 200k updates; `--steps 50000` makes a shorter 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.engine import Control, Row
@@ -38,6 +38,7 @@ def offline(algo: str, env: str, kind: str, steps: int, target: str, **more: Any
         dataset=f"{env}/{kind}",
         track_every=25_000 if env in MUJOCO else steps // 10,
         eval_episodes=100 if env == "pendulum" else 10,
+        track_episodes=10 if env == "pendulum" else 5,
         **more,
     )
 
@@ -87,6 +88,9 @@ def critics_on_dataset(algo: str) -> dict[str, Row]:
 
 
 IQL_CONTROL = {env: Control(config=config_of("iql", env)) for env in ENV_IDS}
+MUJOCO_IQL_AND_BC = {
+    name: row for env in MUJOCO for name, row in iql_and_bc(env, MUJOCO_KINDS, 200_000, 10, AUTHORS).items()
+}
 
 ROWS = {
     "bc-cartpole": Row(
@@ -109,7 +113,11 @@ ROWS = {
     ),
     "iql-pendulum": from_random_actions("iql", 20_000, IQL_PENDULUM_CHOSEN_ON),
     **iql_and_bc("pendulum", PENDULUM_KINDS, 50_000, 5, IQL_PENDULUM_CHOSEN_ON),
-    **{name: row for env in MUJOCO for name, row in iql_and_bc(env, MUJOCO_KINDS, 200_000, 10, AUTHORS).items()},
+    **MUJOCO_IQL_AND_BC,
+    "iql-halfcheetah-medium-expert": replace(
+        MUJOCO_IQL_AND_BC["iql-halfcheetah-medium-expert"],
+        controls={"ours-sigma-0.22": Control(config="iql/mujoco.yaml", hparams={"log_std_init": -1.5})},
+    ),
     **critics_on_dataset("td3_bc"),
     **critics_on_dataset("rebrac"),
     **critics_on_dataset("cql"),
