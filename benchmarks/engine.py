@@ -283,7 +283,8 @@ class ScoreRuns:
         try:
             while self._training or self._running:
                 unfinished: list[Future[Any]] = [*self._training, *self._running]
-                for future in wait(unfinished, return_when=FIRST_COMPLETED).done:
+                done = wait(unfinished, return_when=FIRST_COMPLETED).done
+                for future in filter(done.__contains__, unfinished):  # in the order in which they were started
                     if future in self._training:
                         self._play(self._training.pop(future), future.exception())
                     else:
