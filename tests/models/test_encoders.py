@@ -13,7 +13,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_training.core.spaces import pack_space
 from rl_training.errors import SpaceError
-from rl_training.models.encoders import ImageInput, build_encoder, channels_first, image_shape
+from rl_training.models.encoders import (
+    ImageInput,
+    build_encoder,
+    channels_first,
+    convolve_by_product,
+    image_shape,
+)
 from rl_training.models.layers import HeadStyle
 from rl_training.models.mlp_q_network import MLPQNetwork
 
@@ -192,3 +198,19 @@ def test_an_image_with_its_channels_in_the_middle_is_refused() -> None:
         SpaceError, match=r"\(height, width, channels\) or .* in the middle: Box\(0, 255, \(84, 4, 84\)"
     ):
         build_encoder(Box(0, 255, (84, 4, 84), np.uint8))
+
+
+def test_a_product_of_patches_is_the_convolution_also_of_stacked_networks() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (
+        torch.randn(2, *shape, generator=generator, dtype=torch.float64) for shape in ((3, 4, 6, 7), (5, 4, 3, 2), (5,))
+    )
+
+    def gradient(convolve: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
+        loss = lambda weight, bias: convolve(x, weight, bias).square().sum()  # noqa: E731
+        return (convolve(x, weight, bias), *torch.func.grad(loss, argnums=(0, 1))(weight, bias))
+
+    one = [gradient(nn.functional.conv2d, *member) for member in zip(x, weight, bias, strict=True)]
+    stacked = torch.func.vmap(lambda *given: gradient(convolve_by_product, *given))(x, weight, bias)
+    for found, expected in zip(stacked, zip(*one, strict=True), strict=True):
+        torch.testing.assert_close(found, torch.stack(list(expected)))

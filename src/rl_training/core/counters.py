@@ -25,16 +25,12 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, ...]) -> tuple[Tensor
     k0, k1 = key
     for number in range(_ROUNDS):
         if number:
-            k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
-        # The product of two words wraps to a signed number of 64 bits; its two halves are right all the same.
+            k0, k1 = k0 + _WEYL[0], k1 + _WEYL[1]
+        # The product of two words wraps to a signed number of 64 bits; its two halves are right all the same. Only
+        # factors must be words: what is above them elsewhere is cut off before the next product.
         first, second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1, c2, c3 = (
-            ((second >> 32) & _MASK) ^ c1 ^ k0,
-            second & _MASK,
-            ((first >> 32) & _MASK) ^ c3 ^ k1,
-            first & _MASK,
-        )
-    return c0, c1, c2, c3
+        c0, c1, c2, c3 = ((second >> 32) ^ c1 ^ k0) & _MASK, second, ((first >> 32) ^ c3 ^ k1) & _MASK, first
+    return c0, c1 & _MASK, c2, c3 & _MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,8 @@ class Keys:
         if count > _WORDS << _BLOCK_BITS:
             raise ValueError(f"a lane has {_WORDS << _BLOCK_BITS:,} numbers, asked for {count:,}")
         blocks = torch.arange(-(-count // _WORDS), device=self.step.device)
-        last = torch.full_like(self.step, lane << _BLOCK_BITS)[:, None] + blocks
+        # Not a sum: compiled for a GPU, it would be part of the index of an element, which has 32 bits.
+        last = torch.full_like(self.step, lane << _BLOCK_BITS)[:, None] | blocks
         env, episode, step, seed = (one[:, None] for one in (self.env, self.episode, self.step, self.seed))
         words = philox((env, episode, step, last), (seed & _MASK, (seed >> 32) & _MASK))
         return torch.stack(words, dim=2).flatten(1)[:, :count]
