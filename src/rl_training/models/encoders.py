@@ -117,7 +117,8 @@ def convolve_by_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
     rows, columns = weight.shape[2:]
     patches = x.unfold(2, rows, 1).unfold(3, columns, 1).permute(0, 2, 3, 1, 4, 5)
     flat = F.linear(patches.flatten(3).flatten(0, 2), weight.flatten(1), bias)
-    return flat.unflatten(0, patches.shape[:3]).permute(0, 3, 1, 2)
+    products: Tensor = flat.unflatten(0, patches.shape[:3])  # PyTorch does not state its type
+    return products.permute(0, 3, 1, 2)
 
 
 IMPALA_CHANNELS = (16, 32, 32)
