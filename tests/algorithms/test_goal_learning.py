@@ -88,6 +88,8 @@ def goal_config(tmp_path: Path, algo: str, **changes: Any) -> TrainConfig:
     if not is_box:  # whatever the length of the run
         own |= {"learning_rate_schedule": "constant", "epsilon_start": 0.5, "epsilon_end": 0.5}
         own |= {"n_step_start": None, "gamma_start": None}  # goals are replaced in single steps
+        if "self_prediction_steps" in registry()[algo].hparams.model_fields:
+            own["self_prediction_steps"] = 0
     env_id = f"rl_training/{'PointReach' if is_box else 'BitFlip'}-v0"
     return make_config(
         tmp_path, algo=algo, env_id=env_id, **{"total_timesteps": 24, "num_envs": 2, "algo_kwargs": own, **changes}

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rl_training.core.transforms import is_transformed
 from rl_training.core.types import Metrics, State
 
 
@@ -188,7 +189,7 @@ def gradient_of(
     """
     # Eagerly, the wrappers of torch.func.grad cost a third more than torch.autograd.grad; traced, both are the same
     # graph. A transform such as vmap accepts only the first.
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if is_transformed():
         gradient, more = torch.func.grad(function, has_aux=True)(x if differentiable else x.detach())
         return gradient, more
     x = x.detach().requires_grad_()

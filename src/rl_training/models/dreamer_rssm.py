@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rl_training.core.transforms import is_transformed
 from rl_training.models.dreamer_latents import draw_latents, mixed_probs, straight_through
 from rl_training.models.layers import NORM_EPS, StackedLinear, normed_mlp
-from rl_training.models.unrolled import Step, chain, take_steps
+from rl_training.models.unrolled import Step, chain, take_plain_steps, take_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +142,13 @@ class RSSM(nn.Module):
         drive = self.recurrent.drive(self.action_in(actions * keep).flatten(0, 1), action_weight)
         deter_weight, token_weight = self._split_posterior()
         tokens = F.linear(embeddings, token_weight, self.posterior_in.bias)
+        if is_transformed():
+            each_step = self._take_steps(keep, drive, tokens, noise, cell, take_plain_steps)
+            deter, stoch, logits = (torch.stack(each, 1) for each in zip(*each_step, strict=True))
+            return States(torch.cat((deter, stoch), -1), logits)
         fixed = {name: value.detach() for name, value in self.named_parameters()}
         inputs = (keep, drive.detach(), tokens.detach(), noise)
-        steps: list[Step] = torch.func.functional_call(self, fixed, (RSSM._take_steps, *inputs, cell))
+        steps: list[Step] = torch.func.functional_call(self, fixed, (RSSM._take_steps, *inputs, cell, take_steps))
         # Once more for all steps at once, with gradients, and with what was drawn.
         before, drawn = zip(*(step.before for step in steps), strict=True), [step.outputs[1] for step in steps]
         deter, stoch = (torch.stack(each).detach() * keep for each in before)
@@ -155,14 +160,23 @@ class RSSM(nn.Module):
         return States(torch.cat((deter, stoch), -1), logits)
 
     def _take_steps(
-        self, keep: Tensor, drive: Tensor, tokens: Tensor, noise: Tensor, cell: Callable[..., Any]
-    ) -> list[Step]:
-        """Take the steps of sequences from zeros; `drive`: (blocks, time * batch, ...), the rest (time, batch, ...)."""
+        self,
+        keep: Tensor,
+        drive: Tensor,
+        tokens: Tensor,
+        noise: Tensor,
+        cell: Callable[..., Any],
+        take: Callable[..., list[Any]],
+    ) -> list[Any]:
+        """Take the steps of sequences from zeros; `drive`: (blocks, time * batch, ...), the rest (time, batch, ...).
+
+        `take`: `take_steps` or `take_plain_steps`.
+        """
         (weight, _), (deter_weight, _) = self.recurrent.split_weight(self.sizes.hidden), self._split_posterior()
         drives = torch.unflatten(drive, 1, keep.shape[:2]).unbind(1)  # (blocks, batch, size / blocks) of each step
         zeros = [tokens.new_zeros(tokens.shape[1], size) for size in (self.sizes.deter, self.sizes.stoch)]
         inputs = zip(keep.unbind(), drives, tokens.unbind(), noise.unbind(), strict=True)
-        return take_steps(lambda h, z, *each: cell(self, h, z, weight, deter_weight, *each), zeros, inputs)
+        return take(lambda h, z, *each: cell(self, h, z, weight, deter_weight, *each), zeros, inputs)
 
     def observe_cell(
         self,

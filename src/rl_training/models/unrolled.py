@@ -38,6 +38,20 @@ def take_steps(
     return steps
 
 
+def take_plain_steps(
+    cell: Callable[..., tuple[Tensor, ...]], states: Sequence[Tensor], inputs: Iterable[Sequence[Any]]
+) -> list[tuple[Tensor, ...]]:
+    """Call the cell in a loop that is differentiated as it is, and return its outputs.
+
+    Transforms such as vmap accept neither `requires_grad_` nor `chain`.
+    """
+    outputs = []
+    for each in inputs:
+        outputs.append(cell(*states, *each))
+        states = outputs[-1][: len(states)]
+    return outputs
+
+
 def chain(steps: list[Step], *outputs: Tensor) -> tuple[Tensor, ...]:
     """Return the outputs of all steps, (steps, ...) each, with the gradient of the loop."""
     chained: tuple[Tensor, ...] = _Chain.apply(steps, *outputs)  # type: ignore[no-untyped-call]
