@@ -6,6 +6,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from rl_training.acceleration.transfers import WORD, Block, mark_fixed
 from rl_training.core.types import Batch
 from rl_training.data.dataset_memory import DatasetMemory
 
@@ -21,19 +22,20 @@ class MemberBatches:
 
     def draw(self, rounds: int) -> Batch:
         """Return the batches of all rounds and members, (rounds * members, batch, ...); the next call overwrites it."""
-        host, on_device, block, batch = self._places(rounds)
+        places, rows, batch = self._places(rounds)
+        places.wait()  # while the device still learns from the batches before
+        host = places.host.view(rounds, len(self._memories), self._batch_size)
         for number, memory in enumerate(self._memories):
             drawn = torch.from_numpy(memory.draw_places(rounds * self._batch_size))
             host[:, number] = drawn.view(rounds, self._batch_size)
-        on_device.copy_(host)
-        torch.index_select(self._rows, 0, on_device.view(-1), out=block)
+        places.transfer()
+        torch.index_select(self._rows, 0, places.on_device, out=rows)
         return batch
 
-    def _make_places(self, rounds: int) -> tuple[Tensor, Tensor, Tensor, Batch]:
-        shape, device = (rounds, len(self._memories), self._batch_size), self._rows.device
-        host = torch.zeros(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
-        on_device = host.to(device, copy=True)
-        block = self._rows.new_empty((host.numel(), self._rows.shape[1]))
-        fields = self._storage.layout.tensors(block.view(-1), len(block))
+    def _make_places(self, rounds: int) -> tuple[Block, Tensor, Batch]:
+        number = rounds * len(self._memories) * self._batch_size
+        rows = self._rows.new_empty((number, self._rows.shape[1]))
+        fields = self._storage.layout.tensors(rows.view(-1), len(rows))
         batch = {name: values.unflatten(0, (-1, self._batch_size)) for name, values in fields.items()}
-        return host, on_device, block, batch
+        mark_fixed(batch)
+        return Block(WORD * number, self._rows.device), rows, batch
