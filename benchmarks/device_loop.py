@@ -1,6 +1,7 @@
 """Environment steps per second of PPO on the tensor CartPole, all on the device, beside the same work in JAX.
 
     python -m benchmarks device_loop                       # one CUDA device, 4,096 environments and other sizes
+    python -m benchmarks device_loop --sizes 4096,256x32   # 4,096 environments; 32 members with 256 each
     python -m benchmarks device_loop --sizes 4096 --profile
     python -m benchmarks device_loop --device cpu --sizes 16 --iterations 5 --modes eager
 
@@ -23,7 +24,7 @@ from benchmarks.launch import SCRIPTS
 from benchmarks.machine import describe_run
 from benchmarks.results import Session
 
-SIZES = (4_096, 256, 1_024, 16_384)
+SIZES = "4096,256x32,256,1024,16384"  # environments, or environments x members
 STEPS, MINIBATCHES, EPOCHS = 128, 4, 4
 
 
@@ -52,8 +53,10 @@ def variants(args: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for size in args.sizes:
         for mode in args.modes:
+            envs, _, members = size.partition("x")
             setting = {
-                "envs": size,
+                "envs": int(envs),
+                **({"members": int(members)} if members else {}),
                 "steps": STEPS,
                 "minibatches": MINIBATCHES,
                 "epochs": EPOCHS,
@@ -67,7 +70,9 @@ def variants(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sizes", type=lambda text: [int(x) for x in text.split(",")], default=list(SIZES))
+    parser.add_argument(
+        "--sizes", type=command_line.parse_names, default=SIZES.split(","), metavar="ENVS[xMEMBERS],..."
+    )
     parser.add_argument("--modes", type=command_line.parse_names, default=["auto"], help="values of acceleration")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--iterations", type=int, default=200)
@@ -81,7 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def show(who: str, setting: dict[str, Any], found: dict[str, Any]) -> None:
-    extra = {name: setting[name] for name in ("normalize", "deterministic", "acceleration") if name in setting}
+    extra = {
+        name: setting[name] for name in ("members", "normalize", "deterministic", "acceleration") if name in setting
+    }
     if "error" in found:
         print(f"{who} {setting['envs']} {extra}: {found['error'][-600:]}", flush=True)
     else:

@@ -2,7 +2,8 @@
 
     python device_ours.py '{"envs": 4096, "steps": 128, "device": "cuda", "iterations": 200, ...}'
 
-Prints one JSON line. `--profile` prints the time and the kernels of each phase instead.
+With `members`, that many are trained together by `train_population`, each with `envs` environments. Prints one JSON
+line. `--profile` prints the time and the kernels of each phase instead.
 """
 
 import json
@@ -79,12 +80,34 @@ def measure(setting: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         result = train(make_config(setting, folder), RunOptions(show_progress=False, callbacks=[timer]))
         lines = (result.run_dir / "metrics.jsonl").read_text("utf-8").splitlines()
-    rows = setting["envs"] * setting["steps"]
+    return figures(setting, seconds=timer.seconds / setting["iterations"], ready_s=timer.ready_s, lines=lines)
+
+
+def measure_stack(setting: dict[str, Any]) -> dict[str, Any]:
+    """Measure between records of metrics, the last of which comes with checkpoints: a callback would be waited for."""
+    from rl_training.experiment.population import PopulationConfig
+    from rl_training.launching.populations import train_population
+
+    imported_s = time.perf_counter() - STARTED
+    with tempfile.TemporaryDirectory() as folder:
+        seeds = tuple(range(setting["members"]))
+        population = PopulationConfig(base=make_config(setting, folder), seeds=seeds, run="stacked")
+        result = train_population(population, RunOptions(show_progress=False))
+        lines = (result.folder / "members" / "000" / "metrics.jsonl").read_text("utf-8").splitlines()
+    records = [record for record in map(json.loads, lines) if "steps_per_s" in record]
+    first, last = records[0], records[-2]
+    iterations = (last["step"] - first["step"]) / (setting["envs"] * setting["steps"])
+    seconds = (last["wall_s"] - first["wall_s"]) / iterations
+    return figures(setting, seconds=seconds, ready_s=imported_s + first["wall_s"], lines=lines)
+
+
+def figures(setting: dict[str, Any], *, seconds: float, ready_s: float, lines: list[str]) -> dict[str, Any]:
+    """Return what is reported; `seconds`: of one iteration."""
     last = json.loads(lines[-1])["metrics"]
     return {
-        "steps_per_s": rows * setting["iterations"] / timer.seconds,
-        "ms_per_iteration": 1e3 * timer.seconds / setting["iterations"],
-        "ready_s": timer.ready_s,
+        "steps_per_s": setting["envs"] * setting["steps"] * setting.get("members", 1) / seconds,
+        "ms_per_iteration": 1e3 * seconds,
+        "ready_s": ready_s,
         "log_lines": len(lines),
         "return_mean": last.get("return_mean"),
         "device_name": torch.cuda.get_device_name() if setting["device"].startswith("cuda") else "cpu",
@@ -159,4 +182,4 @@ if __name__ == "__main__":
     if "--profile" in sys.argv:
         profile(chosen)
     else:
-        print(json.dumps(measure(chosen)), flush=True)
+        print(json.dumps(measure_stack(chosen) if "members" in chosen else measure(chosen)), flush=True)
