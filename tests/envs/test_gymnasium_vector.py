@@ -15,11 +15,13 @@ from gymnasium.wrappers.vector import NormalizeObservation
 from builders import make_config
 from env_groups import assert_same_results
 from rl_training import DQN, PPO
+from rl_training.core.seeding import Streams
 from rl_training.envs.factory import RegisteredEnv, make_env_factory, make_vector_factory
 from rl_training.envs.gymnasium_vector import Abilities, OwnVectorEnv, VectorEnvs, VectorFactory, make_vector_envs
 from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.errors import ConfigError, EnvError
 from rl_training.experiment.json_lines import read_json_lines
+from rl_training.runtime.collector import Collector
 from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.trainer import train
 from state_comparison import assert_same_run
@@ -32,6 +34,11 @@ class IgnoresMask(SyncVectorEnv[Any, Any]):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         assert seed is None or isinstance(seed, int), "one seed for all"
+        return super().reset(seed=seed)
+
+
+class SeedsRowsButIgnoresMask(SyncVectorEnv[Any, Any]):
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         return super().reset(seed=seed)
 
 
@@ -122,6 +129,31 @@ def test_a_class_that_resets_all_rows_or_none_is_split(caplog: pytest.LogCapture
         assert assert_same_results(single, vector) > 6
     assert "IgnoresMask cannot reset single environments" in caplog.text
     assert "each of the 3 environments therefore gets a vector environment of its own" in caplog.text
+
+
+def test_a_class_that_resets_all_rows_is_split_although_its_first_step_may_change_nothing() -> None:
+    # A step to the left leaves a chain at its start, where a reset of all rows would put it as well.
+    groups = [group(2, env=partial(gym.make, "rl_training/Chain-v0"), kind=IgnoresMask) for _ in range(8)]
+    assert [type(one) for one in groups] == [SyncEnvs] * 8
+
+
+def test_rows_that_cannot_be_reset_alone_resume_with_seeds_of_their_own() -> None:
+    choice: dict[str, Any] = {"mode": AutoresetMode.SAME_STEP, "kind": SeedsRowsButIgnoresMask}
+    streams = Streams(3)
+    with group(3, **choice) as vector:
+        collector = Collector(vector, streams)
+        collector.start()
+        state = collector.state_dict()
+    with group(3, **choice) as vector:
+        assert isinstance(vector, VectorEnvs)
+        collector = Collector(vector, streams)
+        collector.load_state_dict(state)
+        assert collector.inexact_restores == [0, 1, 2]
+        expected = [CARTPOLE().reset(seed=streams.episode_seed(index, 1))[0] for index in range(3)]
+        assert np.array_equal(collector.state_dict()["obs"], expected)
+    with group(3, **choice) as vector:
+        first, second = vector.reset([0], [7])[0], vector.reset([1], [8])[0]
+        assert not np.array_equal(first, second)
 
 
 def test_a_lost_final_observation_is_an_error() -> None:

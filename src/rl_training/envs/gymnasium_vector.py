@@ -30,6 +30,7 @@ from rl_training.envs.vector_row import AnyVectorEnv, VectorRow, autoreset_mode,
 from rl_training.errors import ConfigError, EnvError
 
 SYNC_ARGUMENTS = ("copy", "observation_mode", "autoreset_mode")  # those of SyncVectorEnv; AsyncVectorEnv has more
+TRIALS, TRIAL_STEPS = 10, 10  # to find out what a class can do
 
 log = logging.getLogger("rl_training")
 
@@ -118,27 +119,48 @@ class Abilities:
 
 def find_abilities(vector: AnyVectorEnv) -> Abilities:
     """Try out what a vector environment can do: not all classes do what they are asked, and some ignore it silently."""
-    num_envs = vector.num_envs
-    seeds: Any = list(range(num_envs))  # VectorEnv declares one number; those of Gymnasium take a list
+    seeds: Any = list(range(vector.num_envs))  # VectorEnv declares one number; those of Gymnasium take a list
     with ENV_CALLS:
         try:
-            first = copy.deepcopy(vector.reset(seed=seeds)[0])
-            seeds[0] = num_envs
-            seeds_rows = _same_other_rows(first, vector.reset(seed=seeds)[0])
+            first = _play(vector, seeds)
+            second = _play(vector, [vector.num_envs, *seeds[1:]])
+            seeds_rows = all(_same_other_rows(*pair) for pair in zip(first, second, strict=False))
         except Exception:
             seeds_rows = False
-        ENV_CALLS.next()
-        _, infos = vector.reset(seed=0)
-        space = vector.single_action_space
-        actions = np.stack([sample_action(space, info_of(infos, index)) for index in range(num_envs)])
-        before = copy.deepcopy(vector.step(actions.astype(vector.action_space.dtype))[0])
+        for trial in range(TRIALS):
+            start, *_, before = _play(vector, trial, trial)
+            if not _same_other_rows(start, before):
+                break
+        else:  # all rows are where a reset would put them: a reset of all would not show
+            return Abilities(resets=False, seeds=seeds_rows)
         ENV_CALLS.next()
         try:
-            after = vector.reset(options={"reset_mask": np.arange(num_envs) == 0})[0]
+            after = vector.reset(options={"reset_mask": np.arange(vector.num_envs) == 0})[0]
             resets_rows = _same_other_rows(before, after)
         except Exception:
             resets_rows = False
     return Abilities(resets=resets_rows, seeds=seeds_rows)
+
+
+def _play(vector: AnyVectorEnv, seed: Any, trial: int = 0) -> list[Any]:
+    """Return the observations of a reset and of some steps, up to the end of an episode; `trial` selects the actions.
+
+    A row takes the same actions whatever the others do.
+    """
+    spaces = [copy.deepcopy(vector.single_action_space) for _ in range(vector.num_envs)]
+    for index, space in enumerate(spaces):
+        space.seed(trial * len(spaces) + index)
+    ENV_CALLS.next()
+    batch, infos = vector.reset(seed=seed)
+    found = [copy.deepcopy(batch)]
+    for _ in range(TRIAL_STEPS):
+        actions = np.stack([sample_action(space, info_of(infos, index)) for index, space in enumerate(spaces)])
+        ENV_CALLS.next()
+        batch, _, terminated, truncated, infos = vector.step(actions.astype(vector.action_space.dtype))
+        found.append(copy.deepcopy(batch))
+        if np.any(terminated) or np.any(truncated):
+            break
+    return found
 
 
 def _same_other_rows(one: Any, other: Any) -> bool:
@@ -227,10 +249,10 @@ class VectorEnvs:
             raise EnvError(f"{self._vector} cannot reset single environments within their episodes")
         mask = np.isin(np.arange(self.num_envs), list(seeds))
         options = None if whole else {"reset_mask": mask}
-        seed: Any = next(iter(seeds.values())) if not self._was_reset else None  # one for all, once
+        first_seed = next(iter(seeds.values()))
+        seed: Any = first_seed if not self._was_reset else None  # one for all, once
         if self._can.seeds:
-            others = seed if whole else None
-            seed = [seeds.get(index, others) for index in range(self.num_envs)]
+            seed = [seeds.get(index, first_seed + index if whole else None) for index in range(self.num_envs)]
         with self._guarded(), ENV_CALLS:
             batch, infos = self._vector.reset(seed=seed, options=options)
         self._was_reset = True

@@ -185,10 +185,12 @@ class Collector:
         numbers = [episode.number for episode in self._open]
         restored = restore_envs(self.envs, recipes, self._obs, numbers)
         self.inexact_restores += [index for index, is_exact in enumerate(restored) if not is_exact]
-        for index in self.inexact_restores:
-            (self._open[index],), self._obs[[index]], masks = self._start_episodes([index], [numbers[index] + 1])
+        if inexact := self.inexact_restores:  # in one call: a vector environment may take all seeds or none
+            started, self._obs[inexact], masks = self._start_episodes(inexact, [numbers[i] + 1 for i in inexact])
+            for index, episode in zip(inexact, started, strict=True):
+                self._open[index] = episode
             if self._masks is not None:
-                self._masks[[index]] = masks
+                self._masks[inexact] = masks
         self.evidence = "the open episodes were repeated"
         self.replayable = self.replayable and not self.inexact_restores
         self._carry = reset_carry(_arrays(state.get("carry"), num_envs), self.inexact_restores)
