@@ -241,3 +241,17 @@ def test_a_trial_fails_if_one_of_its_runs_diverges(tmp_path: Path) -> None:
     states = [state["state"] for state in states_of(tmp_path)]
     assert states[:2] == ["diverged", "diverged"]
     assert sorted(states[2:]) == ["done", "done", "dropped", "dropped"]
+
+
+def test_a_trial_fails_if_one_of_its_runs_cannot_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(folder: Path, options: RunOptions) -> Any:
+        if folder.name == "001":
+            raise ConfigError("these settings do not fit this environment")
+        return resume(folder, options)
+
+    monkeypatch.setattr(populations, "resume", refused)
+    study(tmp_path, trials=3)
+    assert [row["state"] for row in rows_of(tmp_path)].count("failed") == 1
+    assert "these settings do not fit this environment" in rows_of(tmp_path)[1]["message"]
+    assert states_of(tmp_path)[1]["state"] == "failed"
+    assert "complete" in [row["state"] for row in rows_of(tmp_path)]

@@ -26,7 +26,7 @@ from rl_training.experiment.run_dir import CONFIG, create_run_dir, env_name, rea
 PLAN, STATES, SUMMARY, MEMBERS = "population.yaml", "population.json", "summary.jsonl", "members"
 MAX_MEMBERS = 10_000
 
-Outcome = Literal["waiting", "running", "done", "diverged", "dropped"]
+Outcome = Literal["waiting", "running", "done", "diverged", "failed", "dropped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.core.durable_files import write_atomic
-from rl_training.errors import ConfigError, TrainingError
+from rl_training.errors import ConfigError, TrainingError, UserError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.population import (
@@ -23,7 +23,7 @@ from rl_training.experiment.population import (
     is_population,
 )
 from rl_training.experiment.registry import registry
-from rl_training.experiment.run_dir import mean_score, read_result, read_run_config
+from rl_training.experiment.run_dir import RunInUseError, mean_score, read_result, read_run_config
 from rl_training.results.statistics import Summary, summarize
 from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.stacked_runs import train_stack
@@ -92,7 +92,7 @@ def train_members(
     """Train those of these members that have not ended; return whether a signal interrupted them.
 
     `until`: they are saved and wait at the first evaluation from this step on. `stopped`: whether a signal came that no
-    member has noticed.
+    member has noticed. A member that cannot be trained fails alone, unless it is part of a stack.
     """
     stacks, wanted = population.stacks(), set(folders)
     if stacks is None:
@@ -101,7 +101,7 @@ def train_members(
         parts = [chosen for stack in stacks if (chosen := [path for path in stack if path in wanted])]
     for part in parts:
         if stacks is None:
-            interrupted = _run_in_turn(population, part, options, until)
+            interrupted = _run_in_turn(population, part, options, until, fails_alone=True)
         else:
             interrupted = _run_stacks(population, [part], options, until)
         if interrupted or stopped():
@@ -144,9 +144,17 @@ def _run_stacks(
 
 
 def _run_in_turn(
-    population: PopulationDir, folders: Sequence[Path], options: RunOptions, until: int | None = None
+    population: PopulationDir,
+    folders: Sequence[Path],
+    options: RunOptions,
+    until: int | None = None,
+    *,
+    fails_alone: bool = False,
 ) -> bool:
-    """Train one member after the other, each as a single run; return whether a signal interrupted them."""
+    """Train one member after the other, each as a single run; return whether a signal interrupted them.
+
+    `fails_alone`: an error of the settings or the environment of a member ends it, not all.
+    """
     states = population.states()
     for folder in folders:
         if states[folder.name].state not in ("waiting", "running"):
@@ -161,9 +169,13 @@ def _run_in_turn(
                 return True
             if result.interrupted:  # it waits for the next rung
                 population.write_states({folder.name: MemberState(state="running", step=result.step)})
-        except TrainingError as error:
+        except UserError as error:
+            diverged = isinstance(error, TrainingError)
+            if isinstance(error, RunInUseError) or not (diverged or fails_alone):
+                raise
             log.warning("member %s ends: %s", folder.name, error)
-            population.write_states({folder.name: MemberState(state="diverged", step=step, reason=str(error))})
+            state = MemberState(state="diverged" if diverged else "failed", step=step, reason=str(error))
+            population.write_states({folder.name: state})
     return False
 
 

@@ -152,12 +152,13 @@ class HalvingSearch:
         left = self._left(bracket)
         if until is not None:
             left = [number for number in left if until not in self.journal.trials[number].intermediate_values]
-        folders = [folder for number in left for folder in bracket.folders[number]]
-        if train_members(bracket.population, folders, self.options, until=until, stopped=self.stopped):
+        wanted = [folder for number in left for folder in bracket.folders[number]]
+        if train_members(bracket.population, wanted, self.options, until=until, stopped=self.stopped):
             return True
         states = bracket.population.states()
         for number in left:
-            failed = [folder for folder in bracket.folders[number] if states[folder.name].state == "diverged"]
+            folders = bracket.folders[number]
+            failed = [folder for folder in folders if states[folder.name].state in ("diverged", "failed")]
             if failed:
                 self._fail(bracket, number, f"{failed[0].name}: {states[failed[0].name].reason}")
         return False
