@@ -282,6 +282,14 @@ def test_instances_that_cannot_be_copied_are_refused() -> None:
         assert str(refused.value).endswith(call)
 
 
+def test_the_module_of_an_id_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry_point = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
+    (tmp_path / "vector_ids.py").write_text(f"import gymnasium\ngymnasium.register('Here-v0', {entry_point!r})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with make_vector_envs(make_vector_factory("vector_ids:Here-v0", {"vector_kwargs": None}), 2) as vector:
+        assert isinstance(vector, VectorEnvs)
+
+
 def test_an_id_is_tried_before_the_run() -> None:
     with pytest.raises(ConfigError, match="env_kwargs: CartPole-v1 has no setting 'gravity'"):
         make_vector_factory("CartPole-v1", {"vectorization_mode": "sync", "gravity": 3})

@@ -7,6 +7,7 @@ it has done so within the last step (`SAME_STEP`), the last observation of the e
 
 import contextlib
 import copy
+import importlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,9 +45,12 @@ class RegisteredVectorEnv:
 
     def __call__(self, num_envs: int) -> AnyVectorEnv:
         kwargs = copy.deepcopy(dict(self.env_kwargs))
-        mode, vector_kwargs = kwargs.pop("vectorization_mode", None), kwargs.pop("vector_kwargs", {})
+        mode, vector_kwargs = kwargs.pop("vectorization_mode", None), kwargs.pop("vector_kwargs", None) or {}
         if mode is None:
-            has_own = gym.spec(self.env_id).vector_entry_point is not None
+            module, _, name = self.env_id.rpartition(":")
+            if module:  # `gym.make_vec` imports it, `gym.spec` does not
+                importlib.import_module(module)
+            has_own = gym.spec(name).vector_entry_point is not None
             mode = "vector_entry_point" if has_own else "sync"
         if mode != "vector_entry_point":
             kwargs.setdefault("disable_env_checker", True)
