@@ -4,6 +4,7 @@ import base64
 import logging
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import SyncVectorEnv
 from PIL import Image, ImageSequence
 from typer.testing import CliRunner
 
@@ -19,7 +21,7 @@ from builders import make_config, small_hparams
 from rl_training import DQN
 from rl_training.cli import app
 from rl_training.core.seeding import Streams
-from rl_training.envs.factory import RegisteredEnv
+from rl_training.envs.factory import RegisteredEnv, make_vector_factory
 from rl_training.envs.rendering import draw_without_display, explains_opengl, rendering_factory
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, EnvError
@@ -243,6 +245,24 @@ def test_a_function_that_makes_rendering_environments_is_used_as_it_is() -> None
         return Lamp("rgb_array")
 
     assert rendering_factory(make, "rgb_array", "Lamp-v0") == (make, 30.0)
+
+
+def test_vector_environments_are_filmed_as_single_ones_are() -> None:
+    def drawn(num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
+        return SyncVectorEnv([partial(gym.make, "CartPole-v1", render_mode="rgb_array")] * num_envs)
+
+    def choosing(num_envs: int, render_mode: str | None = None) -> gym.vector.VectorEnv[Any, Any, Any]:
+        return SyncVectorEnv([partial(gym.make, "CartPole-v1", render_mode=render_mode)] * num_envs)
+
+    registered = make_vector_factory("CartPole-v1", {"vectorization_mode": "sync"})
+    for factory in (registered, *(make_vector_factory("mine", {}, function) for function in (drawn, choosing))):
+        rendering, speed = rendering_factory(factory, "rgb_array", "CartPole-v1")
+        with SyncEnvs(rendering) as envs:
+            envs.reset([0], [0])
+            assert envs.render().shape == (400, 600, 3)
+        assert speed == 50.0
+    with pytest.raises(EnvError, match="render_mode None; let it take an argument render_mode and pass it on"):
+        rendering_factory(make_vector_factory("mine", {}, lambda num_envs: choosing(num_envs)), "rgb_array", "mine")
 
 
 def test_mujoco_without_opengl_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

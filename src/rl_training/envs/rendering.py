@@ -84,9 +84,10 @@ def _sets_up_opengl(frame: traceback.FrameSummary) -> bool:
 def _with_render_mode(factory: EnvFactory, mode: RenderMode) -> EnvFactory:
     """Return the factory with `render_mode` among the arguments of its environments, if they take it."""
     if isinstance(factory, VectorFactory):
-        makes_it = isinstance(factory.make, RegisteredVectorEnv) or _takes_render_mode(factory.make.function)
-        rendering = replace(factory.make, env_kwargs={**factory.make.env_kwargs, "render_mode": mode})
-        return VectorFactory(rendering) if makes_it else factory
+        make = factory.make
+        if not (isinstance(make, RegisteredVectorEnv) or _takes_render_mode(make.function)):
+            return factory
+        return VectorFactory(replace(make, env_kwargs={**make.env_kwargs, "render_mode": mode}))
     if isinstance(factory, RegisteredEnv):
         return replace(factory, env_kwargs={**factory.env_kwargs, "render_mode": mode})
     if isinstance(factory, WrappedEnv):
