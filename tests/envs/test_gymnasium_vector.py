@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeObservation
 
@@ -288,6 +289,16 @@ def test_the_module_of_an_id_is_imported(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(tmp_path)
     with make_vector_envs(make_vector_factory("vector_ids:Here-v0", {"vector_kwargs": None}), 2) as vector:
         assert isinstance(vector, VectorEnvs)
+
+
+def test_an_id_may_have_a_vector_class_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry_point = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
+    spec = EnvSpec("VectorOnly-v0", vector_entry_point=entry_point, max_episode_steps=20)
+    monkeypatch.setitem(gym.registry, spec.id, spec)
+    config = make_config(tmp_path, env_id=spec.id, execution_backend="vector", num_envs=2, total_timesteps=60)
+    result = train(config)
+    assert result.step == 60
+    assert len(read_json_lines(result.run_dir / "episodes.jsonl")) > 1
 
 
 def test_an_id_is_tried_before_the_run() -> None:

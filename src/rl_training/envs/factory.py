@@ -160,7 +160,8 @@ def modules_of(factory: GivenFactory | RegisteredVectorEnv | OwnVectorEnv) -> li
         return modules_of(factory.make)
     if not isinstance(factory, RegisteredEnv | RegisteredVectorEnv):
         return [getattr(factory, "__module__", None) or type(factory).__module__]
-    entry_point: Any = gym.registry[_env_name(factory.env_id)].entry_point
+    spec = gym.registry[_env_name(factory.env_id)]
+    entry_point: Any = spec.entry_point or spec.vector_entry_point  # an id may have a vector class alone
     if isinstance(entry_point, str):
         return [entry_point.partition(":")[0]]
     return [getattr(entry_point, "func", entry_point).__module__]  # the function of a partial
