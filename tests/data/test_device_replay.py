@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_training.core.counters import Keys
 from rl_training.core.spaces import Spaces, replay_fields
-from rl_training.data.device_priorities import LANE, PriorityPlan, find_places
+from rl_training.data.device_priorities import LANE, PriorityPlan, find_places, new_priorities
 from rl_training.data.device_replay import DeviceReplay, ReplayPlan, stack_replays
 from rl_training.data.n_step import NStepWindows
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
@@ -242,6 +242,14 @@ def test_a_rows_share_of_the_batches_follows_its_td_error() -> None:
     push(replay, 4)  # new rows get the largest priority so far, 3, in place of the first two
     counts = torch.bincount(replay.sample(torch.tensor(0))["rewards"].long(), minlength=10) / 4_000
     assert counts[[2, 3, 8, 9]].tolist() == pytest.approx([2 / 11, 3 / 11, 3 / 11, 3 / 11], abs=0.002)
+
+
+def test_a_row_that_comes_twice_gets_the_priority_of_its_last_error() -> None:
+    # At both of its places in the batch, because on a GPU either may be written last.
+    batch = {"td_errors": torch.tensor([1.0, 4.0, 9.0]), "places": torch.tensor([5, 2, 5])}
+    new, _ = new_priorities({"largest": torch.tensor(1.0, dtype=torch.float64)}, batch, alpha=0.5)
+    assert new["values"].tolist() == pytest.approx([3.0, 2.0, 3.0], rel=1e-5)
+    assert float(new["largest"]) == pytest.approx(3.0, rel=1e-5)
 
 
 def test_windows_and_priorities_come_back() -> None:

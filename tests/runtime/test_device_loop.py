@@ -88,7 +88,12 @@ def test_ppo_learns_cartpole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "algo_kwargs",
-    [{"normalize": "none"}, {"normalize": "both"}, {"recompute_advantages": True, "value_clip": True}],
+    [
+        {"normalize": "none"},
+        {"normalize": "both"},
+        {"recompute_advantages": True, "value_clip": True},
+        {"learning_rate_schedule": "linear", "clip_schedule": "linear"},
+    ],
 )
 def test_learning_on_the_device_equals_the_update_of_the_host(algo_kwargs: dict[str, Any], tmp_path: Path) -> None:
     settings = config(tmp_path, max_episode_steps=14, algo_kwargs=algo_kwargs)

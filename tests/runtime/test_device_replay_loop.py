@@ -98,6 +98,14 @@ def test_a_stopped_run_continues_bit_for_bit(algo: str, tmp_path: Path) -> None:
     assert_same_run(resume(half.run_dir, QUIET), whole)
 
 
+def test_nothing_is_learned_before_the_first_n_step_return_is_complete(tmp_path: Path) -> None:
+    settings = config(tmp_path, "n_step_dqn", algo_kwargs={"n_step": 3, "learning_starts": 0})
+    loop, algorithm, _, memory = make_loop(settings)
+    loop.iteration(0)
+    assert len(memory) == 2 * 4  # of four steps of four environments, the last two have no return yet
+    assert algorithm.num_updates == 2 * 2
+
+
 # --- The same update as on the host ----------------------------------------------------------------------------------
 
 
