@@ -186,6 +186,7 @@ def test_open_episodes_are_repeated_together() -> None:
         assert same == [True, True, True]
         too_long = [np.zeros(30, np.int64), *recipes[1:]]  # CartPole falls after ten steps to one side
         found = vector.replay_together(seeds, too_long, [4, 5, 6])
+        assert found[0] is None
         same = [one is not None and np.array_equal(one, other) for one, other in zip(found, obs, strict=True)]
         assert same == [False, True, True]
 
