@@ -21,7 +21,7 @@ from rl_training.algorithms.discrete_sac import (
 )
 from rl_training.core.types import Batch
 from rl_training.errors import TrainingError
-from rl_training.hparams.actor_critic import CriticsEstimate, DiscreteSACHParams
+from rl_training.hparams.discrete_sac import CriticsEstimate, DiscreteSACHParams
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.models.mlp_discrete_sac import MLPDiscreteSACModel
 from rl_training.runtime.trainer import RunOptions, TrainResult, train

@@ -12,7 +12,7 @@ from builders import make_box_batch, make_box_setup
 from rl_training.algorithms.redq import build_redq
 from rl_training.algorithms.sac import sac_critic_loss
 from rl_training.core.types import Batch
-from rl_training.hparams.actor_critic import REDQHParams
+from rl_training.hparams.redq import REDQHParams
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.random_inputs import RandomInputs
 from rl_training.models.continuous import CriticEnsemble

@@ -14,7 +14,7 @@ from builders import make_box_batch, make_box_setup
 from rl_training.algorithms.td3 import build_td3, td3_actor_loss, td3_critic_loss
 from rl_training.core.seeding import Streams
 from rl_training.core.types import Batch, Metrics
-from rl_training.hparams.actor_critic import TD3HParams
+from rl_training.hparams.td3 import TD3HParams
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.models.mlp_td3 import MLPTD3Model
 

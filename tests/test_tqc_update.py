@@ -15,7 +15,7 @@ from rl_training.algorithms.sac import sac_actor_loss
 from rl_training.algorithms.tqc import build_tqc, mean_of_quantiles, pooled_quantiles, tqc_critic_loss
 from rl_training.core.seeding import Streams
 from rl_training.core.types import Batch, Metrics
-from rl_training.hparams.actor_critic import TQCHParams
+from rl_training.hparams.tqc import TQCHParams
 from rl_training.models.continuous import CriticEnsemble
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.mlp_sac import MLPSACModel

@@ -25,7 +25,7 @@ from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoin
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
-from rl_training.hparams.actor_critic import SACHParams
+from rl_training.hparams.sac import SACHParams
 from rl_training.hparams.schedules import actor_critic_updates
 from rl_training.learners.actor_critic import ActorCritic, actor_policy, critic_metrics
 from rl_training.learners.normalization import normalize_batch

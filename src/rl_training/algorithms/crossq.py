@@ -27,7 +27,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
-from rl_training.hparams.actor_critic import CrossQHParams
+from rl_training.hparams.crossq import CrossQHParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, check_tensors
 from rl_training.learners.flat_module import FlatModule

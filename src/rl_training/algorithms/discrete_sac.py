@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.sac import learn_temperature
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics, State
-from rl_training.hparams.actor_critic import CriticsEstimate, DiscreteSACHParams
+from rl_training.hparams.discrete_sac import CriticsEstimate, DiscreteSACHParams
 from rl_training.learners.actor_critic import ActorCritic, critic_metrics, normalizes
 from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.flat_module import FlatModule

@@ -18,7 +18,7 @@ from torch import Tensor
 from rl_training.algorithms.sac import SAC
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch
-from rl_training.hparams.actor_critic import REDQHParams
+from rl_training.hparams.redq import REDQHParams
 from rl_training.learners.actor_critic import ActorCritic, build_model
 from rl_training.learners.random_inputs import RandomInput
 from rl_training.models.mlp_redq import MLPREDQModel

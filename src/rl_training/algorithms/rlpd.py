@@ -14,7 +14,7 @@ Ball et al. 2023, Efficient online reinforcement learning with offline data. Dev
 from rl_training.algorithms.redq import Subsets, mean_over_critics, minimum_over_subset
 from rl_training.algorithms.sac import SAC
 from rl_training.core.setup import Setup
-from rl_training.hparams.actor_critic import RLPDHParams
+from rl_training.hparams.rlpd import RLPDHParams
 from rl_training.learners.actor_critic import ActorCritic, build_model
 from rl_training.models.mlp_redq import MLPREDQModel
 

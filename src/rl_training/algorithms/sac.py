@@ -18,8 +18,12 @@ from torch import Tensor, nn
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
-from rl_training.hparams.actor_critic import CrossQHParams, REDQHParams, SACHParams, SimBaV2HParams, SoftHParams
+from rl_training.hparams.actor_critic import SoftHParams
+from rl_training.hparams.crossq import CrossQHParams
 from rl_training.hparams.mbpo import ModelHParams
+from rl_training.hparams.redq import REDQHParams
+from rl_training.hparams.sac import SACHParams
+from rl_training.hparams.simbav2 import SimBaV2HParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule

@@ -27,7 +27,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
-from rl_training.hparams.actor_critic import SimBaV2HParams
+from rl_training.hparams.simbav2 import SimBaV2HParams
 from rl_training.learners.actor_critic import ActorCritic, action_size
 from rl_training.learners.checks import BOX_ACTIONS, check_tensors
 from rl_training.learners.distributional import project

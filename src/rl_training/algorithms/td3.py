@@ -18,7 +18,8 @@ from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
-from rl_training.hparams.actor_critic import DelayedHParams, TD3HParams
+from rl_training.hparams.actor_critic import DelayedHParams
+from rl_training.hparams.td3 import TD3HParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, check_tensors
 from rl_training.learners.flat_module import FlatModule

@@ -98,13 +98,11 @@ MemoryKind = Annotated[
         description="where the replay buffer is stored; mmap: in a file, of which the system keeps in memory what fits"
     ),
 ]
-BatchSize = Annotated[
-    Count, Search(choices=(32, 64, 128, 256, 512)), Field(description="transitions per gradient step")
-]
-LargeBatchSize = Annotated[Count, Search(choices=(256, 512, 1_024)), Field(description="transitions per gradient step")]
+_Transitions = Annotated[Count, Field(description="transitions per gradient step")]
+BatchSize = Annotated[_Transitions, Search(choices=(32, 64, 128, 256, 512))]
+LargeBatchSize = Annotated[_Transitions, Search(choices=(256, 512, 1_024))]
 LearningStarts = Annotated[CountOrZero, Field(description="env steps of random actions before learning begins")]
 TrainFrequency = Annotated[Count, Field(description="env steps between rounds of updates")]
-UpdatesPerStep = Annotated[Positive, Field(description="critic updates per env step")]
 NStep = Annotated[
     Count,
     Fixed("the saved replay buffer holds sums of that many rewards"),
@@ -177,27 +175,14 @@ NormalizeObservations = Annotated[
     Switch, Field(description="normalization of observations by the dataset's mean and standard deviation")
 ]
 
-OfflineRatio = Annotated[Fraction, Field(description="share of each batch that comes from the dataset")]
-
-RunningNormalization = Annotated[
-    Switch | Literal["auto"],
-    Field(
-        description="normalization of observations by the mean and standard deviation of all training steps so far; "
-        "auto: with network: simba, of vectors"
-    ),
-]
-ObservationClip = Annotated[
-    Positive | None, Field(description="largest normalized observation, to which others are clipped; null: no clipping")
-]
-
 # --- Data: rollouts --------------------------------------------------------------------------------------------------
 
-NumSteps = Annotated[
+RolloutLength = Annotated[
     Count,
     Fixed("the saved rollout may be part of one of that length"),
-    Search(choices=(128, 256, 512, 1_024, 2_048)),
     Field(description="steps per env between updates; a rollout has num_steps * num_envs rows"),
 ]
+NumSteps = Annotated[RolloutLength, Search(choices=(128, 256, 512, 1_024, 2_048))]
 UpdateEpochs = Annotated[Count, Search(1, 20, log=True), Field(description="passes over each rollout")]
 MinibatchSize = Annotated[
     Count,
@@ -218,27 +203,9 @@ NetworkName = Literal["mlp", "simba"]
 NetworkKind = Annotated[
     NetworkName, Field(description="mlp: hidden layers one after the other; simba: residual blocks of their sizes")
 ]
-HiddenSizes = Annotated[
-    Sizes,
-    Search(choices=((64, 64), (128, 128), (256, 256))),
-    Field(description="units of the hidden layers after the encoder"),
-]
-DeepHiddenSizes = Annotated[
-    Sizes,
-    Search(choices=((128, 128, 128), (256, 256, 256))),
-    Field(description="units of the hidden layers after the encoder"),
-]
-ActorHiddenSizes = Annotated[
-    Sizes,
-    Search(choices=((64, 64), (128, 128), (256, 256))),
-    Field(description="units of the actor's hidden layers after the encoder"),
-]
-CriticHiddenSizes = Annotated[Sizes, Field(description="units of the critics' hidden layers after the encoder")]
-CriticLayerNorm = Annotated[
-    Switch,
-    Search(choices=(False, True)),
-    Field(description="layer normalization of the critics' hidden layers; values diverge far less with it"),
-]
+_LayerSizes = Annotated[Sizes, Field(description="units of the hidden layers after the encoder")]
+HiddenSizes = Annotated[_LayerSizes, Search(choices=((64, 64), (128, 128), (256, 256)))]
+DeepHiddenSizes = Annotated[_LayerSizes, Search(choices=((128, 128, 128), (256, 256, 256)))]
 Activation = Annotated[
     Literal["tanh", "relu"],
     Fixed("the saved weights were learned with it"),
@@ -261,9 +228,6 @@ LearningRate = Annotated[
 ]
 ActorLearningRate = Annotated[
     Positive | None, Field(description="learning rate of the actor; null: same as learning_rate")
-]
-AlphaLearningRate = Annotated[
-    Positive | None, Field(description="learning rate of the temperature; null: same as learning_rate")
 ]
 PolicyLearningRate = Annotated[
     Positive,
@@ -296,63 +260,18 @@ MaxGradNormOrNull = Annotated[
     Positive | None, Field(description="norm to which larger gradients are clipped; null: no clipping")
 ]
 
-# --- Algorithm: values and critics -----------------------------------------------------------------------------------
+# --- Algorithm: values -----------------------------------------------------------------------------------------------
 
 Discount = Annotated[
     Fraction, Search(1e-4, 0.1, log=True, one_minus=True), Field(description="discount factor per env step")
 ]
-Tau = Annotated[
-    Fraction,
-    Search(1e-3, 0.05, log=True),
-    Field(description="share of the distance to the critics that the target networks move per update"),
-]
 ClipTargets = Annotated[
     Switch, Field(description="targets clipped to [-1 / (1 - gamma), 0], the range of returns if rewards are -1 and 0")
-]
-PolicyDelay = Annotated[Count, Field(description="critic updates per actor update")]
-TargetsDelay = Annotated[Count, Field(description="critic updates per update of the actor and the target networks")]
-NoiseColor = Annotated[
-    float,
-    Ge(0.0),
-    Le(2.0),
-    REAL,
-    Search(choices=(0.0, 0.5, 1.0)),
-    Field(
-        description="color of the exploration noise: its power falls with frequency f as 1 / f ** color; 0: white, "
-        "steps are independent; 1: pink; 2: red, slow drifts"
-    ),
-]
-TargetNoise = Annotated[NonNegative, Field(description="standard deviation of the noise on the target's actions")]
-TargetNoiseClip = Annotated[NonNegative, Field(description="largest noise on the target's actions")]
-Temperature = Annotated[
-    Positive | Literal["auto"],
-    Field(description="temperature: weight of the entropy; auto: learned, so that the entropy meets target_entropy"),
-]
-TargetEntropy = Annotated[
-    Real | Literal["auto"],
-    Field(
-        description="entropy that alpha: auto aims at, in nats, of actions in [-1, 1]; auto: minus the number of "
-        "action dimensions"
-    ),
-]
-HalfTargetEntropy = Annotated[
-    Real | Literal["auto"],
-    Field(
-        description="entropy that alpha: auto aims at, in nats, of actions in [-1, 1]; auto: minus half the number of "
-        "action dimensions"
-    ),
-]
-NumCritics = Annotated[Count, Field(description="critics in the ensemble")]
-SubsetSize = Annotated[
-    Count, Field(description="critics sampled for each update; the target uses the smallest of their values")
 ]
 Calibrated = Annotated[
     Switch,
     FIXED_BUFFER,
     Field(description="floor under the penalized values of the policy's actions: the return that follows in the data"),
-]
-EntropyInTarget = Annotated[
-    Switch, Field(description="entropy of the next action as part of the critics' target, as in SAC")
 ]
 
 # --- Algorithm: policy gradient --------------------------------------------------------------------------------------

@@ -4,6 +4,14 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
+from rl_training.hparams.actor_critic_fields import (
+    CriticLayerNorm,
+    PolicyDelay,
+    TargetEntropy,
+    Tau,
+    Temperature,
+    UpdatesPerStep,
+)
 from rl_training.hparams.base import HParams
 from rl_training.hparams.checks import check_dynamics, check_evaluable, check_network, check_replay
 from rl_training.hparams.datasets import check_dataset
@@ -13,7 +21,6 @@ from rl_training.hparams.fields import (
     BufferCapacity,
     Count,
     CountOrZero,
-    CriticLayerNorm,
     DatasetId,
     DatasetPath,
     DatasetSeed,
@@ -40,7 +47,6 @@ from rl_training.hparams.fields import (
     NStep,
     NumElites,
     NumEnsembles,
-    PolicyDelay,
     PolicyLearningRate,
     Prioritized,
     PriorityExponent,
@@ -49,12 +55,8 @@ from rl_training.hparams.fields import (
     SyntheticCapacity,
     SyntheticRatio,
     SyntheticRefreshes,
-    TargetEntropy,
-    Tau,
-    Temperature,
     Termination,
     TrainFrequency,
-    UpdatesPerStep,
 )
 
 

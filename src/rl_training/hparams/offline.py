@@ -4,6 +4,22 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
+from rl_training.hparams.actor_critic_fields import (
+    AlphaLearningRate,
+    CriticLayerNorm,
+    EntropyInTarget,
+    OfflineRatio,
+    PolicyDelay,
+    TargetEntropy,
+    TargetNoise,
+    TargetNoiseClip,
+    TargetsDelay,
+    Tau,
+    Temperature,
+    UpdatesPerStep,
+    check_plain_replay,
+    check_whole_shares,
+)
 from rl_training.hparams.base import HParams
 from rl_training.hparams.checks import check_evaluable, check_network, check_replay
 from rl_training.hparams.datasets import check_dataset
@@ -11,14 +27,12 @@ from rl_training.hparams.fields import (
     FIXED_BUFFER,
     ActorLearningRate,
     AdamEps,
-    AlphaLearningRate,
     BatchSize,
     BufferCapacity,
     Calibrated,
     CosineSchedule,
     Count,
     CountOrZero,
-    CriticLayerNorm,
     DatasetId,
     DatasetPath,
     DatasetSeed,
@@ -26,7 +40,6 @@ from rl_training.hparams.fields import (
     DatasetSource,
     DeepHiddenSizes,
     Discount,
-    EntropyInTarget,
     Expectile,
     Fixed,
     HeldOut,
@@ -45,40 +58,18 @@ from rl_training.hparams.fields import (
     NonNegative,
     NormalizeObservations,
     NStep,
-    OfflineRatio,
     OrthogonalInit,
     PathOrNull,
-    PolicyDelay,
     Positive,
     Prioritized,
     PriorityExponent,
     RewardScale,
     RewardShift,
     Search,
-    TargetEntropy,
-    TargetNoise,
-    TargetNoiseClip,
-    TargetsDelay,
-    Tau,
-    Temperature,
     TrainFrequency,
-    UpdatesPerStep,
     ValueLayerNorm,
 )
 from rl_training.hparams.mbpo import MOPOHParams
-
-
-def check_plain_replay(n_step: int, prioritized: bool) -> None:
-    if n_step > 1 or prioritized:
-        raise ValueError("n_step must be 1 and prioritized false: the rows of a dataset are single steps, all alike")
-
-
-def check_whole_shares(batch_size: int, offline_ratio: float) -> None:
-    rows = batch_size * offline_ratio
-    if not rows.is_integer():
-        raise ValueError(
-            f"offline_ratio must give a whole number of rows: {offline_ratio:g} of batch_size {batch_size} is {rows:g}"
-        )
 
 
 def check_calibration(calibrated: bool, gamma: float) -> None:

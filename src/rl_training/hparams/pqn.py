@@ -8,7 +8,6 @@ from rl_training.hparams.base import HParams
 from rl_training.hparams.checks import check_minibatches, check_network
 from rl_training.hparams.fields import (
     AdamEps,
-    Count,
     Discount,
     Fixed,
     Fraction,
@@ -18,6 +17,7 @@ from rl_training.hparams.fields import (
     MinibatchSize,
     NetworkKind,
     Positive,
+    RolloutLength,
     Search,
     UpdateEpochs,
 )
@@ -30,12 +30,7 @@ from rl_training.hparams.q_fields import (
     QMaxGradNorm,
 )
 
-QNumSteps = Annotated[
-    Count,
-    Fixed("the saved rollout may be part of one of that length"),
-    Search(choices=(16, 32, 64, 128)),
-    Field(description="steps per env between updates; a rollout has num_steps * num_envs rows"),
-]
+QNumSteps = Annotated[RolloutLength, Search(choices=(16, 32, 64, 128))]
 QLambda = Annotated[
     Fraction,
     Search(0.0, 1.0),

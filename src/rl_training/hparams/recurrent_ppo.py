@@ -25,6 +25,7 @@ from rl_training.hparams.fields import (
     NormalizeAdvantages,
     PolicyOrthogonalInit,
     RecomputeAdvantages,
+    RolloutLength,
     SampledEvaluation,
     Search,
     SharedTrunk,
@@ -48,12 +49,7 @@ CellSize = Annotated[
     Search(choices=(32, 64, 128, 256)),
     Field(description="units of the recurrent cell, which follows the encoder"),
 ]
-# Not searched: only some combinations of the three are possible.
-RecurrentNumSteps = Annotated[
-    Count,
-    Fixed("the saved rollout may be part of one of that length"),
-    Field(description="steps per env between updates; a rollout has num_steps * num_envs rows"),
-]
+# Not searched, nor is num_steps: only some combinations of the three are possible.
 RecurrentMinibatchSize = Annotated[
     Count, Field(description="rows per gradient step, in whole sequences; must divide the rows of a rollout")
 ]
@@ -77,7 +73,7 @@ class RecurrentPPOHParams(HParams):
     checks: ClassVar = (check_network,)
     run_checks: ClassVar = (check_sequences,)
 
-    num_steps: RecurrentNumSteps = 128
+    num_steps: RolloutLength = 128
     update_epochs: UpdateEpochs = 10
     minibatch_size: RecurrentMinibatchSize = 128
     unroll_length: UnrollLength = None

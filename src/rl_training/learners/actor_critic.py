@@ -21,16 +21,13 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field, observation_kind
 from rl_training.core.state_checks import check_like
 from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, StateDict, UpdateResult
-from rl_training.hparams.actor_critic import (
-    ActorCriticHParams,
-    CrossQHParams,
-    DiscreteSACHParams,
-    MLPHParams,
-    SimBaV2HParams,
-)
+from rl_training.hparams.actor_critic import ActorCriticHParams, MLPHParams
+from rl_training.hparams.crossq import CrossQHParams
+from rl_training.hparams.discrete_sac import DiscreteSACHParams
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.hparams.offline import DatasetCriticHParams
 from rl_training.hparams.schedules import is_warm_up
+from rl_training.hparams.simbav2 import SimBaV2HParams
 from rl_training.learners.checks import FLOATS, Expected, check_tensors
 from rl_training.learners.choice_noise import ChoiceNoise
 from rl_training.learners.colored_noise import ColoredNoise

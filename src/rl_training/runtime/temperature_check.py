@@ -3,7 +3,7 @@
 from typing import cast
 
 from rl_training.errors import TrainingError
-from rl_training.hparams.actor_critic import DiscreteSACHParams
+from rl_training.hparams.discrete_sac import DiscreteSACHParams
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 

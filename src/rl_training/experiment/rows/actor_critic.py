@@ -2,18 +2,16 @@
 
 from rl_training.core.kinds import ObservationKind
 from rl_training.experiment.algorithm_spec import ACTOR_CRITIC_UPDATES_TO_COMPILE, ALL_OBSERVATIONS, AlgorithmSpec
-from rl_training.hparams.actor_critic import (
-    CrossQHParams,
-    DiscreteSACHParams,
-    REDQHParams,
-    RLPDHParams,
-    SACHParams,
-    SimBaV2HParams,
-    TD3HParams,
-    TQCHParams,
-)
 from rl_training.hparams.base import HParams
+from rl_training.hparams.crossq import CrossQHParams
+from rl_training.hparams.discrete_sac import DiscreteSACHParams
+from rl_training.hparams.redq import REDQHParams
+from rl_training.hparams.rlpd import RLPDHParams
+from rl_training.hparams.sac import SACHParams
 from rl_training.hparams.schedules import actor_critic_updates
+from rl_training.hparams.simbav2 import SimBaV2HParams
+from rl_training.hparams.td3 import TD3HParams
+from rl_training.hparams.tqc import TQCHParams
 
 
 def _actor_critic(
