@@ -23,7 +23,7 @@ from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.experiment.registry import find_spec
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.hparams.dreamer import DreamerHParams, SizeName
-from rl_training.hparams.offline import IQLHParams
+from rl_training.hparams.iql import IQLHParams
 from rl_training.hparams.redq import REDQHParams
 from rl_training.hparams.sac import SACHParams
 from rl_training.runtime.loops import OFFLINE_UPDATES_AT_ONCE

@@ -12,7 +12,7 @@ from torch import nn
 from builders import BOX, make_batch, make_box_batch, make_setup
 from rl_training.algorithms.bc import bc_loss, build_bc
 from rl_training.errors import ConfigError
-from rl_training.hparams.offline import BCHParams
+from rl_training.hparams.bc import BCHParams
 from rl_training.models.mlp_policy import MLPPolicy, policy_distribution
 from state_comparison import clone
 

@@ -18,7 +18,7 @@ from rl_training.core.types import Batch, State
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.config import TrainConfig
-from rl_training.hparams.offline import IQLHParams
+from rl_training.hparams.iql import IQLHParams
 from rl_training.learners.offline import OfflineLearner
 from rl_training.models.distributions import Gaussian
 from rl_training.models.encoders import build_encoder

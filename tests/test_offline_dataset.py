@@ -19,7 +19,7 @@ from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.datasets.transitions import Transitions, build_transitions
 from rl_training.envs.factory import make_env_factory
 from rl_training.errors import ConfigError, DatasetError
-from rl_training.hparams.offline import BCHParams
+from rl_training.hparams.bc import BCHParams
 from rl_training.runtime.dataset_loading import load_transition_dataset
 from state_comparison import assert_identical
 

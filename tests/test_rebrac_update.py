@@ -24,7 +24,7 @@ from rl_training.core.spaces import Spaces
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import DatasetError
-from rl_training.hparams.offline import ReBRACHParams
+from rl_training.hparams.rebrac import ReBRACHParams
 from rl_training.models.encoders import build_encoder
 from rl_training.models.layers import StackedLayerNorm, StackedLinear
 from rl_training.models.mlp_rebrac import MLPReBRACModel

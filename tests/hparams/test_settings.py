@@ -11,13 +11,14 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import registry
 from rl_training.hparams.base import HParams, variant
+from rl_training.hparams.bc import BCHParams
 from rl_training.hparams.c51_dqn import C51HParams, RainbowDQNHParams
 from rl_training.hparams.checks import check_network, run_checks
 from rl_training.hparams.datasets import DatasetChoice, dataset_choice
 from rl_training.hparams.dqn import DoubleDQNHParams, DQNHParams
 from rl_training.hparams.fields import Count, Discount, Search
 from rl_training.hparams.gail import GAILHParams
-from rl_training.hparams.offline import BCHParams, IQLOnlineHParams
+from rl_training.hparams.iql import IQLOnlineHParams
 
 # One setting of each group, in the order a user thinks; an algorithm has the first of each that it knows.
 GROUPS = {

@@ -23,8 +23,8 @@ from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.manifest import MEMORY
 from rl_training.experiment.registry import ROWS
+from rl_training.hparams.bc import BCHParams
 from rl_training.hparams.datasets import dataset_choice
-from rl_training.hparams.offline import BCHParams
 from rl_training.launching.seed_runs import run_seeds
 from rl_training.runtime.dataset_loading import GivenDataset, load_transition_dataset
 from rl_training.runtime.trainer import RunOptions, resume, train

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
-from rl_training.hparams.offline import BCHParams
+from rl_training.hparams.bc import BCHParams
 from rl_training.learners.checks import BOX_ACTIONS, CHOICES, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
-from rl_training.hparams.offline import ExpectileHParams
+from rl_training.hparams.iql import ExpectileHParams
 from rl_training.learners.actor_critic import critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule

@@ -22,7 +22,7 @@ from rl_training.algorithms.sac import CriticEstimate, minimum_over_critics
 from rl_training.algorithms.td3 import TD3, ApplyActor, ApplyCritics, smoothed_actions
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
-from rl_training.hparams.offline import ReBRACHParams, TD3BCHParams
+from rl_training.hparams.rebrac import ReBRACHParams, TD3BCHParams
 from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, check_tensors
 from rl_training.learners.targets import td_target

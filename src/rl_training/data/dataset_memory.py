@@ -21,7 +21,8 @@ from rl_training.data.returns_to_go import RETURN_FIELDS, dataset_returns
 from rl_training.data.row_storage import RowStorage
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import CheckpointError, DatasetError
-from rl_training.hparams.offline import CQLHParams, OfflineHParams
+from rl_training.hparams.cql import CQLHParams
+from rl_training.hparams.offline import OfflineHParams
 
 
 class DatasetMemory:

@@ -17,8 +17,8 @@ from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer, ch
 from rl_training.data.returns_to_go import RETURN_FIELDS, ReturnRows
 from rl_training.data.row_storage import RowStorage, Storage
 from rl_training.errors import DatasetError
+from rl_training.hparams.cql import CalQLHParams
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
-from rl_training.hparams.offline import CalQLHParams
 from rl_training.hparams.rlpd import RLPDHParams
 from rl_training.hparams.schedules import max_horizon, synthetic_rows
 

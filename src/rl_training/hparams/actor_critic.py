@@ -2,10 +2,11 @@
 
 from typing import TypeAlias
 
+from rl_training.hparams.cql import CalQLHParams, CQLHParams
 from rl_training.hparams.crossq import CrossQHParams
 from rl_training.hparams.discrete_sac import DiscreteSACHParams
 from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
-from rl_training.hparams.offline import BehaviorRegularizedHParams, CalQLHParams, CQLHParams
+from rl_training.hparams.rebrac import BehaviorRegularizedHParams
 from rl_training.hparams.redq import REDQHParams
 from rl_training.hparams.rlpd import RLPDHParams
 from rl_training.hparams.sac import SACHParams

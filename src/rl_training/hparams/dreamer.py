@@ -18,6 +18,7 @@ from rl_training.hparams.fields import (
     NonNegative,
     Positive,
     Search,
+    StepsBeforeLearning,
     Switch,
 )
 
@@ -70,7 +71,7 @@ class DreamerHParams(HParams):
     memory: MemoryKind = "ram"
     batch_size: Count = Field(16, description="sequences per update")
     sequence_length: Count = Field(64, description="observations of a sequence, which may cross the ends of episodes")
-    learning_starts: CountOrZero = Field(1_000, description="env steps before learning begins")
+    learning_starts: StepsBeforeLearning = 1_000
     train_ratio: Positive = Field(
         256.0, description="observations replayed per env step; an update replays batch_size * sequence_length"
     )

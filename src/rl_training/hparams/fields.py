@@ -102,6 +102,7 @@ _Transitions = Annotated[Count, Field(description="transitions per gradient step
 BatchSize = Annotated[_Transitions, Search(choices=(32, 64, 128, 256, 512))]
 LargeBatchSize = Annotated[_Transitions, Search(choices=(256, 512, 1_024))]
 LearningStarts = Annotated[CountOrZero, Field(description="env steps of random actions before learning begins")]
+StepsBeforeLearning = Annotated[CountOrZero, Field(description="env steps before learning begins")]
 TrainFrequency = Annotated[Count, Field(description="env steps between rounds of updates")]
 NStep = Annotated[
     Count,
@@ -174,6 +175,7 @@ RewardShift = Annotated[Real, FIXED_REWARDS, Field(description="constant added t
 NormalizeObservations = Annotated[
     Switch, Field(description="normalization of observations by the dataset's mean and standard deviation")
 ]
+InitFrom = Annotated[PathOrNull, Fixed("the saved run has begun from it")]
 
 # --- Data: rollouts --------------------------------------------------------------------------------------------------
 
@@ -268,11 +270,6 @@ Discount = Annotated[
 ClipTargets = Annotated[
     Switch, Field(description="targets clipped to [-1 / (1 - gamma), 0], the range of returns if rewards are -1 and 0")
 ]
-Calibrated = Annotated[
-    Switch,
-    FIXED_BUFFER,
-    Field(description="floor under the penalized values of the policy's actions: the return that follows in the data"),
-]
 
 # --- Algorithm: policy gradient --------------------------------------------------------------------------------------
 
@@ -314,28 +311,6 @@ SampledEvaluation = Annotated[
         description="evaluation and prediction with sampled actions, as is usual for Atari, instead of the most likely "
         "ones"
     ),
-]
-
-# --- Algorithm: IQL --------------------------------------------------------------------------------------------------
-
-Expectile = Annotated[
-    OpenFraction,
-    Search(0.5, 0.95),
-    Field(description="expectile of the critics' values of the dataset's actions, which V learns; 0.5: their mean"),
-]
-InverseTemperature = Annotated[
-    Positive,
-    Search(0.5, 10.0, log=True),
-    Field(description="inverse temperature: the larger, the more the better actions outweigh others"),
-]
-MaxAdvantageWeight = Annotated[Positive, Field(description="largest weight of an action")]
-ValueLayerNorm = Annotated[
-    Switch,
-    Search(choices=(False, True)),
-    Field(description="layer normalization of the hidden layers of the critics and of V"),
-]
-OrthogonalInit = Annotated[
-    Switch, Field(description="orthogonal initial weights of gain sqrt(2), zero biases; false: PyTorch's defaults")
 ]
 
 # --- Algorithm: dynamics models --------------------------------------------------------------------------------------

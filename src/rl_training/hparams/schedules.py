@@ -13,8 +13,9 @@ from functools import lru_cache
 from rl_training.hparams.actor_critic import ActorCriticHParams, OnlineHParams
 from rl_training.hparams.base import HParams
 from rl_training.hparams.dreamer import DreamerHParams
+from rl_training.hparams.iql import IQLOnlineHParams
 from rl_training.hparams.mbpo import MBPOHParams, ModelHParams, MOPOHParams
-from rl_training.hparams.offline import DatasetCriticHParams, IQLOnlineHParams
+from rl_training.hparams.offline import DatasetCriticHParams
 from rl_training.hparams.ppo import OnPolicyHParams
 from rl_training.hparams.q_learning import QLearningHParams
 

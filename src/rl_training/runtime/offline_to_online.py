@@ -10,7 +10,8 @@ from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.experiment.manifest import POLICY, TRAINING
 from rl_training.hparams.base import HParams
-from rl_training.hparams.offline import CalQLHParams, CQLHParams, IQLHParams, IQLOnlineHParams
+from rl_training.hparams.cql import CalQLHParams, CQLHParams
+from rl_training.hparams.iql import IQLHParams, IQLOnlineHParams
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.offline import OfflineLearner
 from rl_training.runtime.dataset_loading import find_arrays, load_transition_dataset

@@ -3,15 +3,10 @@
 from rl_training.core.kinds import ActionKind
 from rl_training.experiment.algorithm_spec import ACTOR_CRITIC_UPDATES_TO_COMPILE, ALL_OBSERVATIONS, AlgorithmSpec
 from rl_training.hparams.base import HParams
-from rl_training.hparams.offline import (
-    BCHParams,
-    CalQLHParams,
-    CQLHParams,
-    IQLHParams,
-    IQLOnlineHParams,
-    ReBRACHParams,
-    TD3BCHParams,
-)
+from rl_training.hparams.bc import BCHParams
+from rl_training.hparams.cql import CalQLHParams, CQLHParams
+from rl_training.hparams.iql import IQLHParams, IQLOnlineHParams
+from rl_training.hparams.rebrac import ReBRACHParams, TD3BCHParams
 from rl_training.hparams.schedules import actor_critic_updates, iql_online_updates, offline_updates
 
 
