@@ -218,7 +218,7 @@ def test_the_temperature_stays_below_its_limit() -> None:
 def test_exploring_samples_the_policy_and_the_best_action_is_the_most_likely() -> None:
     learner = build()
     obs = np.random.default_rng(0).normal(size=(1, 3)).astype(np.float32)
-    logits = torch.from_numpy(learner._outputs_of(obs))[0]
+    logits = torch.from_numpy(learner._outputs(learner.scaling.rows(obs)))[0]
     many = np.repeat(obs, 20_000, axis=0)
     actions = learner.act(many, step=10**6, explore=True).actions
     assert actions.dtype == np.int64
@@ -282,7 +282,7 @@ def test_the_policy_of_a_bandit_is_the_softmax_of_the_rewards_over_alpha(tmp_pat
     # softmax([1, 0.5] / 0.5) = [1, e^-1] / (1 + e^-1).
     result = learn(tmp_path, (1.0, 0.5), 400, alpha=0.5)
     learner: Any = result.algorithm
-    probabilities = torch.from_numpy(learner._outputs_of(np.ones((1, 1), np.float32))).softmax(1)[0]
+    probabilities = torch.from_numpy(learner._outputs(learner.scaling.rows(np.ones((1, 1), np.float32)))).softmax(1)[0]
     expected = 1.0 / (1.0 + math.exp(-1.0))
     assert probabilities.tolist() == pytest.approx([expected, 1.0 - expected], abs=0.03)
 

@@ -280,7 +280,7 @@ def test_observations_are_normalised_without_clipping() -> None:
     for value in (1.0, 1.0, 1.0, 1.001):
         learner.observe(transitions([0.0], obs=value))
     rows = np.full((1, 3), 2.0, np.float32)
-    normalizer = learner._normalizer
+    normalizer = learner.scaling.normalizer
     assert normalizer is not None
     assert normalizer.rows(rows).min() > 1_000.0
     torch.testing.assert_close(normalizer.tensor(torch.from_numpy(rows)), torch.from_numpy(normalizer.rows(rows)))

@@ -27,9 +27,10 @@ from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
 from rl_training.hparams.sac import SACHParams
 from rl_training.hparams.schedules import actor_critic_updates
-from rl_training.learners.actor_critic import ActorCritic, actor_policy, critic_metrics
+from rl_training.learners.actor_critic import ActorCritic, actor_policy
 from rl_training.learners.normalization import normalize_batch
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, normal, uniform
+from rl_training.learners.targets import critic_metrics
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.loops import MAX_UPDATES_AT_ONCE
 from rl_training.runtime.run import Run
@@ -410,7 +411,7 @@ def test_normalised_observations_are_clipped_as_the_setting_says(rows: np.ndarra
     far = np.full((1, 3), 1e4, np.float32)
     for clip, largest in ((10.0, 10.0), (3.0, 3.0), (None, 1e5)):
         learner = observed("sac", rows, observation_clip=clip)
-        normalizer = learner._normalizer
+        normalizer = learner.scaling.normalizer
         assert normalizer is not None
         seen = normalizer.rows(far)
         assert seen.max() == pytest.approx(largest, rel=0.3)

@@ -17,10 +17,10 @@ from rl_training.algorithms.sac import sac_actor_loss, sac_critic_loss
 from rl_training.algorithms.td3 import td3_actor_loss, td3_critic_loss
 from rl_training.core.types import Batch
 from rl_training.experiment.registry import registry
-from rl_training.learners.actor_critic import critic_metrics
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, INDICES, Expected, check_tensors
 from rl_training.learners.dynamics import ensemble_loss
 from rl_training.learners.q_learning import QLearner
+from rl_training.learners.targets import critic_metrics
 from rl_training.models.distributions import Gaussian, SquashedGaussian
 from rl_training.models.dreamer_actions import Choices
 

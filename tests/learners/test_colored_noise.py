@@ -130,7 +130,7 @@ def test_the_noise_moves_the_action_as_the_policy_says() -> None:
     obs = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
     chosen = learner.act(obs, step=LATE, explore=True)
     assert chosen.carry is not None
-    outputs = learner._outputs_of(obs)
+    outputs = learner._outputs(learner.scaling.rows(obs))
     expected = np.tanh(outputs[:, :2] + np.exp(outputs[:, 2:]) * chosen.carry["noise_sequence"][:, 0])
     np.testing.assert_allclose(chosen.actions, expected, rtol=1e-5)
 

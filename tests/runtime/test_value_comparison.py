@@ -66,8 +66,8 @@ class Watch(Callback):
             np.concatenate([cast(tuple[np.ndarray, np.ndarray], one.first)[part] for one in episodes])
             for part in (0, 1)
         )
-        assert learner._normalizer is not None
-        inputs = [torch.from_numpy(rows) for rows in (learner._normalizer.rows(obs), actions)]
+        assert learner.scaling.normalizer is not None
+        inputs = [torch.from_numpy(rows) for rows in (learner.scaling.normalizer.rows(obs), actions)]
         values = learner.recipe.critics.apply(learner.state["critic.params"], *inputs)  # (2 critics, 2 episodes)
         assert values.shape == (2, 2)
         self.values.append(float(torch.minimum(values[0], values[1]).mean()))

@@ -36,7 +36,8 @@ from rl_training.algorithms.sac import (
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.cql import ConservativeHParams
-from rl_training.learners.actor_critic import ActorCritic, action_size, build_model
+from rl_training.learners.actor_critic import ActorCritic
+from rl_training.learners.actor_critic_networks import action_size, build_model
 from rl_training.learners.checks import FLOATS, Expected, check_tensors
 from rl_training.learners.random_inputs import RandomInput, normal, uniform
 from rl_training.models.distributions import SquashedGaussian

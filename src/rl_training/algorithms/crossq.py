@@ -28,13 +28,14 @@ from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
 from rl_training.hparams.crossq import CrossQHParams
-from rl_training.learners.actor_critic import ActorCritic, action_size, critic_metrics
+from rl_training.learners.actor_critic import ActorCritic
+from rl_training.learners.actor_critic_networks import action_size
 from rl_training.learners.checks import BOX_ACTIONS, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network
 from rl_training.learners.optim import clipped_adam, descend_part, named_part
 from rl_training.learners.random_inputs import RandomInput, normal
-from rl_training.learners.targets import td_target
+from rl_training.learners.targets import critic_metrics, td_target
 from rl_training.models.batch_renorm import FlatMoments
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.encoders import build_encoder

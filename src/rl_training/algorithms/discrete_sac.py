@@ -20,13 +20,14 @@ from rl_training.algorithms.sac import learn_temperature
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.discrete_sac import CriticsEstimate, DiscreteSACHParams
-from rl_training.learners.actor_critic import ActorCritic, critic_metrics, normalizes
+from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, submodules, trial_obs
 from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput
-from rl_training.learners.targets import td_target
+from rl_training.learners.scaling import normalizes
+from rl_training.learners.targets import critic_metrics, td_target
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_discrete_sac import MLPDiscreteSACModel
 

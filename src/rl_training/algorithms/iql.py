@@ -19,14 +19,13 @@ from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.iql import ExpectileHParams
-from rl_training.learners.actor_critic import critic_metrics
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.member_settings import hparams_in
 from rl_training.learners.networks import build_network, check_output, submodules
 from rl_training.learners.offline import OfflineLearner, trial_inputs
 from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
-from rl_training.learners.targets import td_target
+from rl_training.learners.targets import critic_metrics, td_target
 from rl_training.models.distributions import Distribution
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_iql import MLPIQLModel

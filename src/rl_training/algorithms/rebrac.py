@@ -23,9 +23,10 @@ from rl_training.algorithms.td3 import TD3, ApplyActor, ApplyCritics, smoothed_a
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.rebrac import ReBRACHParams, TD3BCHParams
-from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
+from rl_training.learners.actor_critic import ActorCritic
+from rl_training.learners.actor_critic_networks import action_size, build_model
 from rl_training.learners.checks import BOX_ACTIONS, check_tensors
-from rl_training.learners.targets import td_target
+from rl_training.learners.targets import critic_metrics, td_target
 from rl_training.models.mlp_rebrac import MLPReBRACModel
 from rl_training.models.mlp_td3 import MLPTD3Model
 

@@ -19,7 +19,8 @@ from rl_training.algorithms.sac import SAC
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch
 from rl_training.hparams.redq import REDQHParams
-from rl_training.learners.actor_critic import ActorCritic, build_model
+from rl_training.learners.actor_critic import ActorCritic
+from rl_training.learners.actor_critic_networks import build_model
 from rl_training.learners.random_inputs import RandomInput
 from rl_training.models.mlp_redq import MLPREDQModel
 

@@ -15,7 +15,8 @@ from rl_training.algorithms.redq import Subsets, mean_over_critics, minimum_over
 from rl_training.algorithms.sac import SAC
 from rl_training.core.setup import Setup
 from rl_training.hparams.rlpd import RLPDHParams
-from rl_training.learners.actor_critic import ActorCritic, build_model
+from rl_training.learners.actor_critic import ActorCritic
+from rl_training.learners.actor_critic_networks import build_model
 from rl_training.models.mlp_redq import MLPREDQModel
 
 

@@ -24,12 +24,13 @@ from rl_training.hparams.mbpo import ModelHParams
 from rl_training.hparams.redq import REDQHParams
 from rl_training.hparams.sac import SACHParams
 from rl_training.hparams.simbav2 import SimBaV2HParams
-from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
+from rl_training.learners.actor_critic import ActorCritic
+from rl_training.learners.actor_critic_networks import action_size, build_model
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.optim import Optimizer, clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
-from rl_training.learners.targets import clip_to_returns, td_target
+from rl_training.learners.targets import clip_to_returns, critic_metrics, td_target
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.mlp_sac import MLPSACModel
 

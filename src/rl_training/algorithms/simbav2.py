@@ -28,7 +28,8 @@ from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
 from rl_training.hparams.simbav2 import SimBaV2HParams
-from rl_training.learners.actor_critic import ActorCritic, action_size
+from rl_training.learners.actor_critic import ActorCritic
+from rl_training.learners.actor_critic_networks import action_size
 from rl_training.learners.checks import BOX_ACTIONS, check_tensors
 from rl_training.learners.distributional import project
 from rl_training.learners.flat_module import FlatModule
@@ -36,6 +37,7 @@ from rl_training.learners.networks import build_network
 from rl_training.learners.normalization import ReturnScaler, vector_normalizer
 from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
+from rl_training.learners.scaling import Scaling
 from rl_training.learners.targets import td_target
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.encoders import build_encoder
@@ -211,8 +213,10 @@ def build_simbav2(setup: Setup[SimBaV2HParams]) -> ActorCritic:
     return ActorCritic(
         SimBaV2(model, setup),
         setup,
-        normalizer=vector_normalizer(setup.spaces.observation, limit=None),
-        return_scaler=ReturnScaler(setup.num_envs, hparams.gamma, limit=hparams.value_limit),
+        scaling=Scaling(
+            vector_normalizer(setup.spaces.observation, limit=None),
+            ReturnScaler(setup.num_envs, hparams.gamma, limit=hparams.value_limit),
+        ),
         actor_first=True,
         final_rate_share=hparams.final_rate_share,
     )

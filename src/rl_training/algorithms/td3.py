@@ -20,12 +20,13 @@ from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.actor_critic import DelayedHParams
 from rl_training.hparams.td3 import TD3HParams
-from rl_training.learners.actor_critic import ActorCritic, action_size, build_model, critic_metrics
+from rl_training.learners.actor_critic import ActorCritic
+from rl_training.learners.actor_critic_networks import action_size, build_model
 from rl_training.learners.checks import BOX_ACTIONS, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
-from rl_training.learners.targets import clip_to_returns, td_target
+from rl_training.learners.targets import clip_to_returns, critic_metrics, td_target
 from rl_training.models.mlp_td3 import MLPTD3Model
 
 ApplyActor = Callable[[Tensor, Tensor], Tensor]  # (params, obs) -> (batch, numbers), before they are squashed

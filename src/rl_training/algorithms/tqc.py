@@ -23,7 +23,8 @@ from rl_training.algorithms.sac import SAC, ApplyActor, ApplyCritics, CriticEsti
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.tqc import TQCHParams
-from rl_training.learners.actor_critic import ActorCritic, build_model
+from rl_training.learners.actor_critic import ActorCritic
+from rl_training.learners.actor_critic_networks import build_model
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.distributional import quantile_huber
 from rl_training.learners.q_learning import weighted_mean

@@ -4,51 +4,36 @@ A recipe (sac.py, td3.py, redq.py) brings the networks, the actions that its act
 steps: one of the critics, one of the actor. The actor's step follows the critics' at every `policy_delay`-th update.
 """
 
-import inspect
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import Step, accelerate_rounds
 from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
-from rl_training.core.spaces import action_field, observation_kind
+from rl_training.core.spaces import action_field
 from rl_training.core.state_checks import check_like
 from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, StateDict, UpdateResult
-from rl_training.hparams.actor_critic import ActorCriticHParams, MLPHParams
-from rl_training.hparams.crossq import CrossQHParams
+from rl_training.hparams.actor_critic import ActorCriticHParams
 from rl_training.hparams.discrete_sac import DiscreteSACHParams
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.hparams.offline import DatasetCriticHParams
 from rl_training.hparams.schedules import is_warm_up
-from rl_training.hparams.simbav2 import SimBaV2HParams
-from rl_training.learners.checks import FLOATS, Expected, check_tensors
 from rl_training.learners.choice_noise import ChoiceNoise
 from rl_training.learners.colored_noise import ColoredNoise
-from rl_training.learners.dataset_rewards import reward_constants, scale_rewards
 from rl_training.learners.flat_module import FlatModule
-from rl_training.learners.networks import build_network, check_output, submodules, trial_obs
-from rl_training.learners.normalization import (
-    ObsNormalizer,
-    ReturnScaler,
-    dataset_normalizer,
-    normalize_batch,
-    take_moments,
-    vector_normalizer,
-)
+from rl_training.learners.normalization import take_moments
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.random_inputs import RandomInput, RandomInputs
 from rl_training.learners.replay_on_device import LANE, ReplayLearner, warm_up, with_random_inputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
-from rl_training.models.continuous import ContinuousActorCritic
+from rl_training.learners.scaling import OBS_CONSTANTS, Scaling, build_scaling
 from rl_training.models.distributions import Categorical, SquashedGaussian
-from rl_training.models.encoders import build_encoder
 
 
 class ActorCriticRecipe(Protocol):
@@ -108,29 +93,19 @@ class ActorCritic:
         recipe: ActorCriticRecipe,
         setup: Setup[ActorCriticHParams],
         *,
-        normalizer: ObsNormalizer | None = None,
-        return_scaler: ReturnScaler | None = None,
+        scaling: Scaling | None = None,
         actor_first: bool = False,
         final_rate_share: float = 0.0,
     ) -> None:
-        """`normalizer`: of observations, if not by the settings. `return_scaler`: rewards are learned in its unit.
-
-        `actor_first`: the critics' step follows the actor's within an update. `final_rate_share`: share of the
-        learning rates that a linear schedule leaves at the end of the run.
+        """`scaling`: of observations and rewards, if not by the settings. `actor_first`: the critics' step follows the
+        actor's within an update. `final_rate_share`: share of the learning rates that a linear schedule leaves at the
+        end of the run.
         """
         self.recipe, self.hparams = recipe, setup.hparams
         self.num_updates = 0
-        self._normalizer = normalizer or _obs_normalizer(setup)
-        self._return_scaler, self._final_rate_share = return_scaler, final_rate_share
-        self.state = recipe.state()
-        if return_scaler is not None:
-            self.state["reward_scale"] = torch.tensor(return_scaler.scale, device=setup.device)
-        self._scales_rewards = isinstance(setup.hparams, DatasetCriticHParams)
-        if self._scales_rewards:
-            self.state |= reward_constants(cast(Setup[DatasetCriticHParams], setup))
-        if self._normalizer is not None:
-            mean, scale = self._normalizer.constants()
-            self.state |= {"obs_mean": mean.clone().to(setup.device), "obs_scale": scale.clone().to(setup.device)}
+        self._final_rate_share = final_rate_share
+        self.scaling = scaling = scaling or build_scaling(setup)
+        self.state = recipe.state() | scaling.constants(setup.device)
         self.device = setup.device
         self._action_shape = action_field(setup.spaces.action).shape
         self.num_choices = int(setup.spaces.action.n) if isinstance(setup.spaces.action, Discrete) else 0
@@ -144,21 +119,14 @@ class ActorCritic:
         self._act_mode = setup.acceleration
         self._outputs = act_function(recipe.actor.module, setup.device, self._act_mode)
 
-        def seen(state: State, batch: Batch) -> Batch:
-            if self._scales_rewards:
-                batch = scale_rewards(batch, state)
-            if self._return_scaler is not None:
-                batch = {**batch, "rewards": batch["rewards"] * state["reward_scale"]}
-            return batch if self._normalizer is None else normalize_batch(batch, state, self._normalizer.limit)
-
         order = (recipe.learn_critics, recipe.learn_actor)
         order = order[::-1] if actor_first else order
 
         def step_critics(state: State, batch: Batch) -> tuple[State, Metrics]:
-            return recipe.learn_critics(state, seen(state, batch))
+            return recipe.learn_critics(state, scaling.scaled(batch, state))
 
         def step_both(state: State, batch: Batch) -> tuple[State, Metrics]:
-            batch = seen(state, batch)
+            batch = scaling.scaled(batch, state)
             first, metrics = order[0](state, batch)
             second, more = order[1]({**state, **first}, batch)
             return {**first, **second}, {**metrics, **more}
@@ -178,34 +146,26 @@ class ActorCritic:
         carry: Carry | None = None,
     ) -> ActResult:
         if not explore:
-            return ActResult(self.recipe.best(self._outputs_of(obs)))
+            return ActResult(self.recipe.best(self._outputs(self.scaling.rows(obs))))
         generator = self._generators["action"]
         if is_warm_up(self.hparams, step):
             return self._action_noise.random_actions(len(obs), generator, carry)
         noise, carry = self._action_noise.draw(len(obs), generator, carry)
-        return ActResult(self.recipe.explore(self._outputs_of(obs), noise), carry)
+        return ActResult(self.recipe.explore(self._outputs(self.scaling.rows(obs)), noise), carry)
 
     def estimated_returns(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
         """Return the smallest value of all critics for each row; None if they learn from rewards that are shifted."""
-        if self._scales_rewards:
+        if self.scaling.of_dataset:
             return None
-        rows = obs if self._normalizer is None else self._normalizer.rows(obs)
-        inputs = (torch.as_tensor(values, device=self.device) for values in (rows, actions))
+        inputs = (torch.as_tensor(values, device=self.device) for values in (self.scaling.rows(obs), actions))
         with torch.no_grad():
             values = self.recipe.values(self.state, *inputs).amin(0)
-        if self._return_scaler is not None:
-            values = values / self.state["reward_scale"]
-        found: np.ndarray = values.cpu().numpy()
+        found: np.ndarray = self.scaling.unscaled_values(values, self.state).cpu().numpy()
         return found
 
     def observe(self, transitions: Mapping[str, np.ndarray]) -> None:
         """Add a step of the envs to the statistics, which acting and updates use from now on."""
-        if self._normalizer is not None and not self._scales_rewards:  # those of a dataset are constants
-            self._normalizer.update(torch.from_numpy(transitions["obs"]))
-            self._use_statistics(self._normalizer)
-        if self._return_scaler is not None:
-            self._return_scaler.update(transitions["rewards"], transitions["terminated"] | transitions["truncated"])
-            self.state["reward_scale"].fill_(self._return_scaler.scale)
+        self.scaling.observe(transitions, self.state)
 
     def update(self, batch: Batch) -> UpdateResult:
         rows, done, td_errors = self.hparams.batch_size, 0, []
@@ -300,9 +260,7 @@ class ActorCritic:
         state: StateDict = dict(self.recipe.actor.named(self.state["actor.params"]))
         if ACTOR_MOMENTS in self.state:
             state[ACTOR_MOMENTS] = self.state[ACTOR_MOMENTS]
-        if self._normalizer is not None:
-            state["obs_moments"] = self._normalizer.moments.state_dict()
-        return state
+        return {**state, **self.scaling.policy_state_dict()}
 
     def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
         actor = dict(state)
@@ -310,9 +268,7 @@ class ActorCritic:
             moments = take_moments(actor, ACTOR_MOMENTS)
             check_like(moments, self.state[ACTOR_MOMENTS], ACTOR_MOMENTS)
             self.state[ACTOR_MOMENTS].copy_(moments)
-        if self._normalizer is not None:
-            self._normalizer.load_state_dict(take_moments(actor, "obs_moments"))
-            self._use_statistics(self._normalizer)
+        self.scaling.take_policy_state(actor, self.state)
         self.recipe.actor.load(self.state["actor.params"], actor)
 
     def state_dict(self) -> StateDict:
@@ -321,7 +277,7 @@ class ActorCritic:
             "num_updates": self.num_updates,
             "metrics": dict(self._metrics),
             "generators": generators_to_save(self._generators),
-            **({} if self._return_scaler is None else {"return_scaler": self._return_scaler.state_dict()}),
+            **self.scaling.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -329,21 +285,12 @@ class ActorCritic:
         self.num_updates = int(state["num_updates"])
         self._metrics = {name: torch.as_tensor(value) for name, value in state["metrics"].items()}
         load_generators(self._generators, state["generators"])
-        if self._return_scaler is not None:
-            self._return_scaler.load_state_dict(state["return_scaler"])
+        self.scaling.load_state_dict(state)
 
     def start_from(self, policy: Mapping[str, Any], training: Mapping[str, Any]) -> None:
         """Load what another run has learned, with its optimizers' moments, but without learning rates and counts."""
         self.load_policy_state_dict(policy)
         load_tensors(self.state, training, without=(*_IN_POLICY, *self._step_sizes))
-
-    def _outputs_of(self, obs: np.ndarray) -> np.ndarray:
-        return self._outputs(obs if self._normalizer is None else self._normalizer.rows(obs))
-
-    def _use_statistics(self, normalizer: ObsNormalizer) -> None:
-        """Write the constants into the tensors of the state, which compiled steps read."""
-        for name, value in zip(("obs_mean", "obs_scale"), normalizer.constants(), strict=True):
-            self.state[name].copy_(value)
 
     def _learn(self, batch: Batch, rounds: int, kind: str) -> Metrics:
         key = (kind, rounds)
@@ -355,18 +302,7 @@ class ActorCritic:
 
 
 ACTOR_MOMENTS = "actor.moments"  # entry of the state of an actor whose layers have running moments (batch_renorm.py)
-_IN_POLICY = ("actor.params", ACTOR_MOMENTS, "obs_mean", "obs_scale")  # saved with the policy
-
-
-def normalizes(setup: Setup[ActorCriticHParams]) -> bool:
-    """Return whether the settings ask for normalised observations; `auto`: SimBa's network with vectors."""
-    hparams = setup.hparams
-    if isinstance(hparams, ModelHParams | CrossQHParams | SimBaV2HParams):
-        return False
-    if hparams.normalize_observations == "auto":
-        is_simba = setup.network is None and hparams.network == "simba"
-        return is_simba and observation_kind(setup.spaces.observation) == "vector"
-    return hparams.normalize_observations
+_IN_POLICY = ("actor.params", ACTOR_MOMENTS, *OBS_CONSTANTS)  # saved with the policy
 
 
 def _action_noise(setup: Setup[ActorCriticHParams]) -> ColoredNoise | ChoiceNoise:
@@ -378,25 +314,16 @@ def _action_noise(setup: Setup[ActorCriticHParams]) -> ColoredNoise | ChoiceNois
     return ColoredNoise(hparams.noise_color, action_field(space).shape)
 
 
-def _obs_normalizer(setup: Setup[ActorCriticHParams]) -> ObsNormalizer | None:
-    if not normalizes(setup):
-        return None
-    if isinstance(setup.hparams, DatasetCriticHParams):
-        return dataset_normalizer(setup.spaces.observation, None if setup.dataset is None else setup.dataset.obs)
-    assert not isinstance(setup.hparams, ModelHParams | CrossQHParams | SimBaV2HParams)
-    return vector_normalizer(setup.spaces.observation, limit=setup.hparams.observation_clip)
-
-
 def actor_policy(learner: ActorCritic) -> NetworkPolicy:
     """Return the policy of a recipe whose `best` action is tanh of the first outputs of its actor."""
     distribution = SquashedGaussian(learner._action_shape)
-    return NetworkPolicy(learner.recipe.actor.module, distribution, learner._normalizer)
+    return NetworkPolicy(learner.recipe.actor.module, distribution, learner.scaling.normalizer)
 
 
 def choice_policy(learner: ActorCritic) -> NetworkPolicy:
     """Return the policy of a recipe whose `best` action has the largest output of its actor."""
     actor = learner.recipe.actor.module
-    return NetworkPolicy(actor, Categorical([learner.num_choices], single=True), learner._normalizer)
+    return NetworkPolicy(actor, Categorical([learner.num_choices], single=True), learner.scaling.normalizer)
 
 
 def _without_errors(step: Step) -> Step:
@@ -409,89 +336,3 @@ def _without_errors(step: Step) -> Step:
 
 def _cut(batch: Batch, start: int, stop: int) -> Batch:
     return {name: values[start:stop] for name, values in batch.items()}
-
-
-# --- What the recipes share ------------------------------------------------------------------------------------------
-
-
-CRITICS = {"values": Expected(FLOATS, "critics batch"), "targets": Expected(FLOATS, "batch")}
-
-
-def critic_metrics(values: Tensor, targets: Tensor, batch: Batch) -> Metrics:
-    """Compute the critics' loss and its metrics from their values, (critics, batch), and the targets, (batch,).
-
-    Squared errors are summed over the critics: each then learns as if it were alone.
-    """
-    check_tensors("critic loss", {"values": values, "targets": targets}, CRITICS)
-    errors = values - targets
-    losses = errors.square().sum(0)
-    td_errors = errors.detach().abs().mean(0)
-    return {
-        "loss": (batch["weights"] * losses if "weights" in batch else losses).mean(),
-        "q_value_mean": values.detach().mean(),
-        "target_mean": targets.mean(),
-        "td_error_mean": td_errors.mean(),
-        "td_errors": td_errors,
-    }
-
-
-def build_model(
-    setup: Setup[MLPHParams],
-    kind: type[ContinuousActorCritic],
-    *,
-    num_critics: int,
-    by_member: bool = False,
-    critic_hidden_sizes: Sequence[int] | None = None,
-    num_quantiles: int | None = None,
-    dropout: float = 0.0,
-) -> nn.Module:
-    """Return the user's networks, or new ones of this kind for the run's spaces.
-
-    `by_member`: the recipe also computes the values of some critics alone. `critic_hidden_sizes`: None: as the actor.
-    `num_quantiles`: outputs of a critic whose values are distributions. `dropout`: its rate in the critics.
-    """
-    hparams, outputs = setup.hparams, kind.outputs_per_action * action_size(setup)
-
-    def build() -> nn.Module:
-        return kind(
-            lambda: build_encoder(setup.spaces.observation),
-            action_size(setup),
-            hparams.hidden_sizes,
-            critic_hidden_sizes=critic_hidden_sizes,
-            num_critics=num_critics,
-            num_quantiles=num_quantiles,
-            layer_norm=hparams.layer_norm,
-            residual=hparams.network == "simba",
-            dropout=dropout,
-        )
-
-    def check(network: nn.Module) -> None:
-        of_critics = {"critics": num_critics, "observations": 2}
-        of_critics |= {} if num_quantiles is None else {"quantiles": num_quantiles}
-        _check_networks(network, setup, outputs, of_critics, by_member=by_member)
-
-    return build_network(setup, build, check)
-
-
-def action_size(setup: Setup[ActorCriticHParams]) -> int:
-    return math.prod(action_field(setup.spaces.action).shape)
-
-
-def _check_networks(
-    network: nn.Module,
-    setup: Setup[ActorCriticHParams],
-    outputs: int,
-    of_critics: Mapping[str, int],
-    *,
-    by_member: bool,
-) -> None:
-    """Raise for networks of the user that do not fit, before they learn anything wrong."""
-    actor, critics = submodules(network, ("actor", "critics"))
-    obs = trial_obs(setup, np.float32 if normalizes(setup) else None)
-    actions = torch.zeros((len(obs), *action_field(setup.spaces.action).shape), device=setup.device)
-    check_output(actor, (obs,), {"observations": 2, "outputs": outputs}, "actor")
-    check_output(critics, (obs, actions), of_critics, "critics")
-    if by_member and "members" not in inspect.signature(critics.forward).parameters:
-        raise TypeError(
-            "the network's critics must take (obs, actions, members=None) and give the values of members alone"
-        )

@@ -3,6 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from rl_training.core.types import Batch, Metrics
+from rl_training.learners.checks import FLOATS, Expected, check_tensors
+
 
 def td_target(rewards: Tensor, terminated: Tensor, next_values: Tensor, gamma: float | Tensor) -> Tensor:
     """Return r + gamma * V(s'), without the second term after a true termination. All (batch,).
@@ -26,3 +29,24 @@ def td_loss(values: Tensor, targets: Tensor, kind: str) -> Tensor:
     if kind == "huber":
         return F.huber_loss(values, targets, reduction="none", delta=1.0)
     return F.mse_loss(values, targets, reduction="none")
+
+
+_CRITICS = {"values": Expected(FLOATS, "critics batch"), "targets": Expected(FLOATS, "batch")}
+
+
+def critic_metrics(values: Tensor, targets: Tensor, batch: Batch) -> Metrics:
+    """Compute the critics' loss and its metrics from their values, (critics, batch), and the targets, (batch,).
+
+    Squared errors are summed over the critics: each then learns as if it were alone.
+    """
+    check_tensors("critic loss", {"values": values, "targets": targets}, _CRITICS)
+    errors = values - targets
+    losses = errors.square().sum(0)
+    td_errors = errors.detach().abs().mean(0)
+    return {
+        "loss": (batch["weights"] * losses if "weights" in batch else losses).mean(),
+        "q_value_mean": values.detach().mean(),
+        "target_mean": targets.mean(),
+        "td_error_mean": td_errors.mean(),
+        "td_errors": td_errors,
+    }

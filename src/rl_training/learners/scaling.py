@@ -1,0 +1,135 @@
+"""The units in which actor-critics learn: observations and rewards scaled by running statistics, or by a dataset's.
+
+The constants are entries of the learner's state: compiled steps read them there, and `Scaling` writes new ones there.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.core.setup import Setup
+from rl_training.core.spaces import observation_kind
+from rl_training.core.types import Batch, State, StateDict
+from rl_training.hparams.actor_critic import ActorCriticHParams
+from rl_training.hparams.crossq import CrossQHParams
+from rl_training.hparams.mbpo import ModelHParams
+from rl_training.hparams.offline import DatasetCriticHParams
+from rl_training.hparams.simbav2 import SimBaV2HParams
+from rl_training.learners.dataset_rewards import reward_constants, scale_rewards
+from rl_training.learners.normalization import (
+    ObsNormalizer,
+    ReturnScaler,
+    dataset_normalizer,
+    normalize_batch,
+    take_moments,
+    vector_normalizer,
+)
+
+OBS_CONSTANTS = ("obs_mean", "obs_scale")  # entries of the state; the policy is saved with the statistics behind them
+
+
+class Scaling:
+    """Scales observations and rewards; without arguments, it leaves them as they are."""
+
+    def __init__(
+        self,
+        normalizer: ObsNormalizer | None = None,
+        return_scaler: ReturnScaler | None = None,
+        *,
+        dataset_rewards: State | None = None,
+    ) -> None:
+        """`return_scaler`: rewards are learned in its unit. `dataset_rewards`: the constants of a dataset's rewards
+        (dataset_rewards.py); its statistics of observations, too, are then constants.
+        """
+        self.normalizer, self._return_scaler = normalizer, return_scaler
+        self._dataset_rewards, self.of_dataset = dataset_rewards or {}, dataset_rewards is not None
+
+    def constants(self, device: torch.device) -> State:
+        """Return the entries of a state that `scaled` reads."""
+        state: State = {}
+        if self._return_scaler is not None:
+            state["reward_scale"] = torch.tensor(self._return_scaler.scale, device=device)
+        state |= self._dataset_rewards
+        if self.normalizer is not None:
+            values = zip(OBS_CONSTANTS, self.normalizer.constants(), strict=True)
+            state |= {name: value.clone().to(device) for name, value in values}
+        return state
+
+    def scaled(self, batch: Batch, state: State) -> Batch:
+        """Return the batch as networks and losses see it: a pure function."""
+        if self.of_dataset:
+            batch = scale_rewards(batch, state)
+        if self._return_scaler is not None:
+            batch = {**batch, "rewards": batch["rewards"] * state["reward_scale"]}
+        return batch if self.normalizer is None else normalize_batch(batch, state, self.normalizer.limit)
+
+    def rows(self, obs: np.ndarray) -> np.ndarray:
+        """Return observations as the actor sees them."""
+        return obs if self.normalizer is None else self.normalizer.rows(obs)
+
+    def unscaled_values(self, values: Tensor, state: State) -> Tensor:
+        """Return values in the unit of the environment's rewards; those of a dataset's shifted rewards have none."""
+        return values if self._return_scaler is None else values / state["reward_scale"]
+
+    def observe(self, transitions: Mapping[str, np.ndarray], state: State) -> None:
+        """Add a step of the envs to the running statistics, and write the new constants into the state."""
+        if self.normalizer is not None and not self.of_dataset:
+            self.normalizer.update(torch.from_numpy(transitions["obs"]))
+            _write(self.normalizer, state)
+        if self._return_scaler is not None:
+            self._return_scaler.update(transitions["rewards"], transitions["terminated"] | transitions["truncated"])
+            state["reward_scale"].fill_(self._return_scaler.scale)
+
+    def policy_state_dict(self) -> StateDict:
+        """Return the statistics that acting needs."""
+        return {} if self.normalizer is None else {"obs_moments": self.normalizer.moments.state_dict()}
+
+    def take_policy_state(self, policy: dict[str, Any], state: State) -> None:
+        """Remove the statistics from a saved policy, load them, and write the constants into the state."""
+        if self.normalizer is not None:
+            self.normalizer.load_state_dict(take_moments(policy, "obs_moments"))
+            _write(self.normalizer, state)
+
+    def state_dict(self) -> StateDict:
+        """Return the statistics that only learning needs."""
+        return {} if self._return_scaler is None else {"return_scaler": self._return_scaler.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._return_scaler is not None:
+            self._return_scaler.load_state_dict(state["return_scaler"])
+
+
+def _write(normalizer: ObsNormalizer, state: State) -> None:
+    for name, value in zip(OBS_CONSTANTS, normalizer.constants(), strict=True):
+        state[name].copy_(value)
+
+
+def normalizes(setup: Setup[ActorCriticHParams]) -> bool:
+    """Return whether the settings ask for normalised observations; `auto`: SimBa's network with vectors."""
+    hparams = setup.hparams
+    if isinstance(hparams, ModelHParams | CrossQHParams | SimBaV2HParams):
+        return False
+    if hparams.normalize_observations == "auto":
+        is_simba = setup.network is None and hparams.network == "simba"
+        return is_simba and observation_kind(setup.spaces.observation) == "vector"
+    return hparams.normalize_observations
+
+
+def build_scaling(setup: Setup[ActorCriticHParams]) -> Scaling:
+    """Return the scaling that the settings ask for."""
+    if isinstance(setup.hparams, DatasetCriticHParams):
+        constants = reward_constants(cast(Setup[DatasetCriticHParams], setup))
+        return Scaling(_obs_normalizer(setup), dataset_rewards=constants)
+    return Scaling(_obs_normalizer(setup))
+
+
+def _obs_normalizer(setup: Setup[ActorCriticHParams]) -> ObsNormalizer | None:
+    if not normalizes(setup):
+        return None
+    if isinstance(setup.hparams, DatasetCriticHParams):
+        return dataset_normalizer(setup.spaces.observation, None if setup.dataset is None else setup.dataset.obs)
+    assert not isinstance(setup.hparams, ModelHParams | CrossQHParams | SimBaV2HParams)
+    return vector_normalizer(setup.spaces.observation, limit=setup.hparams.observation_clip)
