@@ -32,14 +32,9 @@ from torch import nn
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Algorithm
-from rl_training.envs.factory import (
-    GivenFactory,
-    make_vector_factory,
-    settings_of,
-    settings_of_vector,
-    with_env_kwargs,
-)
+from rl_training.envs.factory import GivenFactory, make_vector_factory, with_env_kwargs
 from rl_training.envs.hang_watch import hangs_end
+from rl_training.envs.instances import settings_of, settings_of_vector
 from rl_training.envs.slot import Env
 from rl_training.envs.vector_row import AnyVectorEnv
 from rl_training.errors import CheckpointError, ConfigError

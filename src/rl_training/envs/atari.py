@@ -7,6 +7,7 @@ The emulator is driven directly. ALE's own environment reads a colour picture ev
 needed, and loads the cartridge again at each seeded reset, which takes as long as about a hundred steps.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -19,6 +20,7 @@ from rl_training.envs.pixels import MIN_SIZE, FrameStack, check_bool, check_inte
 from rl_training.envs.slot import Env
 from rl_training.errors import ConfigError
 
+ATARI_ID = re.compile(r"^ALE/|(NoFrameskip|Deterministic)-v\d+$")  # what the ids of all games have
 FRAMES_PER_SECOND = 60  # of the console
 MAX_EPISODE_FRAMES = 108_000  # half an hour of play: 27,000 steps of four frames
 

@@ -4,26 +4,20 @@ Importing this module registers the tiny environments, the tasks that need memor
 environments with gymnasium.
 """
 
-import contextlib
 import copy
-import difflib
 import importlib
 import importlib.util
 import inspect
-import json
-import re
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, cast
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
+from gymnasium.wrappers import TimeLimit
 
-from rl_training.envs.atari import SETTINGS as ATARI_SETTINGS
-from rl_training.envs.atari import make_atari
+from rl_training.envs.atari import ATARI_ID, make_atari
+from rl_training.envs.build_failures import explain_failure
 from rl_training.envs.dict_obs import sample_action
 from rl_training.envs.envpool_envs import EnvPoolEnvs, reject
 from rl_training.envs.episode_tracker import describe_alone
@@ -35,7 +29,7 @@ from rl_training.envs.minatar import MINATAR_IDS, register_minatar_envs
 from rl_training.envs.pixels import PixelSettings, make_pixels
 from rl_training.envs.ray_workers import RayWorkers, check_ray
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
-from rl_training.envs.tensor_env import TENSOR_ENVS, register_tensor_envs, registered_class, tensor_env_of
+from rl_training.envs.tensor_env import TENSOR_ENVS, register_tensor_envs, tensor_env_of
 from rl_training.envs.vector import EnvGroup, SyncEnvs
 from rl_training.envs.vector_row import AnyVectorEnv
 from rl_training.envs.workers import AsyncEnvs
@@ -73,16 +67,6 @@ register_tiny_envs()
 register_memory_tasks()
 register_minatar_envs()
 register_tensor_envs()
-
-# Python module -> the extra that installs it, and a pattern for the entry points of the envs that need it.
-EXTRAS = {
-    "Box2D": ("box2d", re.compile(r"^gymnasium\.envs\.box2d")),
-    "mujoco": ("mujoco", re.compile(r"^gymnasium\.envs\.mujoco")),
-    "ale_py": ("atari", re.compile(r"^ale_py")),
-    "minatar": ("minatar", re.compile(r"^rl_training\.envs\.minatar")),
-}
-_OWN_ERRORS = (gym.error.DependencyNotInstalled, gym.error.DeprecatedEnv)  # that say themselves what to do
-ATARI_ID = re.compile(r"^ALE/|(NoFrameskip|Deterministic)-v\d+$")
 
 
 @dataclass(frozen=True)
@@ -167,79 +151,6 @@ def modules_of(factory: GivenFactory | RegisteredVectorEnv | OwnVectorEnv) -> li
     return [getattr(entry_point, "func", entry_point).__module__]  # the function of a partial
 
 
-def settings_of(env: Env) -> dict[str, Any]:
-    """Return `env_id`, `env_kwargs` and `wrappers` that build a copy of an instance; raise `ConfigError` if none do."""
-    spec = env.spec
-    if spec is None:
-        raise ConfigError("it was not made by gymnasium.make")
-    kwargs, added = dict(spec.kwargs), spec.additional_wrappers
-    registered = gym.registry.get(spec.id)
-    if registered is not None:
-        added = added[len(registered.additional_wrappers) :]
-        if registered.max_episode_steps != spec.max_episode_steps:
-            kwargs["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
-    for wrapper in added:
-        if wrapper.kwargs is None:
-            raise ConfigError(
-                f"its wrapper {wrapper.name} does not record its arguments (gymnasium.utils.RecordConstructorArgs)"
-            )
-    wrappers = [{"class": wrapper.entry_point, **(wrapper.kwargs or {})} for wrapper in added]
-    for arguments in (kwargs, *wrappers):
-        _check_writable(arguments)
-    _check_copy(env, spec.id, kwargs, wrappers)
-    return {"env_id": spec.id, "env_kwargs": kwargs, "wrappers": wrappers}
-
-
-def settings_of_vector(vector: gym.vector.VectorEnv[Any, Any, Any]) -> dict[str, Any]:
-    """Return the settings that build copies of a vector environment; raise `ConfigError` if none do."""
-    spec = vector.spec
-    if spec is None:
-        raise ConfigError("it was not made by gymnasium.make_vec")
-    if vector.unwrapped is not vector or "wrappers" in spec.kwargs:
-        raise ConfigError("it has wrappers, which config.yaml cannot hold")
-    kwargs = {name: value for name, value in spec.kwargs.items() if name != "num_envs"}
-    vector_kwargs = kwargs.get("vector_kwargs", {})
-    if "autoreset_mode" in vector_kwargs:
-        mode = gym.vector.AutoresetMode(vector_kwargs["autoreset_mode"])
-        kwargs["vector_kwargs"] = {**vector_kwargs, "autoreset_mode": mode.value}
-    _check_writable(kwargs)
-    return {"env_id": spec.id, "env_kwargs": kwargs, "num_envs": vector.num_envs, "execution_backend": "vector"}
-
-
-def _check_writable(arguments: dict[str, Any]) -> None:
-    try:
-        if json.loads(json.dumps(arguments)) != arguments:
-            raise TypeError("lists and dicts with text keys are the only containers")
-    except TypeError as error:
-        raise ConfigError(f"config.yaml cannot hold the arguments {arguments} ({error})") from None
-
-
-def _check_copy(env: Env, env_id: str, env_kwargs: dict[str, Any], wrappers: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `ConfigError` if a copy made from these settings differs from the instance."""
-    try:
-        with contextlib.closing(with_wrappers(RegisteredEnv(env_id, env_kwargs), wrappers)()) as copied:
-            layers, copied_layers = _layers(env), _layers(copied)
-            spaces = (env.observation_space, env.action_space)
-            copied_spaces = (copied.observation_space, copied.action_space)
-    except Exception as error:
-        raise ConfigError(f"gymnasium.make({env_id!r}) and its wrappers: {describe_alone(error)}") from error
-    if layers != copied_layers:
-        made, found = " of ".join(copied_layers), " of ".join(layers)
-        raise ConfigError(f"gymnasium.make({env_id!r}) gives {made}, not {found}")
-    if spaces != copied_spaces:
-        raise ConfigError(f"gymnasium.make({env_id!r}) gives other spaces")
-
-
-def _layers(env: Env) -> list[str]:
-    """Return the names of the wrappers that matter and of the environment, outermost first."""
-    names = []
-    while isinstance(env, gym.Wrapper):
-        if not isinstance(env, PassiveEnvChecker):  # checks the environment's own answers; the library does that, too
-            names.append(type(env).__qualname__)
-        env = env.env
-    return [*names, type(env).__qualname__]
-
-
 def make_env_factory(
     env_id: str,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -286,7 +197,7 @@ def _tried(factory: EnvFactory, env_id: str, kwargs: Mapping[str, Any]) -> EnvFa
     except UserError:
         raise
     except Exception as cause:
-        _explain_failure(env_id, kwargs, cause)
+        explain_failure(env_id, kwargs, cause)
     try:
         _try_env(env_id, env)
     finally:
@@ -388,66 +299,3 @@ def _env_name(env_id: str) -> str:
 def _register_atari() -> None:
     if importlib.util.find_spec("ale_py") is not None:
         gym.register_envs(importlib.import_module("ale_py"))
-
-
-def _explain_failure(env_id: str, env_kwargs: Mapping[str, Any], cause: Exception) -> NoReturn:
-    """Raise an error that names the setting and the remedy, from what `gym.make` raised."""
-    name = _env_name(env_id)
-    spec = gym.registry.get(name)
-    extra = _missing_extra(name, spec, cause)
-    if extra is not None:
-        raise EnvError(
-            f"env_id {env_id!r} needs packages that are not installed: pip install 'rl-training[{extra}]' "
-            f"({type(cause).__name__}: {cause})"
-        ) from cause
-    if spec is None and isinstance(cause, gym.error.Error) and not isinstance(cause, _OWN_ERRORS):
-        raise ConfigError(_unknown_env(env_id)) from cause
-    if isinstance(cause, ModuleNotFoundError):
-        raise EnvError(
-            f"env_id {env_id!r} needs a Python module that was not found: {cause} (current folder: {Path.cwd()})"
-        ) from cause
-    unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(cause))
-    if unexpected and unexpected[1] in env_kwargs:
-        raise ConfigError(
-            f"env_kwargs: {env_id} has no setting {unexpected[1]!r}{_suggest_setting(spec, unexpected[1])}"
-        ) from cause
-    given = f" with env_kwargs {dict(env_kwargs)}" if env_kwargs else ""
-    where = traceback.extract_tb(cause.__traceback__)[-1]
-    why = str(cause) or f"{where.line} (in {where.filename}, line {where.lineno})"  # an assertion has no text
-    raise EnvError(f"env_id {env_id!r}{given} could not be built: {type(cause).__name__}: {why}") from cause
-
-
-def _unknown_env(env_id: str) -> str:
-    """Return a message that no such environment is registered, with what was probably meant."""
-    module, _, name = env_id.rpartition(":")
-    known = {registered.rpartition("/")[2]: registered for registered in gym.registry} | {x: x for x in gym.registry}
-    close = difflib.get_close_matches(name, known, n=1)
-    suggestion = f"; did you mean {known[close[0]]!r}?" if close else ";"
-    if module:
-        return f"env_id: the module {module!r} was imported, but registers no {name!r}{suggestion}".rstrip(";")
-    return (
-        f"env_id: unknown environment {name!r}{suggestion} 'module:{name}' first imports the module that registers it"
-    )
-
-
-def _missing_extra(name: str, spec: EnvSpec | None, cause: Exception) -> str | None:
-    """Return the extra that is not installed and explains `cause`, if there is one."""
-    entry_point = spec.entry_point if spec is not None and isinstance(spec.entry_point, str) else ""
-    for module, (extra, pattern) in EXTRAS.items():
-        needed = pattern.search(entry_point) or (module == "ale_py" and ATARI_ID.search(name))
-        if needed and (isinstance(cause, ModuleNotFoundError) or importlib.util.find_spec(module) is None):
-            return extra
-    return None
-
-
-def _suggest_setting(spec: EnvSpec | None, setting: str) -> str:
-    if spec is None or spec.entry_point is None:
-        return ""
-    entry_point = spec.entry_point
-    creator: Callable[..., Any] = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    if "tensor_env" in spec.kwargs:
-        creator = registered_class(spec.kwargs["tensor_env"])
-    known = [name for name in inspect.signature(creator).parameters if name not in ("self", "args", "kwargs")]
-    known += ATARI_SETTINGS if ATARI_ID.search(spec.id) else ["pixels"]
-    close = difflib.get_close_matches(setting, [*known, "max_episode_steps"], n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(known)}"
