@@ -20,12 +20,12 @@ from rl_training.errors import ConfigError
 
 SIZE = 10
 NOOP, LEFT, UP, RIGHT, DOWN, FIRE = range(6)
-_FIRST, _STICKY, _RULES = 0, 1, 2  # lanes of random numbers
+FIRST, STICKY, RULES = 0, 1, 2  # lanes of random numbers
 
 RuleResult = tuple[State, Tensor, Tensor]  # the new state, rewards and terminations
 
 
-class _Game:
+class Game:
     """What the games share: actions, sticky actions, spaces."""
 
     max_episode_steps: int | None = MAX_EPISODE_STEPS
@@ -50,7 +50,7 @@ class _Game:
         action = torch.zeros_like(actions)
         for number, code in enumerate(self._codes):
             action = torch.where(actions == number, code, action)
-        repeats = keys.uniform(_STICKY, 1)[:, 0] < self._sticky
+        repeats = keys.uniform(STICKY, 1)[:, 0] < self._sticky
         action = torch.where(repeats, state["last_action"], action)
         new, rewards, terminated = self._play(state, action, keys)
         return new | {"last_action": action}, rewards.float(), terminated
@@ -62,25 +62,31 @@ class _Game:
         raise NotImplementedError
 
 
-def _cell(row: Tensor, column: Tensor) -> Tensor:
+def one_cell(row: Tensor, column: Tensor) -> Tensor:
     """Return the board with one cell set, (rows, 10, 10) bool; none for a place outside."""
     places = torch.arange(SIZE, device=row.device)
     return (row[:, None, None] == places[:, None]) & (column[:, None, None] == places)
 
 
-def _moved(place: Tensor, action: Tensor, back: int, forth: int, low: int = 0, high: int = SIZE - 1) -> Tensor:
+def meets(board: Tensor, cell: Tensor) -> Tensor:
+    """Return whether two boards have a cell in common, (rows,)."""
+    return (board & cell).flatten(1).any(1)
+
+
+def moved(place: Tensor, action: Tensor, back: int, forth: int, low: int = 0, high: int = SIZE - 1) -> Tensor:
+    """Return the place after one step by the action `back` or `forth`, within its bounds."""
     step = (action == forth).long() - (action == back).long()
     return (place + step).clamp(low, high)
 
 
-class Breakout(_Game):
+class Breakout(Game):
     """A ball breaks three rows of bricks, one point each; it must not pass the paddle."""
 
     channels = 4  # paddle, ball, trail, brick
     useful_actions = (NOOP, LEFT, RIGHT)
 
     def _start(self, keys: Keys) -> State:
-        on_right = keys.below(_FIRST, 2)
+        on_right = keys.below(FIRST, 2)
         ball_x, ball_y = 9 * on_right, torch.full_like(on_right, 3)
         return {
             "ball_x": ball_x,
@@ -98,7 +104,7 @@ class Breakout(_Game):
         return ((rows >= 1) & (rows < 4))[None, :, None].expand(len(like), SIZE, SIZE).clone()
 
     def _play(self, state: State, action: Tensor, keys: Keys) -> RuleResult:
-        paddle = _moved(state["paddle"], action, LEFT, RIGHT)
+        paddle = moved(state["paddle"], action, LEFT, RIGHT)
         last_x, last_y, direction = state["ball_x"], state["ball_y"], state["direction"]
         # Directions: 0 left and up, 1 right and up, 2 right and down, 3 left and down.
         new_x = last_x + torch.where((direction == 1) | (direction == 2), 1, -1)
@@ -107,7 +113,7 @@ class Breakout(_Game):
         new_x = new_x.clamp(0, SIZE - 1)
         direction = torch.where(at_side, direction ^ 1, direction)
         at_top = new_y < 0
-        touched = _cell(new_y, new_x) & state["bricks"]
+        touched = one_cell(new_y, new_x) & state["bricks"]
         at_brick = touched.flatten(1).any(1)
         breaks = at_brick & ~state["strike"]
         bricks = state["bricks"] & ~(touched & breaks[:, None, None])
@@ -133,10 +139,10 @@ class Breakout(_Game):
     def observe(self, state: State) -> Tensor:
         bottom = torch.full_like(state["paddle"], SIZE - 1)
         cells = ((bottom, state["paddle"]), (state["ball_y"], state["ball_x"]), (state["last_y"], state["last_x"]))
-        return torch.stack([*(_cell(row, column) for row, column in cells), state["bricks"]], -1)
+        return torch.stack([*(one_cell(row, column) for row, column in cells), state["bricks"]], -1)
 
 
-class Freeway(_Game):
+class Freeway(Game):
     """Cross eight lanes of cars; a point at the top. The game ends by its time alone, which is a truncation."""
 
     max_episode_steps: int | None = 2_501
@@ -145,7 +151,7 @@ class Freeway(_Game):
     _LANES, _REST = 8, 3
 
     def _start(self, keys: Keys) -> State:
-        speed = self._speeds(keys, _FIRST)
+        speed = self._speeds(keys, FIRST)
         number = keys.seed
         return {
             "chicken": torch.full_like(number, SIZE - 1),
@@ -163,10 +169,10 @@ class Freeway(_Game):
 
     def _play(self, state: State, action: Tensor, keys: Keys) -> RuleResult:
         moves = (state["rest"] == 0) & ((action == UP) | (action == DOWN))
-        chicken = torch.where(moves, _moved(state["chicken"], action, UP, DOWN), state["chicken"])
+        chicken = torch.where(moves, moved(state["chicken"], action, UP, DOWN), state["chicken"])
         rest = torch.where(moves, self._REST, state["rest"])
         won = chicken == 0
-        speed = torch.where(won[:, None], self._speeds(keys, _RULES), state["speed"])
+        speed = torch.where(won[:, None], self._speeds(keys, RULES), state["speed"])
         wait = torch.where(won[:, None], speed.abs(), state["wait"])
         chicken = torch.where(won, SIZE - 1, chicken)
         drives = wait == 0
@@ -183,7 +189,7 @@ class Freeway(_Game):
         return new, won, torch.zeros_like(won)
 
     def observe(self, state: State) -> Tensor:
-        chicken = _cell(state["chicken"], torch.full_like(state["chicken"], 4))
+        chicken = one_cell(state["chicken"], torch.full_like(state["chicken"], 4))
         places = torch.arange(SIZE, device=chicken.device)
         car, speed = state["car"], state["speed"]
         cars = car[..., None] == places  # (rows, lanes, columns)
@@ -193,7 +199,7 @@ class Freeway(_Game):
         return torch.stack([chicken, *boards], -1)
 
 
-class Asterix(_Game):
+class Asterix(Game):
     """Collect gold, one point each, and avoid enemies; both come from the sides in eight rows, faster and faster."""
 
     channels = 4  # player, enemy, trail, gold
@@ -215,8 +221,8 @@ class Asterix(_Game):
 
     def _play(self, state: State, action: Tensor, keys: Keys) -> RuleResult:
         new = self._spawned(state, keys)
-        player_x = _moved(state["player_x"], action, LEFT, RIGHT)
-        player_y = _moved(state["player_y"], action, UP, DOWN, 1, 8)
+        player_x = moved(state["player_x"], action, LEFT, RIGHT)
+        player_y = moved(state["player_y"], action, UP, DOWN, 1, 8)
         in_row = torch.arange(1, self._SLOTS + 1, device=player_y.device) == player_y[:, None]
         present, x, gold = new["present"], new["x"], new["gold"]
         met = present & in_row & (x == player_x[:, None])
@@ -235,7 +241,7 @@ class Asterix(_Game):
 
     def _spawned(self, state: State, keys: Keys) -> State:
         """Return the state after a new object, if its time has come and a row is free."""
-        drawn = keys.uniform(_RULES, 3)
+        drawn = keys.uniform(RULES, 3)
         due, free = state["spawn_timer"] == 0, ~state["present"]
         chosen = (drawn[:, 2] * free.sum(1)).long()  # the number of a free row
         here = free & (free.long().cumsum(1) - 1 == chosen[:, None]) & due[:, None]
@@ -267,10 +273,10 @@ class Asterix(_Game):
         trail = (back[..., None] == places) & state["present"][..., None]
         gold = state["gold"][..., None]
         enemy, trail, gold = (torch.nn.functional.pad(x, (0, 0, 1, 1)) for x in (here & ~gold, trail, here & gold))
-        return torch.stack((_cell(state["player_y"], state["player_x"]), enemy, trail, gold), -1)
+        return torch.stack((one_cell(state["player_y"], state["player_x"]), enemy, trail, gold), -1)
 
 
-class SpaceInvaders(_Game):
+class SpaceInvaders(Game):
     """Shoot the aliens, one point each, before they or their bullets reach the cannon."""
 
     channels = 6  # cannon, alien, alien moving left, alien moving right, bullet of the cannon, bullet of an alien
@@ -295,14 +301,14 @@ class SpaceInvaders(_Game):
         return wave.expand(len(like), SIZE, SIZE).clone()
 
     def _play(self, state: State, action: Tensor, keys: Keys) -> RuleResult:
-        cannon = _moved(state["cannon"], action, LEFT, RIGHT)
-        at_cannon = _cell(torch.full_like(cannon, SIZE - 1), cannon)
+        cannon = moved(state["cannon"], action, LEFT, RIGHT)
+        at_cannon = one_cell(torch.full_like(cannon, SIZE - 1), cannon)
         fires = (action == FIRE) & (state["cool_down"] == 0)
         cool_down = torch.where(fires, self._COOL_DOWN, state["cool_down"])
         bullets = _shifted(state["bullets"] | (at_cannon & fires[:, None, None]), -1)
         alien_bullets = _shifted(state["alien_bullets"], 1)
-        aliens, direction, terminated = state["aliens"], state["direction"], _meets(alien_bullets, at_cannon)
-        terminated = terminated | _meets(aliens, at_cannon)
+        aliens, direction, terminated = state["aliens"], state["direction"], meets(alien_bullets, at_cannon)
+        terminated = terminated | meets(aliens, at_cannon)
         moves = state["move_timer"] == 0
         count = aliens.flatten(1).sum(1)
         move_timer = torch.where(moves, torch.minimum(count, state["move_interval"]), state["move_timer"])
@@ -312,7 +318,7 @@ class SpaceInvaders(_Game):
         aside = torch.where((direction < 0)[:, None, None], aliens.roll(-1, 2), aliens.roll(1, 2))
         aliens = torch.where(moves[:, None, None], torch.where(turns[:, None, None], aliens.roll(1, 1), aside), aliens)
         direction = torch.where(turns, -direction, direction)
-        terminated = terminated | (moves & _meets(aliens, at_cannon))
+        terminated = terminated | (moves & meets(aliens, at_cannon))
         shoots = state["shot_timer"] == 0
         alien_bullets = alien_bullets | (self._nearest(aliens, cannon) & shoots[:, None, None])
         killed = aliens & bullets
@@ -340,11 +346,11 @@ class SpaceInvaders(_Game):
         column = torch.where(aliens.any(1), distance, SIZE * SIZE * 2).argmin(1)
         in_column = aliens & (places == column[:, None, None])
         row = torch.where(in_column, places[:, None], -1).flatten(1).amax(1)
-        return _cell(row, column)
+        return one_cell(row, column)
 
     def observe(self, state: State) -> Tensor:
         aliens, left = state["aliens"], (state["direction"] < 0)[:, None, None]
-        cannon = _cell(torch.full_like(state["cannon"], SIZE - 1), state["cannon"])
+        cannon = one_cell(torch.full_like(state["cannon"], SIZE - 1), state["cannon"])
         return torch.stack(
             (cannon, aliens, aliens & left, aliens & ~left, state["bullets"], state["alien_bullets"]), -1
         )
@@ -355,7 +361,3 @@ def _shifted(board: Tensor, rows: int) -> Tensor:
     padding = (0, 0, 1, 0) if rows > 0 else (0, 0, 0, 1)
     kept = board[:, :-1] if rows > 0 else board[:, 1:]
     return torch.nn.functional.pad(kept, padding)
-
-
-def _meets(board: Tensor, cell: Tensor) -> Tensor:
-    return (board & cell).flatten(1).any(1)
