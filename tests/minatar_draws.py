@@ -8,20 +8,32 @@ import torch
 
 from rl_training.core.counters import Keys
 
+USES = {"act": "sticky", "_spawn_diver": "divers"}  # by the function of the package that draws; all others: rules
+
 
 class ScriptedDraws:
     """Stands in for numpy's generator in the package: its draws are those of our keys at this step."""
 
     def __init__(self) -> None:
+        self._rows: dict[str, list[list[float]]] = {}
         self._left: dict[str, list[float]] = {}
 
     def set_step(self, keys: Keys, lane: int) -> None:
         """Set the draws: the sticky one, and those of the rules."""
-        self._left = {"sticky": keys.uniform(1, 1)[0].tolist(), "rules": keys.uniform(lane, 16)[0].tolist()}
+        self.set_rows(keys, lane)
+        self.use(0)
+
+    def set_rows(self, keys: Keys, lane: int) -> None:
+        lanes = {"sticky": (1, 1), "rules": (lane, 16), "divers": (3, 2)}
+        self._rows = {name: keys.uniform(*of).tolist() for name, of in lanes.items()}
+
+    def use(self, row: int) -> None:
+        """Draw the numbers of this row next."""
+        self._left = {name: list(rows[row]) for name, rows in self._rows.items()}
 
     def _next(self) -> float:
         caller = sys._getframe(2).f_code.co_name
-        return self._left["sticky" if caller == "act" else "rules"].pop(0)
+        return self._left[USES.get(caller, "rules")].pop(0)
 
     def rand(self, size: int | None = None) -> Any:
         return self._next() if size is None else np.array([self._next() for _ in range(size)])

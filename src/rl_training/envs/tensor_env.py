@@ -33,8 +33,14 @@ TENSOR_ENVS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
     "tensor/MountainCarContinuous-v0": ("tensor_classic:MountainCarContinuous", 999, {}),
     "tensor/Catch-v0": ("tensor_catch:TensorCatch", None, {}),
     **{
-        f"tensor/MinAtar-{game}-v{int(minimal)}": (f"tensor_minatar:{game}", limit, {"minimal_actions": minimal})
-        for game, limit in (("Asterix", 10_000), ("Breakout", 10_000), ("Freeway", 2_501), ("SpaceInvaders", 10_000))
+        f"tensor/MinAtar-{game}-v{int(minimal)}": (f"{module}:{game}", limit, {"minimal_actions": minimal})
+        for module, game, limit in (
+            ("tensor_minatar", "Asterix", 10_000),
+            ("tensor_minatar", "Breakout", 10_000),
+            ("tensor_minatar", "Freeway", 2_501),
+            ("tensor_seaquest", "Seaquest", 10_000),
+            ("tensor_minatar", "SpaceInvaders", 10_000),
+        )
         for minimal in (False, True)
     },
 }

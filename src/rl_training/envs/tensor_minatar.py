@@ -1,8 +1,7 @@
 """Games of MinAtar (Young and Tian 2019) as tensor environments: Asterix, Breakout, Freeway and SpaceInvaders.
 
 The rules are those of the package `minatar`, step by step, with the sticky actions and the rising difficulty of
-`MinAtar/<Game>-v0` (minatar.py). Observations are (10, 10, channels) bool. Seaquest, whose lists of objects have no
-fixed length, is not among them.
+`MinAtar/<Game>-v0` (minatar.py). Observations are (10, 10, channels) bool. Seaquest is in tensor_seaquest.py.
 """
 
 from typing import Any
