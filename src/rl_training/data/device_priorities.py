@@ -148,4 +148,6 @@ def new_priorities(state: State, batch: Batch, alpha: float) -> tuple[State, Met
     # A row may be in the batch twice: the last one counts, whichever is written last.
     numbers = torch.arange(len(places), device=places.device)
     last = torch.where(places[:, None] == places, numbers, -1).amax(1)
-    return {"values": values[last], "largest": torch.maximum(state["largest"], values.max())}, {}
+    # Not `values[last]`: compiled by PyTorch 2.11 for a GPU, that checks the index in threads that have no row, too.
+    kept = torch.where(last[:, None] == numbers, values, 0.0).sum(1)
+    return {"values": kept, "largest": torch.maximum(state["largest"], values.max())}, {}
