@@ -107,12 +107,12 @@ def five_tasks(
     hparams: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     authors: Mapping[str, tuple[int, int]] | None = None,
-    prefix: str = "",
+    suffix: str = "",
 ) -> dict[str, Row]:
     """Return the rows of an algorithm on five MuJoCo tasks at 100k steps.
 
     `hparams`: the changes for each task. `authors`: their scores, which are the target; without them SAC's are.
-    `prefix`: of the tasks in the names of the rows, where a task also has a config of its own.
+    `suffix`: of the names of the rows, where a task also has a config of its own.
     """
 
     def row(task: str, sac: int) -> Row:
@@ -134,7 +134,7 @@ def five_tasks(
             published=published,
         )
 
-    return {f"{algo}-{prefix}{task.lower()}": row(task, sac) for task, sac in FIVE_TASKS.items()}
+    return {f"{algo}-{task.lower()}{suffix}": row(task, sac) for task, sac in FIVE_TASKS.items()}
 
 
 ROWS = {
@@ -188,8 +188,8 @@ ROWS = {
         chosen_on="seeds 100 to 102",
     ),
     "tqc-pendulum": pendulum("tqc", 5_000, "none set", threshold=-150.0, by=5_000, chosen_on="seeds 100 and 101"),
-    **five_tasks("sac", prefix="mujoco-"),
-    **five_tasks("td3", prefix="mujoco-"),
+    **five_tasks("sac", suffix="-mujoco"),
+    **five_tasks("td3", suffix="-mujoco"),
     **five_tasks("tqc", {task: {"dropped_quantiles": dropped} for task, dropped in DROPPED_QUANTILES.items()}),
     "crossq-pendulum": pendulum("crossq", 10_000, "none set", threshold=-160.0, chosen_on="seed 7"),
     **five_tasks("crossq", authors=CROSSQ),
