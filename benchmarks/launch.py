@@ -149,6 +149,10 @@ def run_contender(
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         raise ContenderError(f"{contender.name} ended with exit code {done.returncode}:\n{done.stderr[-3000:]}")
+    # A step that runs eagerly because its compiled form differs is several times slower: no figure of ours says so.
+    for line in done.stderr.splitlines():
+        if "runs eagerly" in line:
+            print(f"  {contender.name}: {line}", flush=True)
     result: dict[str, Any] = json.loads(lines[-1])
     return {**result, "date": date, "process_s": process_s, "load_average_before": round(load_average, 2)}
 

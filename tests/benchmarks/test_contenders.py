@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.launch import SCRIPTS, Contender
+from benchmarks.launch import SCRIPTS, Contender, run_contender
 from benchmarks.rows import ROWS
 from benchmarks.speed import write_random_rows
 from benchmarks.speed_tasks import TASKS
@@ -322,3 +322,13 @@ def test_replay_steps_follow_on_each_other() -> None:
         assert steps.obs(0).shape == steps.obs(10).shape == shape
         assert steps.obs(3).flags.c_contiguous
     assert np.array_equal(steps.obs(3)[1:], steps.obs(4)[:-1])
+
+
+@pytest.mark.process
+def test_a_run_whose_update_is_not_the_compiled_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text("import sys; print('the update runs eagerly from now on', file=sys.stderr); print('{}')")
+    run_contender(Contender(name="ours", script=str(script)), {"threads": 1})
+    assert "ours: the update runs eagerly" in capsys.readouterr().out
