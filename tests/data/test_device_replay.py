@@ -17,6 +17,7 @@ from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.row_storage import RowStorage
 from rl_training.data.sum_tree import SumTree
 from rl_training.errors import CheckpointError, ConfigError
+from state_comparison import assert_identical
 
 SPACES = Spaces(Box(-1.0, 1.0, (2,)), Discrete(3))
 PRIORITIES = PriorityPlan(alpha=0.5, beta_start=0.4, beta_end=1.0, total_updates=10)
@@ -80,6 +81,27 @@ def test_the_rows_come_back_and_a_state_of_another_kind_is_refused() -> None:
         replay.add({})
     with pytest.raises(ConfigError, match="buffer_capacity must be at least num_envs, 2, got 1"):
         make_replay(capacity=1)
+
+
+@pytest.mark.parametrize("steps", [3, 5])  # five steps of two rows are more than the ring of seven holds
+def test_steps_that_are_undone_leave_no_trace(steps: int) -> None:
+    replay = make_replay(batch_size=4, n_step=2, gamma=0.9, priorities=PRIORITIES)
+
+    def tensors() -> dict[str, Tensor]:
+        parts = {name: values.clone() for part in replay._parts for name, values in part.changed.items()}
+        return parts | {"rows": replay.rows.clone(), "ring_count": replay.count.clone()}
+
+    for number in range(4):
+        push(replay, number)
+    before, undo = tensors(), replay.undoing(steps)
+    for number in range(steps):
+        push(replay, 20 + number)
+        replay.sample(torch.tensor(number))
+        replay.update_priorities(torch.full((4,), 3.0 + number))
+    changed = {name for name, values in tensors().items() if not torch.equal(values, before[name])}
+    assert changed >= {"rows", "ring_count", "table", "sums", "largest", "obs", "rewards"}
+    undo()
+    assert_identical(tensors(), before)
 
 
 # --- N-step returns --------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A replay buffer in the memory of the device, which samples by counters."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -126,10 +126,24 @@ class DeviceReplay:
     def _parts(self) -> list[DeviceWindows | DevicePriorities]:
         return [part for part in (self._windows, self._priorities) if part]
 
-    @property
-    def changed(self) -> list[Tensor]:
-        """What adding and learning change and a resumed run needs."""
-        return [self.rows, self.count, *(tensor for part in self._parts for tensor in part.changed.values())]
+    def undoing(self, steps: int) -> Callable[[], None]:
+        """Return a function that takes back the next `steps` calls of `push` and all changes of priorities.
+
+        Only the rows that they overwrite are copied: the buffer may fill half of the memory.
+        """
+        added = torch.arange(steps * self.plan.num_envs, device=self.device)
+        places = (self._first + (self.count[..., None] + added) % self.capacity).view(-1)
+        rows = self.rows.view(-1, self.layout.words)
+        others = [self.count, *(tensor for part in self._parts for tensor in part.changed.values())]
+        overwritten, before = rows[places], [tensor.clone() for tensor in others]
+
+        def undo() -> None:
+            with _plain_writes():  # a place that occurs twice gets the same row twice
+                rows.index_copy_(0, places, overwritten)
+            for tensor, value in zip(others, before, strict=True):
+                tensor.copy_(value)
+
+        return undo
 
     def push(self) -> None:
         """Add the step in `incoming`, over the oldest rows if the buffer is full."""

@@ -106,7 +106,7 @@ class DeviceLoop:
             return self._run()
         if self._replay is None:
             changed = [*self._env_state.values(), *self.state.values(), self.num_ended]
-            self._replay = captured(self._device, changed, self._run)
+            self._replay = captured(self._device, self._run, restoring(changed))
         return self._replay()
 
     def keep(self, metrics: Metrics, number: int = 0) -> Metrics:
@@ -178,14 +178,24 @@ def alive_members(state: State) -> list[bool]:
     return flags
 
 
-def captured(device: torch.device, changed: Sequence[Tensor], run: Callable[[], T]) -> Callable[[], T]:
+def restoring(tensors: Sequence[Tensor]) -> Callable[[], None]:
+    """Return a function that gives the tensors their numbers of now again."""
+    before = [tensor.clone() for tensor in tensors]
+
+    def restore() -> None:
+        for tensor, value in zip(tensors, before, strict=True):
+            tensor.copy_(value)
+
+    return restore
+
+
+def captured(device: torch.device, run: Callable[[], T], *undo: Callable[[], None]) -> Callable[[], T]:
     """Compile all steps of an iteration by one whose changes are undone, then capture one."""
-    before = [tensor.clone() for tensor in changed]
 
     def warm_up() -> None:
         run()
-        for tensor, value in zip(changed, before, strict=True):
-            tensor.copy_(value)
+        for each in undo:
+            each()
 
     with compiling("iteration"), repeated_checks(0):
         graph, result = capture_graph(device, warm_up, run)

@@ -32,6 +32,7 @@ from rl_training.runtime.device_loop import (
     alive_members,
     captured,
     joined_states,
+    restoring,
     run_iterations,
 )
 from rl_training.runtime.run import Run
@@ -99,9 +100,9 @@ class DeviceReplayLoop:
             metrics = self._run(pattern)
         else:
             if pattern not in self._graphs:
-                changed = [*self._env_state.values(), *self.state.values(), *self._replay.changed]
-                changed += [self.num_ended, self._update]
-                self._graphs[pattern] = captured(self._device, changed, partial(self._run, pattern))
+                changed = [*self._env_state.values(), *self.state.values(), self.num_ended, self._update]
+                undo = restoring(changed), self._replay.undoing(ROUNDS)
+                self._graphs[pattern] = captured(self._device, partial(self._run, pattern), *undo)
             metrics = self._graphs[pattern]()
         updates = sum(map(len, pattern))
         for algorithm in self._algorithms:
