@@ -22,7 +22,7 @@ import torch
 from benchmarks.command_line import add_out, check_names, result_folder
 from benchmarks.machine import describe_run
 from benchmarks.results import Session
-from rl_training.experiment.config import load_config
+from rl_training.experiment.config_files import load_config
 from rl_training.experiment.registry import ROWS
 from rl_training.exporting.check import check_policy
 from rl_training.exporting.contract import PAIRS, POLICY_FILES

@@ -21,7 +21,7 @@ from benchmarks.speed_tasks import TASKS
 from benchmarks.summaries import summarize_atari, summarize_scores, summarize_suite
 from benchmarks.versions import summarize_versions
 from benchmarks.wheel import summarize_wheel
-from rl_training.experiment.config import SHIPPED_SCORES, load_config
+from rl_training.experiment.config_files import SHIPPED_SCORES, load_config
 
 DIGITS = 6  # significant ones; more would differ between machines
 SINGLE_FILES = {

@@ -31,7 +31,7 @@ import gymnasium as gym
 
 from rl_training import Callback, Run, RunOptions, TrainConfig, train
 from rl_training.experiment.checkpointing import checkpoint_names, step_of
-from rl_training.experiment.config import load_config
+from rl_training.experiment.config_files import load_config
 from rl_training.experiment.json_lines import read_json_lines
 
 KILLS = 3

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import command_line
 from benchmarks.machine import describe_run
 from benchmarks.results import Line, Session
-from rl_training.experiment.config import load_config
+from rl_training.experiment.config_files import load_config
 
 LONGEST_WAIT = 1_800.0  # seconds until a command must have ended, even on a busy machine
 CONFIG = """

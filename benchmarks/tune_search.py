@@ -13,7 +13,8 @@ from typing import Any
 from benchmarks import command_line
 from benchmarks.machine import describe_run
 from benchmarks.results import Line, Session
-from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import load_config
 from rl_training.launching.pool import LaunchOptions
 from rl_training.launching.seed_runs import run_seeds
 from rl_training.results.statistics import summarize

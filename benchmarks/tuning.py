@@ -14,7 +14,7 @@ from benchmarks.engine import Control, Row, RowRuns, run_scores
 from benchmarks.results import read_lines
 from benchmarks.rows import ROWS
 from benchmarks.summaries import print_scores, summarize_scores
-from rl_training.experiment.config import parse_yaml
+from rl_training.experiment.config_files import parse_yaml
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 import rl_training
 from rl_training.experiment.checkpointing import open_checkpoint
-from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import load_config
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 # Sizes of data and models that take longer than all steps of a short run; smaller ones of a config are kept.

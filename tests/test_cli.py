@@ -31,7 +31,8 @@ from rl_training.commands.train import _describe_time
 from rl_training.core.extras import EXTRAS
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import write_pointer
-from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import load_config, packaged_configs
 from rl_training.experiment.registry import registry
 from rl_training.results.course import describe_course
 from rl_training.results.return_text import mean_and_std

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from rl_training.api import exports
 from rl_training.cli import app
-from rl_training.experiment.config import TrainConfig, parse_yaml
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import parse_yaml
 from rl_training.experiment.registry import AlgorithmSpec, registry
 from test_architecture import LAYERS
 

@@ -17,7 +17,8 @@ from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.checkpointing import open_checkpoint
-from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import load_config
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.registry import registry
 from rl_training.runtime.callbacks import Callback

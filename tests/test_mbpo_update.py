@@ -17,7 +17,8 @@ from rl_training.core.spaces import Spaces
 from rl_training.data.mixed_source import MixedSource, build_mixed_source
 from rl_training.envs.terminations import NEVER, Bound, TerminationRule, Unless, termination_rule
 from rl_training.errors import ConfigError, SpaceError
-from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import load_config
 from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
 from rl_training.hparams.schedules import max_horizon, rollout_horizon
 from rl_training.learners.dynamics import DynamicsEnsemble, build_ensemble

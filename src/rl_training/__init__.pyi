@@ -11,7 +11,7 @@ from rl_training.data.replay_buffer import ReplayBuffer as ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer as RolloutBuffer
 from rl_training.datasets.transition_dataset import TransitionDataset as TransitionDataset
 from rl_training.experiment.config import TrainConfig as TrainConfig
-from rl_training.experiment.config import load_config as load_config
+from rl_training.experiment.config_files import load_config as load_config
 from rl_training.experiment.population import PopulationConfig as PopulationConfig
 from rl_training.launching.populations import PopulationResult as PopulationResult
 from rl_training.launching.populations import resume_population as resume_population

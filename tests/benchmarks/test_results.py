@@ -13,7 +13,7 @@ from benchmarks.spread import spread
 from benchmarks.summarize import round_floats, scores_by_config, shipped_scores_text, summarize, to_text
 
 from rl_training.commands.config import score_text
-from rl_training.experiment.config import SHIPPED_SCORES, packaged_configs, shipped_scores
+from rl_training.experiment.config_files import SHIPPED_SCORES, packaged_configs, shipped_scores
 from rl_training.results.statistics import summarize as summarize_seeds
 
 # --- Statistics ------------------------------------------------------------------------------------------------------

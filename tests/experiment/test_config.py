@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import (
-    PACKAGED_CONFIGS,
-    TrainConfig,
-    find_config_file,
-    load_config,
-    packaged_configs,
-)
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import PACKAGED_CONFIGS, find_config_file, load_config, packaged_configs
 from rl_training.experiment.registry import registry
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.hparams.schedules import q_learning_updates

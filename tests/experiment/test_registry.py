@@ -11,7 +11,8 @@ import rl_training
 from rl_training.api.algorithms import ManagedAlgorithm, managed_class
 from rl_training.errors import ConfigError
 from rl_training.experiment import registry as module
-from rl_training.experiment.config import TrainConfig, load_config, packaged_configs
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import load_config, packaged_configs
 from rl_training.experiment.registry import AlgorithmSpec, find_spec, registry
 from rl_training.hparams.dqn import DQNHParams
 

@@ -18,7 +18,8 @@ from rl_training.cli import app
 from rl_training.core.setup import Setup
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import open_checkpoint
-from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import load_config
 from rl_training.experiment.manifest import TRAINING
 from rl_training.experiment.registry import ROWS
 from rl_training.experiment.run_dir import read_run_config

@@ -20,7 +20,8 @@ from rl_training.datasets.files import write_transitions
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.datasets.transitions import build_transitions, match_columns
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import load_config
 from rl_training.experiment.manifest import MEMORY
 from rl_training.experiment.registry import ROWS
 from rl_training.hparams.bc import BCHParams

@@ -5,7 +5,8 @@ import yaml
 
 from builders import small_hparams
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig, parse_yaml
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import parse_yaml
 from rl_training.experiment.registry import registry
 from rl_training.hparams.fields import Search
 from rl_training.studies.search_space import as_record, config_with, from_record, search_space

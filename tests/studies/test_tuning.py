@@ -14,7 +14,8 @@ from optuna.storages.journal import JournalFileBackend
 
 from builders import small_hparams
 from rl_training.errors import ConfigError, TrainingError
-from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import load_config
 from rl_training.experiment.run_dir import RunInUseError
 from rl_training.launching.pool import Ended, LaunchOptions
 from rl_training.launching.seed_runs import run_seeds

@@ -39,7 +39,8 @@ from rl_training.envs.slot import Env
 from rl_training.envs.vector_row import AnyVectorEnv
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, resumable_names
-from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import load_config
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
 from rl_training.exporting.contract import Contract

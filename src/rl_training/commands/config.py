@@ -7,7 +7,7 @@ import typer
 
 from rl_training.commands.messages import reports_errors, show
 from rl_training.commands.options import AsJson, Debug, Overrides
-from rl_training.experiment.config import load_config, packaged_configs, shipped_scores
+from rl_training.experiment.config_files import load_config, packaged_configs, shipped_scores
 from rl_training.experiment.registry import AlgorithmSpec, registry
 
 config_app = typer.Typer(help="Show settings.", no_args_is_help=True)

@@ -8,7 +8,8 @@ import typer
 
 from rl_training.commands.messages import EXIT_USER_ERROR, show
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig, parse_yaml
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import parse_yaml
 from rl_training.experiment.population import PopulationConfig
 from rl_training.results.return_text import return_text
 

@@ -10,7 +10,8 @@ from rl_training.commands.messages import EXIT_BUG, reports_errors
 from rl_training.commands.options import AsJson, Debug, Overrides
 from rl_training.core.printable_text import printable_lines
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig, build_config, load_config
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import build_config, load_config
 
 if TYPE_CHECKING:
     from rl_training.probing.findings import Finding

@@ -35,7 +35,8 @@ from rl_training.core.import_path import search_current_folder
 from rl_training.core.parent_death import end_with_named_parent
 from rl_training.core.printable_text import printable_lines
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig, build_config, load_config, parse_overrides
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import build_config, load_config, parse_overrides
 from rl_training.experiment.population import MEMBERS, is_population
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home

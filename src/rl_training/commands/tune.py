@@ -25,7 +25,7 @@ from rl_training.commands.options import (
 from rl_training.core.extras import require
 from rl_training.core.import_path import search_current_folder
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import load_config
+from rl_training.experiment.config_files import load_config
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home
 

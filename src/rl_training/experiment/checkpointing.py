@@ -28,7 +28,8 @@ from rl_training.core.durable_files import (
 )
 from rl_training.core.integer_obs import PIXEL_MAX
 from rl_training.errors import CheckpointError, ConfigError, TrainingError
-from rl_training.experiment.config import TrainConfig, build_config, check_plain
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import build_config, check_plain
 from rl_training.experiment.manifest import (
     MANIFEST,
     POLICY,

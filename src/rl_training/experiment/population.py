@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, StrictInt, ValidationError
 
 from rl_training.core.durable_files import read_text, write_atomic
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.config import TrainConfig, parse_settings, set_value
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import parse_settings, set_value
 from rl_training.experiment.run_dir import CONFIG, create_run_dir, env_name, read_result
 
 PLAN, STATES, SUMMARY, MEMBERS = "population.yaml", "population.json", "summary.jsonl", "members"

@@ -23,7 +23,8 @@ from rl_training.core.seals import is_own, make_seal
 from rl_training.core.version import __version__
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.claims import holder_of
-from rl_training.experiment.config import TrainConfig, parse_config, read_config_text
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import parse_config, read_config_text
 from rl_training.experiment.json_lines import JsonLines
 
 LOGS = ("metrics", "episodes", "eval")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import parse_yaml
+from rl_training.experiment.config_files import parse_yaml
 from rl_training.results.figures import Figure, Line, Mark
 from rl_training.results.return_text import SMALL
 from rl_training.results.runs import EVAL_RETURN, Curve, RunRecord, Runs, XAxis

@@ -24,7 +24,7 @@ from rl_training.core.durable_files import open_file
 from rl_training.core.printable_text import printable
 from rl_training.errors import ConfigError
 from rl_training.experiment.claims import holder_of
-from rl_training.experiment.config import parse_yaml
+from rl_training.experiment.config_files import parse_yaml
 from rl_training.experiment.run_dir import is_in_use
 from rl_training.results.statistics import Summary, iqm_band, summarize
 

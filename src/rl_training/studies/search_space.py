@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig, parse_yaml
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import parse_yaml
 from rl_training.hparams.base import closest
 from rl_training.hparams.fields import Search
 

@@ -25,8 +25,8 @@ from pydantic import Field, ValidationError
 
 from rl_training.core.seeding import parse_seeds
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import (
-    TrainConfig,
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import (
     build_config,
     find_config_file,
     parse_settings,

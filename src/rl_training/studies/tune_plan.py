@@ -9,7 +9,8 @@ import yaml
 
 from rl_training.core.durable_files import write_atomic
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig, parse_yaml, read_config_text
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import parse_yaml, read_config_text
 from rl_training.experiment.run_dir import env_name, read_written_config, write_config
 from rl_training.studies.search_space import Space, as_record, from_record, search_space
 
