@@ -135,6 +135,7 @@ def lunarlander(algo: str, target: str, *peers: Peer) -> Row:
         peers=peers,
         threshold=200.0,
         track_every=5_000,
+        chosen_on="seeds 100 and 101" if algo in ("iqn", "rainbow_dqn") else "",
     )
 
 
