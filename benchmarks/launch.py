@@ -149,7 +149,7 @@ def run_contender(
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         raise ContenderError(f"{contender.name} ended with exit code {done.returncode}:\n{done.stderr[-3000:]}")
-    # A step that runs eagerly because its compiled form differs is several times slower: no figure of ours says so.
+    # An update that runs eagerly, because its compiled form differs, is several times slower; no figure shows that.
     for line in done.stderr.splitlines():
         if "runs eagerly" in line:
             print(f"  {contender.name}: {line}", flush=True)
