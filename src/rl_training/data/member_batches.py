@@ -23,7 +23,7 @@ class MemberBatches:
     def draw(self, rounds: int) -> Batch:
         """Return the batches of all rounds and members, (rounds * members, batch, ...); the next call overwrites it."""
         places, rows, batch = self._places(rounds)
-        places.wait()  # while the device still learns from the batches before
+        places.wait()  # for the last copy only: the device goes on learning
         host = places.host.view(rounds, len(self._memories), self._batch_size)
         for number, memory in enumerate(self._memories):
             drawn = torch.from_numpy(memory.draw_places(rounds * self._batch_size))
