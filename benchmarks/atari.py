@@ -9,6 +9,7 @@ rows run in parallel processes, each with its share of the cores and its output 
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -150,7 +151,7 @@ def open_agent(setting: AtariSetting) -> tuple[Any, Path | None]:
     on_policy = config.spec.loop == "on_policy"
     config = config.updated(
         device=setting.device,
-        execution_backend="envpool",
+        execution_backend=setting.row.execution_backend,
         eval_interval=setting.eval_interval,
         eval_episodes=setting.eval_episodes,
         checkpoint_interval=setting.eval_interval
@@ -192,7 +193,7 @@ def collect(folder: Path, setting: AtariSetting) -> dict[str, Any]:
         "versions": {
             **metadata["starts"][-1]["versions"],
             "torch": torch.__version__,
-            **{name: version(name) for name in ("envpool", "opencv-python-headless")},
+            **installed("envpool", "opencv-python-headless"),
         },
         "config": config.model_dump(mode="json", exclude={"output_dir"}),
         "step": last["step"],
@@ -211,6 +212,15 @@ def collect(folder: Path, setting: AtariSetting) -> dict[str, Any]:
         "sittings": [{"started": start["started"], "from_step": start["step"]} for start in metadata["starts"]],
         "resumes": metadata["starts"][-1]["resume"],
     }
+
+
+def installed(*packages: str) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    found = {}
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def training_curve(

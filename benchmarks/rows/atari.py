@@ -8,7 +8,10 @@ FRAME_SKIP = 4
 
 @dataclass(frozen=True, kw_only=True)
 class AtariRow:
-    """One algorithm on one game. `evaluations`: returns; the first evaluation that reaches each is reported."""
+    """One algorithm on one game. `evaluations`: returns; the first evaluation that reaches each is reported.
+
+    `execution_backend`: EnvPool, except for one environment that waits for many updates.
+    """
 
     algo: str
     game: str
@@ -16,6 +19,7 @@ class AtariRow:
     target: str = "none set"
     evaluations: tuple[float, ...] = ()
     published: Mapping[str, str] = field(default_factory=dict)
+    execution_backend: str = "envpool"
 
     @property
     def config(self) -> str:
@@ -45,15 +49,17 @@ ATARI_ROWS = {
         game="boxing",
         steps=100_000,
         target=">= 77.4",
+        execution_backend="local_sync",
         published={"bbf": "77.4 with two updates per step, 14 seeds (the authors' scores, with self-prediction)"},
     ),
-    "dreamer-breakout": AtariRow(algo="dreamer", game="breakout", steps=100_000),
+    "dreamer-breakout": AtariRow(algo="dreamer", game="breakout", steps=100_000, execution_backend="local_sync"),
     "dreamer-boxing": AtariRow(
         algo="dreamer",
         game="boxing",
         steps=100_000,
         target=">= 80 with at most 25 million parameters",
         evaluations=(80.0,),
+        execution_backend="local_sync",
         published={"dreamerv3": "79.6 at 400k frames (DreamerV3 with 200 million parameters, 5 seeds)"},
     ),
 }

@@ -1,4 +1,4 @@
-"""The DQN family on MinAtar. A config serves all games, and a frame is an environment step."""
+"""The DQN family and PPO on MinAtar. A config serves all games, and a frame is an environment step."""
 
 from benchmarks.engine import Row
 from benchmarks.rows.dqn import FRACTIONS
@@ -72,13 +72,14 @@ ROWS = (
         for algo, target in DISTRIBUTIONAL_TARGETS.items()
     }
     | {
-        f"pqn-minatar-{game}": minatar(
-            "pqn",
+        f"{algo}-minatar-{game}": minatar(
+            algo,
             game,
-            ">= dqn on the mean",
+            target,
             {"pgx": f"{PUBLISHED_PPO[game]} (PPO in its learning curves, read off at 20 million frames)"},
             steps=10_000_000,
         )
         for game in GAMES
+        for algo, target in (("pqn", ">= dqn on the mean"), ("ppo", "none set"))
     }
 )
