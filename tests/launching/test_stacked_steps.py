@@ -17,7 +17,7 @@ from rl_training.experiment.manifest import MEMORY, POLICY
 from rl_training.experiment.population import PopulationConfig, PopulationDir
 from rl_training.experiment.run_dir import read_run_config
 from rl_training.launching.populations import PopulationResult, resume_population, train_population
-from rl_training.runtime import device_loop, device_replay_loop, stacked_runs
+from rl_training.runtime import device_loop, device_replay_loop, stacked_work
 from rl_training.runtime.device_loop import DeviceLoop
 from rl_training.runtime.trainer import RunOptions, resume, train
 
@@ -131,17 +131,17 @@ def test_an_interrupted_stack_continues_as_if_it_never_was(
     algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = stack(tmp_path / "whole", algo)
-    advance = stacked_runs.StackedSteps.advance
+    advance = stacked_work.StackedSteps.advance
 
     def fails_late(self: Any, step: int) -> Any:
         if step == 32:
             raise KeyboardInterrupt
         return advance(self, step)
 
-    monkeypatch.setattr(stacked_runs.StackedSteps, "advance", fails_late)
+    monkeypatch.setattr(stacked_work.StackedSteps, "advance", fails_late)
     with pytest.raises(KeyboardInterrupt):
         stack(tmp_path / "broken", algo)
-    monkeypatch.setattr(stacked_runs.StackedSteps, "advance", advance)
+    monkeypatch.setattr(stacked_work.StackedSteps, "advance", advance)
     (folder,) = (tmp_path / "broken").iterdir()
     resumed = resume_population(folder, QUIET)
     for number in range(3):
@@ -185,14 +185,14 @@ def test_shuffles_resets_and_actions_of_a_stack_are_those_of_single_runs_bit_for
 @pytest.mark.parametrize("algo", LOOPS)
 def test_a_member_that_diverges_ends_alone(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     healthy = stack(tmp_path / "healthy", algo)
-    advance = stacked_runs.StackedSteps.advance
+    advance = stacked_work.StackedSteps.advance
 
     def poisoned(self: Any, step: int) -> Any:
         if step == 24:
             self.state["params"][1] = torch.nan
         return advance(self, step)
 
-    monkeypatch.setattr(stacked_runs.StackedSteps, "advance", poisoned)
+    monkeypatch.setattr(stacked_work.StackedSteps, "advance", poisoned)
     result = stack(tmp_path / "poisoned", algo)
     assert [state.state for state in result.states.values()] == ["done", "diverged", "done"]
     for number in (0, 2):
@@ -205,17 +205,17 @@ def test_captured_members_equal_eager_ones(algo: str, tmp_path: Path, monkeypatc
     eager = stack(tmp_path / "eager", algo, seeds=(0, 1), total_timesteps=24)
     for module in (device_loop, device_replay_loop):
         monkeypatch.setattr(module, "COMPILED", "eager")
-    make = getattr(stacked_runs, LOOPS[algo])
+    make = getattr(stacked_work, LOOPS[algo])
 
     def capturing(algorithms: Any, collectors: Any, memories: Any, config: TrainConfig) -> Any:
         return make(algorithms, collectors, memories, config.updated(acceleration="cuda_graph"))
 
-    monkeypatch.setattr(stacked_runs, LOOPS[algo], capturing)
+    monkeypatch.setattr(stacked_work, LOOPS[algo], capturing)
     captured = stack(tmp_path / "captured", algo, seeds=(0, 1), total_timesteps=24)
     for number in range(2):
         assert differences(member(captured, number), member(eager, number)) == []
 
 
-def test_stacked_members_need_tensor_environments(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="stacked members of dqn need tensor environments: set execution_backend"):
-        stack(tmp_path, env_id="CartPole-v1", execution_backend="local_sync")
+def test_stacked_members_of_on_policy_algorithms_need_tensor_environments(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="stacked members of ppo need tensor environments: set execution_backend"):
+        stack(tmp_path, "ppo", env_id="CartPole-v1", execution_backend="local_sync")

@@ -141,7 +141,7 @@ def test_updates_on_the_device_equal_those_of_the_host(
 
     def fill(self: RandomInputs, generator: object) -> dict[str, torch.Tensor]:
         row, update = drawn["batch"]["row"], drawn["batch"]["update"]
-        for lane, (name, draw) in enumerate(self._filled.items()):
+        for lane, (name, draw) in enumerate(self._draws.filled.items()):
             rows = row[:1] if draw.fill is noise else row  # all rows share the noise of weights
             keys = Keys(torch.full_like(rows, seed), rows, torch.zeros_like(rows), update.expand_as(rows))
             count = math.prod(draw.shape) // len(rows)

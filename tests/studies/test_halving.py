@@ -19,7 +19,7 @@ from rl_training.experiment.run_dir import read_run_config
 from rl_training.launching import populations
 from rl_training.launching.pool import Ended, LaunchOptions
 from rl_training.results import statistics
-from rl_training.runtime import stacked_runs
+from rl_training.runtime import stacked_runs, stacked_work
 from rl_training.runtime.trainer import RunOptions, resume, train
 from rl_training.studies import halving, tuning
 from rl_training.studies.halving import HalvingSearch, losers, steps_of_search
@@ -195,7 +195,7 @@ def test_a_kill_loses_nothing(owner: Any, name: str, call: int, unbroken: Path, 
     [
         (stacked_runs.MemberCheckpoints, "write", 3),  # at the first rung: two of five members are saved
         (PopulationDir, "write_states", 1),  # all are saved, but nothing says so
-        (stacked_runs.StackedUpdates, "advance", 2),
+        (stacked_work.StackedUpdates, "advance", 2),
     ],
 )
 def test_a_killed_stack_loses_nothing(

@@ -12,6 +12,7 @@ from rl_training.acceleration.cuda_graphs import capture_graph
 from rl_training.models.layers import Dueling, Expectation, LearnedRow, MeanOfLast, NoisyLinear, Parallel, Residual
 
 Forward = Callable[[np.ndarray], np.ndarray]
+OnTensors = Callable[..., torch.Tensor]
 
 # Rows times the weights of the largest layer. Above this, OpenBLAS packs its operands and starts threads, and PyTorch
 # is faster (measured with 4-120-84-2, 8-256-256-4 and 17-512-512-6 units and 1 to 256 rows).
@@ -25,44 +26,52 @@ def act_function(module: nn.Module, device: torch.device, acceleration: str) -> 
     Small networks on the CPU skip PyTorch's overhead. With `cuda_graph`, all kernels are launched together.
     """
     if acceleration == "cuda_graph":
-        return _captured_forward(module, device)
+        return captured_function(module, device)
     return fast_forward(module, device) or _plain_forward(module, device)
 
 
-def _plain_forward(module: nn.Module, device: torch.device) -> Forward:
-    def forward(obs: np.ndarray) -> np.ndarray:
+def on_arrays(function: OnTensors, device: torch.device, acceleration: str) -> Callable[..., np.ndarray]:
+    """Return a function of tensors as one of arrays. With `cuda_graph`, all kernels are launched together."""
+    return (captured_function if acceleration == "cuda_graph" else _plain_forward)(function, device)
+
+
+def _plain_forward(function: OnTensors, device: torch.device) -> Callable[..., np.ndarray]:
+    def forward(*arrays: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
             # A copy, because products round differently if their memory does not start at a multiple of 16 bytes, as
             # that of a checkpoint may not.
-            output: np.ndarray[Any, Any] = module(torch.tensor(obs, device=device)).cpu().numpy()
+            tensors = [torch.tensor(array, device=device) for array in arrays]
+            output: np.ndarray[Any, Any] = function(*tensors).cpu().numpy()
         return output
 
     return forward
 
 
-def _captured_forward(module: nn.Module, device: torch.device) -> Forward:
-    """Capture the module in a CUDA graph, one per shape of its input: launching single kernels costs more than they do.
+def captured_function(function: OnTensors, device: torch.device) -> Callable[..., np.ndarray]:
+    """Capture the function in a CUDA graph, one per shape of its first input: single launches cost more than kernels.
 
     The graph reads the memory of the parameters, which updates change in place.
     """
-    captured: dict[tuple[int, ...], Forward] = {}
+    captured: dict[tuple[int, ...], Callable[..., np.ndarray]] = {}
 
-    def capture(obs: np.ndarray) -> Forward:
-        inputs = pinned(torch.from_numpy(obs), device)
-        place = inputs.to(device, copy=True)
+    def capture(arrays: Sequence[np.ndarray]) -> Callable[..., np.ndarray]:
+        inputs = [pinned(torch.from_numpy(array), device) for array in arrays]
+        places = [values.to(device, copy=True) for values in inputs]
         with torch.no_grad():
-            outputs = pinned(module(place), device)
+            outputs = pinned(function(*places), device)
             done = torch.cuda.Event()
 
             def run() -> None:
-                place.copy_(inputs, non_blocking=True)
-                outputs.copy_(module(place), non_blocking=True)
+                for place, values in zip(places, inputs, strict=True):
+                    place.copy_(values, non_blocking=True)
+                outputs.copy_(function(*places), non_blocking=True)
 
             graph, _ = capture_graph(device, run, run)
-        written, read = inputs.numpy(), outputs.numpy()
+        written, read = [values.numpy() for values in inputs], outputs.numpy()
 
-        def forward(obs: np.ndarray) -> np.ndarray:
-            written[:] = obs
+        def forward(*arrays: np.ndarray) -> np.ndarray:
+            for place, array in zip(written, arrays, strict=True):
+                place[:] = array
             graph.replay()
             done.record()
             start_work()  # the device computes the outputs meanwhile
@@ -71,12 +80,13 @@ def _captured_forward(module: nn.Module, device: torch.device) -> Forward:
 
         return forward
 
-    def forward(obs: np.ndarray) -> np.ndarray:
-        if obs.shape not in captured:
+    def forward(*arrays: np.ndarray) -> np.ndarray:
+        shape = arrays[0].shape
+        if shape not in captured:
             if len(captured) == MAX_CAPTURED_SHAPES:
                 captured.clear()
-            captured[obs.shape] = capture(obs)
-        return captured[obs.shape](obs)
+            captured[shape] = capture(arrays)
+        return captured[shape](*arrays)
 
     return forward
 

@@ -25,6 +25,15 @@ class ActResult:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingActions:
+    """Actions that wait for the outputs of the policy's network: all that is drawn for them is drawn."""
+
+    inputs: np.ndarray  # of the network, one row per env
+    finish: Callable[[np.ndarray], ActResult]  # from its outputs
+    noise: np.ndarray | None = None  # of noisy layers, (envs, numbers)
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateResult:
     """The result of one call of `update`."""
 
@@ -72,6 +81,16 @@ class Observer(Protocol):
 
     def observe(self, transitions: Mapping[str, np.ndarray]) -> None:
         """Take note of the latest step of the envs, as the collector returns it: one row per env."""
+        ...
+
+
+class Exploring(Protocol):
+    """An algorithm whose network can be asked for several algorithms at once, between two parts of `act`."""
+
+    def begin_act(
+        self, obs: np.ndarray, *, step: int, action_mask: np.ndarray | None = None, carry: Carry | None = None
+    ) -> ActResult | PendingActions:
+        """Draw what an exploring `act` draws; return its actions, or what they still need."""
         ...
 
 
@@ -166,6 +185,11 @@ def act_on(
     else:
         recurrent = cast(Recurrent, algorithm)
         chosen = recurrent.act(obs, step=step, explore=explore, action_mask=action_mask, carry=carry)
+    return checked_actions(chosen, step)
+
+
+def checked_actions(chosen: ActResult, step: int) -> ActResult:
+    """Return the actions; raise `TrainingError` if one is not finite."""
     actions = chosen.actions
     if actions.dtype.kind == "f" and not np.isfinite(actions).all():
         row = int(np.isfinite(actions).reshape(len(actions), -1).all(1).argmin())

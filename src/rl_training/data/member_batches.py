@@ -1,7 +1,9 @@
-"""Batches for all members of a stack at once, from one dataset on the device."""
+"""Batches for all members of a stack at once: from one dataset on the device, or from the replay buffer of each."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Container, Sequence
 from functools import cache
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -9,6 +11,15 @@ from torch import Tensor
 from rl_training.acceleration.transfers import WORD, Block, mark_fixed
 from rl_training.core.types import Batch
 from rl_training.data.dataset_memory import DatasetMemory
+from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.row_storage import RowStorage
+
+MemberMemory = ReplayBuffer | PrioritizedReplayBuffer
+# Writes the batches of one member to their places, for all rounds.
+Fill = Callable[[int], None]
+
+_ALIGNMENT = 8  # words: products round differently if their memory starts elsewhere
 
 
 class MemberBatches:
@@ -39,3 +50,82 @@ class MemberBatches:
         batch = {name: values.unflatten(0, (-1, self._batch_size)) for name, values in fields.items()}
         mark_fixed(batch)
         return Block(WORD * number, self._rows.device), rows, batch
+
+
+class MemberReplays:
+    """Samples for each member what its own replay buffer would; one transfer moves the batches of all members."""
+
+    def __init__(self, memories: Sequence[MemberMemory], batch_size: int, device: torch.device) -> None:
+        self._memories, self._batch_size, self._device = memories, batch_size, device
+        # Rows that are sampled as they are stored go straight to their places.
+        self._plain = all(
+            isinstance(memory, ReplayBuffer) and isinstance(memory.storage, RowStorage) and memory.storage.is_plain
+            for memory in memories
+        )
+        self._places = cache(self._plain_places if self._plain else self._copied_places)  # by the number of rounds
+
+    def draw(self, rounds: int, ended: Container[int] = ()) -> Batch:
+        """Return the batches of all rounds and members, (rounds * members, batch, ...); the next call overwrites it.
+
+        Members that have `ended` draw nothing: their rows stay as they were.
+        """
+        block, fill, batch = self._places(rounds)
+        block.wait()  # for the last copy only: the device goes on learning
+        for number in range(len(self._memories)):
+            if number not in ended:
+                fill(number)
+        block.transfer()
+        return batch
+
+    def _plain_places(self, rounds: int) -> tuple[Block, Fill, Batch]:
+        members, size = len(self._memories), self._batch_size
+        storages = [cast(RowStorage, memory.storage) for memory in self._memories]
+        layout, number = storages[0].layout, rounds * len(self._memories) * self._batch_size
+        block = Block(WORD * number * layout.words, self._device)
+        host = block.host.view(rounds, members, size, layout.words).numpy()
+
+        def fill(number: int) -> None:
+            places = cast(ReplayBuffer, self._memories[number]).draw_places(rounds * size).reshape(rounds, size)
+            rows = storages[number].memory
+            for which in range(rounds):
+                rows.take(places[which], 0, host[which, number], "clip")  # "raise" would copy through a buffer
+
+        fields = layout.tensors(block.on_device, number)
+        batch = {name: values.unflatten(0, (-1, size)) for name, values in fields.items()}
+        mark_fixed(batch)
+        return block, fill, batch
+
+    def _copied_places(self, rounds: int) -> tuple[Block, Fill, Batch]:
+        members, size = len(self._memories), self._batch_size
+        samplers = [memory.host_sampler(rounds * size) for memory in self._memories]
+        columns = ("weights",) if isinstance(self._memories[0], PrioritizedReplayBuffer) else ()
+        trial = self._memories[0].storage.reader(1, torch.device("cpu"), columns).batch
+        fields = {name: (values.dtype, values.shape[1:]) for name, values in trial.items()}
+        starts, end = {}, 0
+        for name, (dtype, shape) in fields.items():
+            starts[name] = end
+            words = -(-rounds * members * size * math.prod(shape) * dtype.itemsize // WORD)
+            end += -(-words // _ALIGNMENT) * _ALIGNMENT
+        block = Block(WORD * end, self._device)
+
+        def views(words: Tensor) -> Batch:
+            return {
+                name: words[starts[name] :]
+                .view(dtype)[: rounds * members * size * math.prod(shape)]
+                .view(rounds, members, size, *shape)
+                for name, (dtype, shape) in fields.items()
+            }
+
+        host = {name: values.numpy() for name, values in views(block.host).items()}
+
+        def fill(number: int) -> None:
+            for name, values in samplers[number]().items():
+                host[name][:, number] = values.numpy().reshape(rounds, size, *values.shape[1:])
+
+        batch = {name: values.flatten(0, 1) for name, values in views(block.on_device).items()}
+        mark_fixed(batch)
+        return block, fill, batch
+
+    def update_priorities(self, errors: Tensor, number: int) -> None:
+        """Set the priorities of the rows that a member drew last; `errors`: on the host, (rounds, members, batch)."""
+        self._memories[number].update_priorities(errors[:, number].reshape(-1))

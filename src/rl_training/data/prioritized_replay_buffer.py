@@ -98,16 +98,20 @@ class PrioritizedReplayBuffer:
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions by priority: each field (batch, *shape) and `weights` (batch,), on the buffer's device."""
         if self._reader is None or self._reader.batch_size != batch_size:
-            self._reader = self._make_reader(batch_size)
+            self._reader = self._make_reader(batch_size, self.device)
         self._draw(self._reader)
         return self._reader.snapshot()
 
     def sampler(self, batch_size: int) -> Callable[[], Batch]:
         """Return a function that samples into the same tensors at every call, as `ReplayBuffer.sampler` does."""
-        return partial(self._draw, self._make_reader(batch_size))
+        return partial(self._draw, self._make_reader(batch_size, self.device))
 
-    def _make_reader(self, batch_size: int) -> Reader:
-        return self.storage.reader(batch_size, self.device, ("weights",))
+    def host_sampler(self, batch_size: int) -> Callable[[], Batch]:
+        """Return a function as `sampler` does, whose batches stay on the host."""
+        return partial(self._draw, self._make_reader(batch_size, torch.device("cpu")))
+
+    def _make_reader(self, batch_size: int, device: torch.device) -> Reader:
+        return self.storage.reader(batch_size, device, ("weights",))
 
     def _draw(self, reader: Reader) -> Batch:
         if len(self) == 0:

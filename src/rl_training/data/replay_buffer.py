@@ -70,6 +70,10 @@ class ReplayBuffer:
         """
         return partial(self._draw, self.storage.reader(batch_size, self.device))
 
+    def host_sampler(self, batch_size: int) -> Callable[[], Batch]:
+        """Return a function as `sampler` does, whose batches stay on the host."""
+        return partial(self._draw, self.storage.reader(batch_size, torch.device("cpu")))
+
     def draw_places(self, count: int) -> np.ndarray:
         """Sample the places of stored rows uniformly, with replacement."""
         first, capacity = self.storage.first, self.storage.capacity
@@ -148,16 +152,8 @@ def _build_storage(setup: Setup[ReplaySettings], generator: np.random.Generator)
     """Build the storage; raise `ConfigError` if it does not fit. `generator`: for what it draws when it is sampled."""
     hparams, space, num_envs = setup.hparams, setup.spaces.observation, setup.num_envs
     capacity, rules, annealed = hparams.buffer_capacity, goal_rules(setup), build_annealed_windows(setup)
-    n_step = hparams.n_step if annealed is None else annealed.longest
-    fields = replay_fields(setup.spaces, n_step=n_step) | (EPISODE_FIELDS if rules else {})
-    fields |= {} if annealed is None else TRUNCATED
-    if isinstance(space, FrameStackSpace):
-        needed = FrameStorage.num_bytes(capacity, fields, space, num_envs=num_envs, n_step=n_step)
-    else:
-        needed = RowStorage.num_bytes(capacity, fields)
-    if hparams.prioritized:
-        needed += SumTree.num_bytes(capacity)
-    allocate = choose_allocator(hparams, needed, "transitions")
+    fields, n_step = _stored_fields(setup)
+    allocate = choose_allocator(hparams, replay_bytes(setup), "transitions")
     if isinstance(space, FrameStackSpace):
         frames = FrameStorage(
             capacity,
@@ -175,6 +171,24 @@ def _build_storage(setup: Setup[ReplaySettings], generator: np.random.Generator)
     return _with_future(rows, setup, fields) if rules is None else relabelled(rows, rules, setup, generator)
 
 
+def _stored_fields(setup: Setup[ReplaySettings]) -> tuple[dict[str, Field], int]:
+    """Return the fields of a stored row, and the largest number of steps that it stands for."""
+    annealed = build_annealed_windows(setup)
+    n_step = setup.hparams.n_step if annealed is None else annealed.longest
+    fields = replay_fields(setup.spaces, n_step=n_step) | (EPISODE_FIELDS if goal_rules(setup) else {})
+    return fields | ({} if annealed is None else TRUNCATED), n_step
+
+
+def replay_bytes(setup: Setup[ReplaySettings]) -> int:
+    """Return the size of the replay buffer that the settings describe."""
+    (fields, n_step), space, capacity = _stored_fields(setup), setup.spaces.observation, setup.hparams.buffer_capacity
+    if isinstance(space, FrameStackSpace):
+        needed = FrameStorage.num_bytes(capacity, fields, space, num_envs=setup.num_envs, n_step=n_step)
+    else:
+        needed = RowStorage.num_bytes(capacity, fields)
+    return needed + (SumTree.num_bytes(capacity) if setup.hparams.prioritized else 0)
+
+
 def _with_future(
     storage: RowStorage | FrameStorage, setup: Setup[ReplaySettings], fields: Mapping[str, Field]
 ) -> Storage:
@@ -189,13 +203,18 @@ def choose_allocator(hparams: BufferSettings, needed: int, rows: str) -> Allocat
     Raises `ConfigError` if the buffer does not fit, and logs its size. `needed`: bytes. `rows`: what the buffer holds
     `buffer_capacity` of, for messages.
     """
-    capacity, setting = f"{hparams.buffer_capacity:,} {rows}", "algo_kwargs.buffer_capacity"
-    what, where = f"a replay buffer of {capacity}", ""
-    if hparams.memory == "mmap":
-        folder = mapped_folder()
-        check_disk(needed, folder, what, setting)
-        where = f" in a file in {folder}"
-    else:
-        check_memory(needed, what, f"{setting}, or keep the buffer in a file: algo_kwargs.memory: mmap")
+    capacity = f"{hparams.buffer_capacity:,} {rows}"
+    check_buffers(hparams, needed, f"a replay buffer of {capacity}")
+    where = f" in a file in {mapped_folder()}" if hparams.memory == "mmap" else ""
     log.info("replay buffer: %s, %s%s", capacity, describe_bytes(needed), where)
     return mapped_zeros if hparams.memory == "mmap" else np.zeros
+
+
+def check_buffers(hparams: BufferSettings, needed: int, what: str, others: str = "") -> None:
+    """Raise `ConfigError` if one or several buffers, `what`, do not fit. `others`: settings that make them smaller."""
+    setting = f"algo_kwargs.buffer_capacity{others}"
+    if hparams.memory == "mmap":
+        check_disk(needed, mapped_folder(), what, setting)
+    else:
+        kept = "the buffer" if not others else "the buffers"
+        check_memory(needed, what, f"{setting}, or keep {kept} in a file: algo_kwargs.memory: mmap")

@@ -190,6 +190,11 @@ class RowStorage:
         self.first = max(self.first, first)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a sampled row is a stored row as it is."""
+        return not isinstance(self.windows, AnnealedWindows)
+
+    @property
     def memory(self) -> np.ndarray:
         """All places, (capacity, words) of int64."""
         memory: np.ndarray = self._rows.numpy()

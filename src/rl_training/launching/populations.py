@@ -112,12 +112,11 @@ def train_members(
 
 def is_stackable(config: TrainConfig) -> bool:
     """Return whether members with these settings can be trained as a stack."""
-    return config.spec.stackable and (config.spec.loop == "offline" or config.execution_backend == "tensor")
+    return config.spec.stackable and (config.spec.loop != "on_policy" or config.execution_backend == "tensor")
 
 
 def _check_stackable(config: TrainConfig) -> None:
-    on_device = config.execution_backend == "tensor"
-    if config.spec.stackable and config.spec.loop != "offline" and not on_device:
+    if config.spec.stackable and not is_stackable(config):
         raise ConfigError(
             f"stacked members of {config.algo} need tensor environments: set execution_backend: tensor "
             "(docs/tensor_environments.md); without --stacked its members run one after the other"

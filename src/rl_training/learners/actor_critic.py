@@ -4,7 +4,7 @@ A recipe (sac.py, td3.py, redq.py) brings the networks, the actions that its act
 steps: one of the critics, one of the actor. The actor's step follows the critics' at every `policy_delay`-th update.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -13,12 +13,22 @@ from gymnasium.spaces import Discrete
 from torch import Tensor
 
 from rl_training.acceleration.acting import act_function
+from rl_training.acceleration.stacking import without_errors
 from rl_training.acceleration.steps import Step, accelerate_rounds
 from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.state_checks import check_like
-from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, StateDict, UpdateResult
+from rl_training.core.types import (
+    ActResult,
+    Batch,
+    Carry,
+    Metrics,
+    PendingActions,
+    State,
+    StateDict,
+    UpdateResult,
+)
 from rl_training.hparams.actor_critic import ActorCriticHParams
 from rl_training.hparams.discrete_sac import DiscreteSACHParams
 from rl_training.hparams.mbpo import ModelHParams
@@ -33,6 +43,7 @@ from rl_training.learners.random_inputs import RandomInput, RandomInputs
 from rl_training.learners.replay_on_device import LANE, ReplayLearner, warm_up, with_random_inputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.learners.scaling import OBS_CONSTANTS, Scaling, build_scaling
+from rl_training.models.batch_renorm import FlatMoments
 from rl_training.models.distributions import Categorical, SquashedGaussian
 
 
@@ -117,7 +128,7 @@ class ActorCritic:
         self._noise_seed = setup.streams.integer("noise")
         self._metrics: Metrics = {}  # the latest value of each: not every update includes the actor
         self._act_mode = setup.acceleration
-        self._outputs = act_function(recipe.actor.module, setup.device, self._act_mode)
+        self.use_state(self.state)
 
         order = (recipe.learn_critics, recipe.learn_actor)
         order = order[::-1] if actor_first else order
@@ -147,11 +158,40 @@ class ActorCritic:
     ) -> ActResult:
         if not explore:
             return ActResult(self.recipe.best(self._outputs(self.scaling.rows(obs))))
+        begun = self.begin_act(obs, step=step, carry=carry)
+        return begun if isinstance(begun, ActResult) else begun.finish(self.outputs(begun))
+
+    def begin_act(
+        self, obs: np.ndarray, *, step: int, action_mask: np.ndarray | None = None, carry: Carry | None = None
+    ) -> ActResult | PendingActions:
+        """Draw what an exploring `act` draws; return its actions, or what they still need."""
         generator = self._generators["action"]
         if is_warm_up(self.hparams, step):
             return self._action_noise.random_actions(len(obs), generator, carry)
         noise, carry = self._action_noise.draw(len(obs), generator, carry)
-        return ActResult(self.recipe.explore(self._outputs(self.scaling.rows(obs)), noise), carry)
+        return PendingActions(
+            self.scaling.rows(obs), lambda outputs: ActResult(self.recipe.explore(outputs, noise), carry)
+        )
+
+    def outputs(self, pending: PendingActions) -> np.ndarray:
+        """Return the actor's outputs, for which actions wait."""
+        return self._outputs(pending.inputs)
+
+    @property
+    def acting_entries(self) -> tuple[str, ...]:
+        """The entries of the state that `network_function` reads."""
+        return tuple(name for name in ("actor.params", ACTOR_MOMENTS) if name in self.state)
+
+    def network_function(self) -> Callable[..., Tensor]:
+        """Return the actor's outputs as a pure function of (state, obs)."""
+        actor, moments = self.recipe.actor, self._moments
+
+        def outputs(state: State, obs: Tensor) -> Tensor:
+            buffers = None if moments is None else moments.named(state[ACTOR_MOMENTS])
+            result: Tensor = actor.apply(state["actor.params"], obs, buffers=buffers)
+            return result
+
+        return outputs
 
     def estimated_returns(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
         """Return the smallest value of all critics for each row; None if they learn from rewards that are shifted."""
@@ -220,12 +260,17 @@ class ActorCritic:
         """Act by, and save, these tensors in place of its own: the member's rows of a stacked state."""
         self.state = {name: state[name] for name in self.state}
         self.recipe.actor.use(self.state["actor.params"])
+        self._moments = None
+        if ACTOR_MOMENTS in self.state:
+            self._moments = FlatMoments(self.recipe.actor.module, self.state[ACTOR_MOMENTS])
         self._outputs = act_function(self.recipe.actor.module, self.device, self._act_mode)
 
     @property
     def pure_steps(self) -> Mapping[str, Step]:
-        """The steps of both kinds of update, without the errors of single rows among their metrics."""
-        return {"critic": _without_errors(self._critics_step), "whole": _without_errors(self.pure_step)}
+        """The steps of both kinds of update; the errors of single rows are for prioritized replay alone."""
+        steps = {"critic": self._critics_step, "whole": self.pure_step}
+        keeps = getattr(self.hparams, "prioritized", False)
+        return steps if keeps else {kind: without_errors(step) for kind, step in steps.items()}
 
     @property
     def noise(self) -> np.random.Generator:
@@ -234,6 +279,9 @@ class ActorCritic:
     def random_inputs(self, kind: str, rounds: int) -> Mapping[str, RandomInput]:
         """Return what is drawn for so many updates of a kind."""
         return self.recipe.random_inputs(rounds, self.hparams.batch_size, actor=kind == "whole")
+
+    def end_updates(self) -> None:
+        """Do nothing: all of an update is in its step."""
 
     def keep(self, metrics: Metrics) -> Metrics:
         """Take the metrics of an update; return the latest value of each."""
@@ -324,14 +372,6 @@ def choice_policy(learner: ActorCritic) -> NetworkPolicy:
     """Return the policy of a recipe whose `best` action has the largest output of its actor."""
     actor = learner.recipe.actor.module
     return NetworkPolicy(actor, Categorical([learner.num_choices], single=True), learner.scaling.normalizer)
-
-
-def _without_errors(step: Step) -> Step:
-    def without_errors(state: State, batch: Batch) -> tuple[State, Metrics]:
-        new, metrics = step(state, batch)
-        return new, {name: value for name, value in metrics.items() if name != "td_errors"}
-
-    return without_errors
 
 
 def _cut(batch: Batch, start: int, stop: int) -> Batch:

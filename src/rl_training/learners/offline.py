@@ -114,6 +114,9 @@ class OfflineLearner:
         """Return what an update draws: nothing."""
         return {}
 
+    def end_updates(self) -> None:
+        """Do nothing: all of an update is in its step."""
+
     def keep(self, metrics: Metrics) -> Metrics:
         return metrics
 

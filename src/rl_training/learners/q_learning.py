@@ -15,11 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.acceleration.acting import act_function
-from rl_training.acceleration.steps import accelerate
+from rl_training.acceleration.stacking import without_errors
+from rl_training.acceleration.steps import Step, accelerate
 from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import observation_kind
-from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
+from rl_training.core.types import (
+    ActResult,
+    Batch,
+    Carry,
+    Metrics,
+    PendingActions,
+    State,
+    StateDict,
+    UpdateResult,
+)
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams import schedules
 from rl_training.hparams.dqn import DQNHParams
@@ -175,43 +185,89 @@ class QLearner:
     def act(
         self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
     ) -> ActResult:
-        epsilon = self._epsilon(step) if explore else self.hparams.evaluation_epsilon
-        generator = self._generators["action" if explore else "eval_action"]
-        rows = len(obs)
+        begun = self._begin(obs, self._epsilon(step) if explore else None, action_mask)
+        return begun if isinstance(begun, ActResult) else begun.finish(self.outputs(begun))
+
+    def begin_act(
+        self, obs: np.ndarray, *, step: int, action_mask: np.ndarray | None = None, carry: Carry | None = None
+    ) -> ActResult | PendingActions:
+        """Draw what an exploring `act` draws; return its actions, or what they still need."""
+        return self._begin(obs, self._epsilon(step), action_mask)
+
+    def _begin(self, obs: np.ndarray, epsilon: float | None, mask: np.ndarray | None) -> ActResult | PendingActions:
+        """`epsilon`: of exploration; None: act as in an evaluation."""
+        explores, rows = epsilon is not None, len(obs)
+        epsilon = self.hparams.evaluation_epsilon if epsilon is None else epsilon
+        generator = self._generators["action" if explores else "eval_action"]
         # One number per env: envs that share it would explore in lockstep.
         random = generator.random(rows) < epsilon if epsilon > 0.0 else np.zeros(rows, np.bool_)
         if random.all():
-            return ActResult(self._random(rows, generator, action_mask))
-        if self._noisy.size:  # each env has its own noise, too
-            self._noisy.set(self._acting_noise(rows, generator) if explore else self._no_noise)
-        actions = self._greedy(obs, action_mask)
-        if random.any():
-            actions = np.where(random, self._random(rows, generator, action_mask), actions)
-        return ActResult(actions)
+            return ActResult(self._random(rows, generator, mask))
+        # Each env has its own noise, too.
+        noise = self._acting_noise(rows, generator) if self._noisy.size and explores else None
+
+        def finish(q_values: np.ndarray) -> ActResult:
+            actions: np.ndarray = (q_values if mask is None else np.where(mask, q_values, -np.inf)).argmax(1)
+            return ActResult(
+                np.where(random, self._random(rows, generator, mask), actions) if random.any() else actions
+            )
+
+        return PendingActions(obs, finish, noise)
+
+    def outputs(self, pending: PendingActions) -> np.ndarray:
+        """Return the Q-values for which actions wait."""
+        if self._noisy.size:
+            drawn = pending.noise
+            self._noisy.set(self._no_noise if drawn is None else torch.from_numpy(drawn).to(self._device))
+        return self._q_values(pending.inputs)
+
+    @property
+    def acting_entries(self) -> tuple[str, ...]:
+        """The entries of the state that `network_function` reads."""
+        return (self._acting,)
+
+    def network_function(self) -> Callable[..., Tensor]:
+        """Return the Q-values as a pure function of (state, obs) or, with noisy layers, (state, obs, noise)."""
+        module = FlatModule(copy.deepcopy(self.recipe.q_values))
+        noisy, name = NoisyLayers(module.module), self._acting
+
+        def q_values(state: State, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+            result: Tensor = module.apply(state[name], obs, buffers=None if noise is None else noisy.buffers(noise))
+            return result
+
+        return q_values
 
     def update(self, batch: Batch) -> UpdateResult:
-        if self.hparams.learning_rate_schedule == "linear":
-            self._state["learning_rate"].fill_(self.hparams.learning_rate * self._rate_left())
+        self.begin_updates(1)
         batch = batch | self._draw(len(batch["rewards"]))
         metrics = self._step_in_place(self._state, batch)  # writes the new weights into self._state
         self.num_updates += 1
-        if self.hparams.tau == 1.0 and self.num_updates % self.hparams.target_update_interval == 0:
-            self._state["target"].copy_(self._state["params"])
-        if self._reset_weights is not None and schedules.is_reset(self.hparams, self.num_updates, self._total_updates):
-            self._reset(self._reset_weights)
+        self.end_updates()
         return UpdateResult(
             {name: value for name, value in metrics.items() if name != "td_errors"}, td_errors=metrics["td_errors"]
         )
 
+    def begin_updates(self, rounds: int) -> list[tuple[str, int]]:
+        """Set the learning rate of the next updates; return their kinds: there is one."""
+        if self.hparams.learning_rate_schedule == "linear":
+            self._state["learning_rate"].fill_(self.hparams.learning_rate * self._rate_left())
+        return [("whole", rounds)]
+
+    def end_updates(self) -> None:
+        """Copy the target network and reset weights, if that is due after the update that was counted last."""
+        if self.hparams.tau == 1.0 and self.num_updates % self.hparams.target_update_interval == 0:
+            self._state["target"].copy_(self._state["params"])
+        if self._reset_weights is not None and schedules.is_reset(self.hparams, self.num_updates, self._total_updates):
+            self._reset(self._reset_weights)
+
     def on_device(self) -> ReplayLearner:
         """Return this algorithm for tensor environments: acting and updates without the host."""
         interval = self.hparams.target_update_interval
-        q_values = FlatModule(copy.deepcopy(self.recipe.q_values))
-        noisy = NoisyLayers(q_values.module)
+        q_values, numbers = self.network_function(), self._noisy.size
 
         def draw(state: State, obs: Tensor, keys: Keys) -> Tensor:
-            noise = noisy.buffers(acting_noise(keys, noisy.size)) if noisy.size else None
-            return epsilon_greedy(q_values.apply(state["params"], obs, buffers=noise), state["exploration"], keys)
+            noise = acting_noise(keys, numbers) if numbers else None
+            return epsilon_greedy(q_values({self._acting: state["params"]}, obs, noise), state["exploration"], keys)
 
         def step(state: State, batch: Batch) -> tuple[State, Metrics]:
             update = batch["update"] + 1
@@ -230,8 +286,26 @@ class QLearner:
             rates={"learning_rate": self.hparams.learning_rate},
             rates_left=self._rate_left,
             seed=self._noise_seed,
-            keep=lambda metrics: metrics,
+            keep=self.keep,
         )
+
+    # --- As a member of a stack --------------------------------------------------------------------------------------
+
+    @property
+    def pure_steps(self) -> Mapping[str, Step]:
+        """The step of an update; the errors of single rows are for prioritized replay alone."""
+        return {"whole": self.pure_step if self.hparams.prioritized else without_errors(self.pure_step)}
+
+    @property
+    def noise(self) -> np.random.Generator:
+        return self._generators["noise"]
+
+    def random_inputs(self, kind: str, rounds: int) -> Mapping[str, RandomInput]:
+        """Return what is drawn for one update; several are not made at once."""
+        return self._inputs(rounds * self.hparams.batch_size)
+
+    def keep(self, metrics: Metrics) -> Metrics:
+        return metrics
 
     @property
     def state(self) -> State:
@@ -303,14 +377,10 @@ class QLearner:
             return 1.0  # nothing is learned yet: the untrained network's preference is no exploration
         return schedules.epsilon(self.hparams, step, self._total_timesteps)
 
-    def _acting_noise(self, rows: int, generator: np.random.Generator) -> Tensor:
+    def _acting_noise(self, rows: int, generator: np.random.Generator) -> np.ndarray:
         normal = generator.standard_normal((rows, self._noisy.size), np.float32)
-        return noise_factors(torch.from_numpy(normal)).to(self._device)
-
-    def _greedy(self, obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-        q_values = self._q_values(obs)
-        actions: np.ndarray = (q_values if mask is None else np.where(mask, q_values, -np.inf)).argmax(1)
-        return actions
+        factors: np.ndarray = noise_factors(torch.from_numpy(normal)).numpy()
+        return factors
 
     def _random(self, rows: int, generator: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
         if mask is None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -45,6 +45,44 @@ _ON_DEVICE: dict[Callable[..., object], Callable[..., object]] = {
 }
 
 
+class _Draws:
+    """Random inputs of several members, (members, ...) each, in the same tensors each time."""
+
+    def __init__(
+        self, random_inputs: Mapping[str, RandomInput], members: int, device: torch.device, *, draws: bool | None = None
+    ) -> None:
+        draws = device.type == "cuda" if draws is None else draws
+        of_device = {name: draw.fill for name, draw in random_inputs.items() if draws and draw.fill in _ON_DEVICE}
+        self._generator = torch.Generator(device) if of_device else None
+        self._drawn: list[tuple[Callable[..., object], Sequence[torch.Tensor]]] = []
+        drawn: Batch = {}
+        for fill in dict.fromkeys(of_device.values()):  # one call for all inputs of a kind
+            shapes = {name: random_inputs[name].shape for name, other in of_device.items() if other is fill}
+            sizes = [math.prod(shape) for shape in shapes.values()]
+            block = torch.zeros((members, sum(sizes)), device=device)
+            pieces = zip(shapes.items(), block.split(sizes, 1), strict=True)
+            drawn |= {name: piece.unflatten(1, shape) for (name, shape), piece in pieces}
+            self._drawn.append((_ON_DEVICE[fill], list(block)))
+        self.filled = {name: draw for name, draw in random_inputs.items() if name not in of_device}
+        of_all = {name: replace(draw, shape=(members, *draw.shape)) for name, draw in self.filled.items()}
+        self._block, self._arrays, sent = _host_block(of_all, device)
+        self.values = {name: (drawn | sent)[name] for name in random_inputs}
+
+    def fill(self, generators: Sequence[np.random.Generator]) -> None:
+        """Draw new numbers with the generator of each member, in the order in which the inputs were named."""
+        for number, generator in enumerate(generators if self._generator is not None else ()):
+            assert self._generator is not None
+            self._generator.manual_seed(int(generator.integers(2**63)))
+            for draw_into, parts in self._drawn:
+                draw_into(parts[number], generator=self._generator)
+        if self.filled:
+            self._block.wait()
+            for number, generator in enumerate(generators):
+                for name, draw in self.filled.items():
+                    draw.fill(generator, self._arrays[name][number])
+            self._block.transfer()
+
+
 class RandomInputs:
     """The random numbers of an update, in the same tensors each time: a compiled step recognises its tensors.
 
@@ -56,60 +94,50 @@ class RandomInputs:
         self, random_inputs: Mapping[str, RandomInput], device: torch.device, *, draws: bool | None = None
     ) -> None:
         """`draws`: whether the device draws what it can; by default, if it is a CUDA device."""
-        draws = device.type == "cuda" if draws is None else draws
-        of_device = {name: draw.fill for name, draw in random_inputs.items() if draws and draw.fill in _ON_DEVICE}
-        self._generator = torch.Generator(device) if of_device else None
-        self._drawn: list[tuple[Callable[..., object], torch.Tensor]] = []
-        drawn: Batch = {}
-        for fill in dict.fromkeys(of_device.values()):  # one call for all inputs of a kind
-            shapes = {name: random_inputs[name].shape for name, other in of_device.items() if other is fill}
-            block = torch.zeros(sum(map(math.prod, shapes.values())), device=device)
-            pieces = block.split([math.prod(shape) for shape in shapes.values()])
-            drawn |= {name: piece.view(shapes[name]) for name, piece in zip(shapes, pieces, strict=True)}
-            self._drawn.append((_ON_DEVICE[fill], block))
-        self._filled = {name: draw for name, draw in random_inputs.items() if name not in of_device}
-        self._block, self._arrays, sent = _host_block(self._filled, device)
-        self._batch = {name: (drawn | sent)[name] for name in random_inputs}
+        self._draws = _Draws(random_inputs, 1, device, draws=draws)
+        self._batch = {name: values[0] for name, values in self._draws.values.items()}
         mark_fixed(self._batch)
 
     def fill(self, generator: np.random.Generator) -> Batch:
         """Draw new numbers, in the order in which the inputs were named."""
-        if self._generator is not None:
-            self._generator.manual_seed(int(generator.integers(2**63)))
-            for draw_into, block in self._drawn:
-                draw_into(block, generator=self._generator)
-        if self._filled:
-            self._block.wait()
-            for name, draw in self._filled.items():
-                draw.fill(generator, self._arrays[name])
-            self._block.transfer()
+        self._draws.fill([generator])
         return self._batch
 
 
 class MemberInputs:
     """The random numbers of all members of a stack, (rounds * members, ...), in the same tensors each time.
 
-    Each member draws what it would draw alone.
+    Each member draws what it would draw alone. On a CUDA device that takes one call per member and kind of numbers,
+    into one block; one copy per input then takes the numbers of all members to their places.
     """
 
     def __init__(
-        self, random_inputs: Mapping[str, RandomInput], rounds: int, members: int, device: torch.device
+        self,
+        random_inputs: Mapping[str, RandomInput],
+        rounds: int,
+        members: int,
+        device: torch.device,
+        *,
+        draws: bool | None = None,
     ) -> None:
-        """`random_inputs`: of one member for all rounds, (rounds * rows, ...)."""
-        self._one = RandomInputs(random_inputs, device)
-        self._all: Batch = {}
-        for name, draw in random_inputs.items():
-            shape = (rounds, members, draw.shape[0] // rounds, *draw.shape[1:])
-            self._all[name] = torch.zeros(shape, dtype=torch_dtype(np.dtype(draw.dtype)), device=device)
-        self._batch = {name: values.flatten(0, 1) for name, values in self._all.items()}
+        """`random_inputs`: of one member for all rounds, (rounds * rows, ...). `draws`: as for `RandomInputs`."""
+        self._draws = _Draws(random_inputs, members, device, draws=draws)
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._batch: Batch = {}
+        for name, values in self._draws.values.items():
+            drawn = values.unflatten(1, (rounds, -1)).transpose(0, 1)  # (rounds, members, rows, ...)
+            if not drawn.is_contiguous():
+                place = torch.zeros(drawn.shape, dtype=drawn.dtype, device=device)
+                self._copies.append((place, drawn))
+                drawn = place
+            self._batch[name] = drawn.flatten(0, 1)
         mark_fixed(self._batch)
 
     def fill(self, generators: Sequence[np.random.Generator]) -> Batch:
         """Draw new numbers with the generator of each member."""
-        for number, generator in enumerate(generators if self._all else ()):
-            drawn = self._one.fill(generator)
-            for name, values in self._all.items():
-                values[:, number] = drawn[name].view(values[:, number].shape)
+        self._draws.fill(generators)
+        for place, drawn in self._copies:
+            place.copy_(drawn)
         return self._batch
 
 

@@ -76,12 +76,25 @@ class Scaling:
 
     def observe(self, transitions: Mapping[str, np.ndarray], state: State) -> None:
         """Add a step of the envs to the running statistics, and write the new constants into the state."""
+        self.add(transitions)
+        for name, value in self.running_constants().items():
+            state[name].copy_(value)
+
+    def add(self, transitions: Mapping[str, np.ndarray]) -> None:
+        """Add a step of the envs to the running statistics."""
         if self.normalizer is not None and not self.of_dataset:
             self.normalizer.update(torch.from_numpy(transitions["obs"]))
-            _write(self.normalizer, state)
         if self._return_scaler is not None:
             self._return_scaler.update(transitions["rewards"], transitions["terminated"] | transitions["truncated"])
-            state["reward_scale"].fill_(self._return_scaler.scale)
+
+    def running_constants(self) -> State:
+        """Return the constants that follow from the running statistics, on the host."""
+        state: State = {}
+        if self.normalizer is not None and not self.of_dataset:
+            state |= dict(zip(OBS_CONSTANTS, self.normalizer.constants(), strict=True))
+        if self._return_scaler is not None:
+            state["reward_scale"] = torch.tensor(self._return_scaler.scale)
+        return state
 
     def policy_state_dict(self) -> StateDict:
         """Return the statistics that acting needs."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.acceleration.stacking import ALIVE, stacked
+from rl_training.acceleration.stacking import ALIVE, ERRORS, stacked
 from rl_training.acceleration.steps import Step, accelerate_rounds
 from rl_training.core.memory_limits import check_memory
 from rl_training.core.types import Batch, Metrics, State
@@ -48,6 +48,10 @@ class StackedLearner(Protocol):
         """Return what is drawn for so many updates of a kind."""
         ...
 
+    def end_updates(self) -> None:
+        """Change the state by what is due after the updates that were counted last, such as a copy of a network."""
+        ...
+
     def keep(self, metrics: Metrics) -> Metrics:
         """Take the metrics of updates; return those of the run."""
         ...
@@ -74,24 +78,30 @@ class Stack:
             kind: accelerate_rounds(stacked(step), acceleration, "update of all members")
             for kind, step in learners[0].pure_steps.items()
         }
+        self.errors: Tensor | None = None  # of the last updates
         self._inputs = cache(self._make_inputs)  # by the kind and the number of updates
         self._device = device
 
     def update(self, batch: Batch, rounds: int) -> Metrics:
         """Make `rounds` updates; the batch has rows (rounds * members, batch, ...). The metrics are means, (members,).
 
-        Nothing waits for the device.
+        `errors` are then those of single rows, (rounds, members, batch), if prioritized replay asks for them. Nothing
+        waits for the device.
         """
         kinds, *_ = [learner.begin_updates(rounds) for learner in self._learners]  # the same for all
-        metrics, end = dict[str, Tensor](), 0
+        metrics, errors, end = dict[str, Tensor](), list[Tensor](), 0
         for kind, count in kinds:
             start, end = end, end + count * len(self._learners)
             part = batch if count == rounds else {name: values[start:end] for name, values in batch.items()}
             drawn = self._inputs(kind, count).fill([learner.noise for learner in self._learners])
             new = self._steps_in_place[kind](self.state, part | drawn, count)
+            if ERRORS in new:
+                errors.append(new.pop(ERRORS).reshape(count, len(self._learners), -1))
             metrics |= new if count == 1 else {name: values.mean(0) for name, values in new.items()}
+        self.errors = torch.cat(errors) if errors else None
         for learner in self._learners:
             learner.num_updates += rounds
+            learner.end_updates()
         return metrics
 
     def _make_inputs(self, kind: str, rounds: int) -> MemberInputs:

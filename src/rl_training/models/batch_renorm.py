@@ -75,16 +75,17 @@ class FlatMoments:
     Writing into it changes what the network does, like the parameters of a `FlatModule`.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, values: Tensor | None = None) -> None:
+        """`values`: the vector to use; by default, a new one with the moments of the layers."""
         self._layers = {name: part for name, part in module.named_modules() if isinstance(part, BatchRenorm)}
         moments = list(chain.from_iterable((layer.mean, layer.variance) for layer in self._layers.values()))
         self._shapes, self._sizes = [values.shape for values in moments], [values.numel() for values in moments]
-        self.values = torch.cat([values.reshape(-1) for values in moments])
-        self.use(self.values)
+        self.use(torch.cat([part.reshape(-1) for part in moments]) if values is None else values)
 
     def use(self, values: Tensor) -> None:
         """Make the moments of the layers views on another vector, in place of `self.values`."""
-        self.values, views = values, self.named(values)
+        self.values: Tensor = values
+        views = self.named(values)
         for name, layer in self._layers.items():
             layer.mean, layer.variance = views[f"{name}.mean"], views[f"{name}.variance"]
 

@@ -15,7 +15,17 @@ from rl_training.core.action_masks import MaskReader
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import action_bounds, action_field, observation_field, to_env_actions
 from rl_training.core.state_checks import stored_array, stored_count, stored_number
-from rl_training.core.types import ActResult, Algorithm, Carry, StateDict, act_on, reset_carry
+from rl_training.core.types import (
+    ActResult,
+    Algorithm,
+    Carry,
+    Exploring,
+    PendingActions,
+    StateDict,
+    act_on,
+    checked_actions,
+    reset_carry,
+)
 from rl_training.envs.resumable import EpisodeRecipe, restore_envs
 from rl_training.envs.vector import EnvGroup, StepResult
 from rl_training.errors import CheckpointError, EnvError
@@ -101,6 +111,20 @@ class Collector:
             obs = self._stored(self._obs)
             self._pending = act_on(algorithm, obs, self._carry, step=step, explore=True, action_mask=self._masks)
         return self._pending
+
+    def begin_choice(self, algorithm: Exploring, *, step: int) -> PendingActions | None:
+        """Begin to choose the actions of the next step; return what they still need, or None if they are chosen."""
+        if self._pending is not None:
+            return None
+        begun = algorithm.begin_act(self._stored(self._obs), step=step, action_mask=self._masks, carry=self._carry)
+        if isinstance(begun, PendingActions):
+            return begun
+        self.end_choice(begun, step=step)
+        return None
+
+    def end_choice(self, chosen: ActResult, *, step: int) -> None:
+        """Set the actions of the next step; raise `TrainingError` if one is not finite."""
+        self._pending = checked_actions(chosen, step)
 
     def step(self, algorithm: Algorithm, *, step: int) -> dict[str, np.ndarray]:
         """Take one step in every env and return the transitions, one row per env. `step`: env steps taken before.

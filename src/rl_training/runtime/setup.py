@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -258,10 +258,13 @@ def _prepare_like(other: PreparedRun, config: TrainConfig, options: RunOptions) 
     setup = make_setup(config, other.env_factory, options.network, spaces=other.spaces)
     setup = replace(setup, dataset=other.setup.dataset, held_out=other.setup.held_out)
     algorithm = config.spec.build_algorithm(setup)
+    memory: Memory
     if setup.device_loop:
         memory = _device_memory(config, setup)
+    elif isinstance(other.memory, DatasetMemory):
+        memory = other.memory.sharing_rows(setup.streams.numpy("buffer"))
     else:
-        memory = cast(DatasetMemory, other.memory).sharing_rows(setup.streams.numpy("buffer"))
+        memory = config.spec.build_memory(setup)
     return replace(other, config=config, setup=setup, algorithm=algorithm, memory=memory)
 
 

@@ -16,15 +16,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from rl_training.core.durable_files import check_free_space
-from rl_training.core.types import DeviceAlgorithm, Metrics, RolloutAlgorithm, UpdateResult
+from rl_training.core.types import Metrics
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.device_replay import DeviceReplay
 from rl_training.data.device_rollout import DeviceRollout
-from rl_training.data.member_batches import MemberBatches
+from rl_training.data.replay_buffer import check_buffers, replay_bytes
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.errors import ConfigError, TrainingError, exits_are_errors
 from rl_training.experiment.checkpointing import (
@@ -38,7 +37,7 @@ from rl_training.experiment.checkpointing import (
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.population import MemberState, PopulationDir
 from rl_training.experiment.run_dir import create_run_dir, locked, read_run_config, write_metadata
-from rl_training.learners.stack import Stack, StackedLearner, check_stack, stack_bytes, to_host
+from rl_training.learners.stack import StackedLearner, check_stack, stack_bytes, to_host
 from rl_training.runtime.callbacks import (
     MAX_SHARE_OF_SAVES,
     Callback,
@@ -48,11 +47,8 @@ from rl_training.runtime.callbacks import (
     MetricsLog,
 )
 from rl_training.runtime.dataset_loading import keep_arrays
-from rl_training.runtime.device_collector import DeviceCollector
-from rl_training.runtime.device_loop import DeviceLoop, Iterations, read_episodes
-from rl_training.runtime.device_replay_loop import DeviceReplayLoop
-from rl_training.runtime.loops import end_of_group
 from rl_training.runtime.progress import Progress
+from rl_training.runtime.replaying import RepeatEpisodes, check_envs
 from rl_training.runtime.result import end_run
 from rl_training.runtime.resuming import ResumePoint, find_resume_point, remove_checkpoints, rewind_run_dir
 from rl_training.runtime.run import Run
@@ -65,6 +61,7 @@ from rl_training.runtime.setup import (
     resolve_device,
 )
 from rl_training.runtime.signals import signals_stop
+from rl_training.runtime.stacked_work import work_of
 from rl_training.runtime.trainer import checkpoint_bytes, facts_of, opened_run, report_held_out
 from rl_training.tracking.sending import tracked
 
@@ -176,8 +173,12 @@ def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
         each += first.memory.plan.num_bytes
     elif isinstance(first.memory, DeviceRollout):
         each += first.memory.num_bytes
+    elif isinstance(first.memory, DatasetMemory):
+        shared = first.memory.storage.memory.nbytes
     else:
-        shared = cast(DatasetMemory, first.memory).storage.memory.nbytes
+        hparams = first.setup.hparams
+        what = f"the replay buffers of {members} members, {hparams.buffer_capacity:,} transitions each,"
+        check_buffers(hparams, members * replay_bytes(first.setup), what, " or the number of members")
     check_stack(members, each, shared, first.setup.device)
     check_free_space(members * checkpoint_bytes(first), folder, f"a checkpoint of {members} members")
     report_held_out(first)
@@ -205,60 +206,15 @@ def _opened(
         rewind_run_dir(folder, point)
     collector = make_collector(prepared, replayable=True, crash_dir=folder / "crash")
     with contextlib.closing(collector), opened_run(prepared, collector, folder, own, point) as run:
+        if run.step == 0:
+            check_envs(run)
         facts = facts_of(run, prepared, point) | {"population": f"member {number} of {members}, stacked"}
         write_metadata(folder, facts)
         checkpoints = MemberCheckpoints()
         evaluation = Evaluation(checkpoints)
-        logs = [EpisodeLog(), *run.config.spec.build_callbacks(run), *own.callbacks, MetricsLog()]
+        logs = [EpisodeLog(), RepeatEpisodes(), *run.config.spec.build_callbacks(run), *own.callbacks, MetricsLog()]
         with tracked(folder, options.track, tensorboard=run.config.tensorboard):
             yield Member(run=run, checkpoints=checkpoints, evaluation=evaluation, logs=logs)
-
-
-class StackedUpdates:
-    """The work of a stack that learns from one dataset: groups of updates."""
-
-    def __init__(self, config: TrainConfig, runs: Sequence[Run]) -> None:
-        learners = [cast(StackedLearner, run.algorithm) for run in runs]
-        self._config, self._stack = config, Stack(learners, config.spec.per_member, config.acceleration)
-        memories = [cast(DatasetMemory, run.memory) for run in runs]
-        self._batches = MemberBatches(memories, config.hparams.batch_size)  # type: ignore[attr-defined]
-        self.state, self.alive = self._stack.state, self._stack.alive
-
-    def advance(self, step: int) -> tuple[int, UpdateResult]:
-        """Make the updates of one group; return the step after it, and the metrics of all members."""
-        updates = end_of_group(self._config, step) - step
-        metrics = self._stack.update(self._batches.draw(updates), updates)
-        return step + updates, UpdateResult(metrics, num_gradient_steps=updates)
-
-    def publish(self, run: Run, number: int, metrics: Metrics) -> None:
-        run.last_metrics = cast(StackedLearner, run.algorithm).keep(metrics)
-
-
-class StackedSteps:
-    """The work of a stack with tensor environments: iterations of steps and updates on the device."""
-
-    def __init__(self, config: TrainConfig, runs: Sequence[Run]) -> None:
-        collectors = [cast(DeviceCollector, run.collector) for run in runs]
-        self._loop = loop_of(runs, collectors, config)
-        self.state, self.alive = self._loop.state, self._loop.alive
-        ended = torch.tensor([run.num_episodes for run in runs])
-        self._loop.num_ended.copy_(ended.view(self._loop.num_ended.shape))
-
-    def advance(self, step: int) -> tuple[int, UpdateResult]:
-        return step + self._loop.rows, self._loop.iteration(step)
-
-    def publish(self, run: Run, number: int, metrics: Metrics) -> None:
-        run.last_metrics = self._loop.keep(metrics, number)
-        read_episodes(run, *self._loop.episodes_of(number))
-
-
-def loop_of(runs: Sequence[Run], collectors: Sequence[DeviceCollector], config: TrainConfig) -> Iterations:
-    """Return the loop of all members on the device."""
-    if config.spec.loop == "on_policy":
-        learners = [cast(RolloutAlgorithm, run.algorithm) for run in runs]
-        return DeviceLoop(learners, collectors, [cast(DeviceRollout, run.memory) for run in runs], config)
-    algorithms = [cast(DeviceAlgorithm, run.algorithm) for run in runs]
-    return DeviceReplayLoop(algorithms, collectors, [cast(DeviceReplay, run.memory) for run in runs], config)
 
 
 class StackedTraining:
@@ -277,10 +233,10 @@ class StackedTraining:
         self._until = config.total_timesteps if until is None else min(until, config.total_timesteps)
         self._views: list[Callback] = [Progress(members[0].evaluation)] if options.show_progress else []
         self._has_callbacks = bool(options.callbacks)
-        work = StackedSteps if config.execution_backend == "tensor" else StackedUpdates
-        self._stack = work(config, [member.run for member in members])
+        self._stack = work_of(config, [member.run for member in members])
         self._save_due = monotonic() + 60 * config.checkpoint_minutes
-        self._saved_step = members[0].run.step
+        self._saved_step = self._looked_step = members[0].run.step
+        self._latest: Metrics = {}
 
     def run(self) -> bool:
         """Train to the end, or to where the members wait; return whether a signal interrupted it."""
@@ -300,6 +256,8 @@ class StackedTraining:
             step = members[0].run.step
             while step < self._until and self._live() and not self._is_interrupted():
                 step = self._advance(step)
+            if self._looked_step != step:  # a signal came after the last look
+                self._look(step)
             self._save(by_time=False)
         for member in self._live() if self._until >= self._config.total_timesteps else ():
             end_run(member.run)
@@ -315,6 +273,10 @@ class StackedTraining:
         """Do the next piece of work and what is due after it; return the new step."""
         config = self._config
         end, result = self._stack.advance(step)
+        for number, reason in self._stack.failed().items():
+            self._end(self._members[number], reason)
+        if not self._live():
+            return end
         for member in self._live():
             run = member.run
             run.previous_step, run.step = step, end
@@ -324,10 +286,9 @@ class StackedTraining:
         saves = ends or run.crossed(config.checkpoint_interval)
         by_time = not saves and bool(config.checkpoint_minutes) and monotonic() >= self._save_due
         logs = saves or self._has_callbacks or run.crossed(config.log_interval) or run.crossed(config.eval_interval)
+        self._latest = result.metrics
         if logs or by_time:  # else nobody looks at the metrics: the device is not waited for
-            self._publish(result.metrics)
-        for member in self._live() if logs else ():
-            self._call(member, member.logs)
+            self._look(end)
         if saves or by_time:
             self._save(by_time=by_time)
         if end >= config.total_timesteps or run.crossed(config.eval_interval):
@@ -338,6 +299,13 @@ class StackedTraining:
             view.on_step(run)
         return end
 
+    def _look(self, step: int) -> None:
+        """Write the logs of the members, which ends those that have diverged."""
+        self._looked_step = step
+        self._publish(self._latest)
+        for member in self._live():
+            self._call(member, member.logs)
+
     def _finish_stopped(self) -> None:
         """End the members that a callback or an evaluation stopped; the others go on."""
         stopped = [member for member in self._live() if member.run.stop_reason and not member.run.interrupted]
@@ -345,7 +313,11 @@ class StackedTraining:
             self._save(by_time=False)
         for member in stopped:
             end_run(member.run)
-            member.ended = True
+            self._leave_out(member)
+
+    def _leave_out(self, member: Member) -> None:
+        member.ended = True
+        self._stack.end(self._members.index(member))
 
     def _publish(self, metrics: Metrics) -> None:
         """Copy the metrics to the host and give each member its own; end those that have diverged."""
@@ -368,7 +340,7 @@ class StackedTraining:
             self._end(member, str(error))
 
     def _end(self, member: Member, reason: str) -> None:
-        member.ended = True
+        self._leave_out(member)
         advice = "training has diverged; a smaller learning_rate or max_grad_norm usually helps"
         reason = reason if "diverged" in reason else f"{reason}: {advice}"
         log.warning("member %s ends: %s", member.name, reason)

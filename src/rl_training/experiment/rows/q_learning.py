@@ -124,7 +124,6 @@ ROWS = (
             "c51_dqn:build_c51_dqn",
         ),
         device_loop=False,  # resets and annealed returns are the host's
-        per_member=frozenset(),
         reference_config="bbf/catch.yaml",
     ),
     _q_learning(
