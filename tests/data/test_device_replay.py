@@ -1,5 +1,6 @@
 """The replay buffer on the device: its rows, n-step returns and priorities are those of the host's buffers."""
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -293,6 +294,24 @@ def test_windows_and_priorities_come_back() -> None:
         other.load_state_dict(state | {"priorities": 0 * state["priorities"]})
     with pytest.raises(CheckpointError, match="n-step windows must hold"):
         other.load_state_dict({name: value for name, value in state.items() if name != "windows"})
+
+
+def test_members_release_their_rows_before_the_stack_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [make_replay(seed=seed) for seed in (5, 6)]
+    for member in members:
+        push(member, 3)
+    own, held = [weakref.ref(member.rows) for member in members], list[bool]()
+    build = DeviceReplay.__init__
+
+    def noting(*args: Any, **kwargs: Any) -> None:
+        held.extend(rows() is not None for rows in own)
+        build(*args, **kwargs)
+
+    monkeypatch.setattr(DeviceReplay, "__init__", noting)
+    stack = stack_replays(members)
+    assert held == [False, False]
+    assert torch.equal(stack.rows[0], stack.rows[1])
+    assert set(rewards(members[1], 0)) == {6.0, 7.0}
 
 
 def test_the_members_of_a_stack_sample_as_each_does_alone() -> None:

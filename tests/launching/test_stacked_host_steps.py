@@ -12,7 +12,7 @@ from benchmarks.exactness import differences
 
 import rl_training
 from builders import make_config
-from rl_training.acceleration import steps
+from rl_training.acceleration import acting, steps
 from rl_training.core import memory_limits
 from rl_training.data import replay_buffer
 from rl_training.errors import ConfigError
@@ -157,7 +157,7 @@ def as_on_a_gpu(recorded_graphs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (loops, stacked_host_steps):
         monkeypatch.setattr(module, "learns_meanwhile", lambda config: True)
     monkeypatch.setattr(stacked_acting, "asks_together", lambda device: True)
-    real = stacked_acting.on_arrays
+    real = acting.on_arrays
     monkeypatch.setattr(
         stacked_acting, "on_arrays", lambda function, device, mode: real(function, device, "cuda_graph")
     )

@@ -182,10 +182,15 @@ class DeviceReplay:
         with _plain_writes():
             self._priorities.set(self._priorities.places)
 
+    def release(self) -> None:
+        """Keep the filled part of the buffer on the host, and its memory on the device no longer."""
+        self.rows = self.rows[: len(self)].to("cpu", copy=True)
+
     def use(self, stack: "DeviceReplay", number: int) -> None:
-        """Hold the tensors of a member of a stack in place of its own."""
+        """Hold the tensors of a member of a stack, in which it writes its own contents."""
         rows, count = stack.rows[number], stack.count[number]
-        self.rows, self.count = rows.copy_(self.rows), count.copy_(self.count)
+        rows[: len(self.rows)].copy_(self.rows)
+        self.rows, self.count = rows, count.copy_(self.count)
         for own, part in zip(self._parts, stack._parts, strict=True):
             own.use({name: values[number] for name, values in part.changed.items()})
 
@@ -258,8 +263,13 @@ def sample_rows(state: State, batch: Batch) -> tuple[State, Metrics]:
 
 
 def stack_replays(replays: Sequence[DeviceReplay]) -> DeviceReplay:
-    """Return one buffer for all members, of which each of the given ones becomes a part."""
+    """Return one buffer for all members, of which each of the given ones becomes a part.
+
+    The rows of the members are released first: those of the stack take as much memory of the device.
+    """
     one = replays[0]
+    for replay in replays:
+        replay.release()
     stack = DeviceReplay(one.plan, [replay.seeds[0] for replay in replays], one.device)
     for number, replay in enumerate(replays):
         replay.use(stack, number)
