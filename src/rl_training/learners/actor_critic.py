@@ -210,7 +210,9 @@ class ActorCritic:
     def update(self, batch: Batch) -> UpdateResult:
         rows, done, td_errors = self.hparams.batch_size, 0, []
         rounds = len(batch["rewards"]) // rows
-        for kind, count in self.begin_updates(rounds):
+        for name, rate in self.scheduled_rates().items():
+            self.state[name].fill_(rate)
+        for kind, count in self.kinds(rounds):
             part = batch if count == rounds else _cut(batch, done * rows, (done + count) * rows)
             metrics = self._learn(part, count, kind)
             td_errors.append(metrics["td_errors"].flatten())
@@ -221,12 +223,15 @@ class ActorCritic:
         errors = td_errors[0] if len(td_errors) == 1 else torch.cat(td_errors)
         return UpdateResult(dict(self._metrics), num_gradient_steps=rounds, td_errors=errors)
 
-    def begin_updates(self, rounds: int) -> list[tuple[str, int]]:
-        """Set the learning rates of the next updates; return their kinds in order, each with how many there are."""
-        if self.hparams.learning_rate_schedule == "linear":
-            left = self._rates_left()
-            for name, rate in self._step_sizes.items():
-                self.state[name].fill_(rate * left)
+    def scheduled_rates(self) -> dict[str, float]:
+        """Return the learning rates of the next updates by their names in the state; none if they are constant."""
+        if self.hparams.learning_rate_schedule != "linear":
+            return {}
+        left = self._rates_left()
+        return {name: rate * left for name, rate in self._step_sizes.items()}
+
+    def kinds(self, rounds: int) -> list[tuple[str, int]]:
+        """Return the kinds of the next updates in order, each with how many there are."""
         delay, done, kinds = self.hparams.policy_delay, 0, list[tuple[str, int]]()
         while done < rounds:
             wait = delay - 1 - (self.num_updates + done) % delay  # updates of the critics alone before the actor's next

@@ -106,8 +106,12 @@ class OfflineLearner:
     def noise(self) -> np.random.Generator:
         return self._generator
 
-    def begin_updates(self, rounds: int) -> list[tuple[str, int]]:
-        """Return the kinds of the next updates: there is one, and its rates follow from the state."""
+    def scheduled_rates(self) -> dict[str, float]:
+        """Return nothing: the rates of an update follow from the state."""
+        return {}
+
+    def kinds(self, rounds: int) -> list[tuple[str, int]]:
+        """Return the kinds of the next updates: there is one."""
         return [("whole", rounds)]
 
     def random_inputs(self, kind: str, rounds: int) -> dict[str, RandomInput]:

@@ -238,7 +238,8 @@ class QLearner:
         return q_values
 
     def update(self, batch: Batch) -> UpdateResult:
-        self.begin_updates(1)
+        for name, rate in self.scheduled_rates().items():
+            self._state[name].fill_(rate)
         batch = batch | self._draw(len(batch["rewards"]))
         metrics = self._step_in_place(self._state, batch)  # writes the new weights into self._state
         self.num_updates += 1
@@ -247,10 +248,13 @@ class QLearner:
             {name: value for name, value in metrics.items() if name != "td_errors"}, td_errors=metrics["td_errors"]
         )
 
-    def begin_updates(self, rounds: int) -> list[tuple[str, int]]:
-        """Set the learning rate of the next updates; return their kinds: there is one."""
-        if self.hparams.learning_rate_schedule == "linear":
-            self._state["learning_rate"].fill_(self.hparams.learning_rate * self._rate_left())
+    def scheduled_rates(self) -> dict[str, float]:
+        """Return the learning rate of the next update by its name in the state; none if it is constant."""
+        is_linear = self.hparams.learning_rate_schedule == "linear"
+        return {"learning_rate": self.hparams.learning_rate * self._rate_left()} if is_linear else {}
+
+    def kinds(self, rounds: int) -> list[tuple[str, int]]:
+        """Return the kinds of the next updates: there is one."""
         return [("whole", rounds)]
 
     def end_updates(self) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_training.acceleration.stacking import ALIVE, ERRORS, stacked
 from rl_training.acceleration.steps import Step, accelerate_rounds
+from rl_training.acceleration.transfers import WORD, Block
 from rl_training.core.memory_limits import check_memory
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.base import HParams
@@ -40,8 +41,12 @@ class StackedLearner(Protocol):
         """What random inputs are drawn with."""
         ...
 
-    def begin_updates(self, rounds: int) -> Sequence[tuple[str, int]]:
-        """Set the learning rates of the next updates; return their kinds in order, each with how many there are."""
+    def scheduled_rates(self) -> Mapping[str, float]:
+        """Return the learning rates of the next updates by their names in the state; none if they are constant."""
+        ...
+
+    def kinds(self, rounds: int) -> Sequence[tuple[str, int]]:
+        """Return the kinds of the next updates in order, each with how many there are; the same for all members."""
         ...
 
     def random_inputs(self, kind: str, rounds: int) -> Mapping[str, RandomInput]:
@@ -79,6 +84,7 @@ class Stack:
             for kind, step in learners[0].pure_steps.items()
         }
         self.errors: Tensor | None = None  # of the last updates
+        self._rates: Block | None = None
         self._inputs = cache(self._make_inputs)  # by the kind and the number of updates
         self._device = device
 
@@ -88,9 +94,9 @@ class Stack:
         `errors` are then those of single rows, (rounds, members, batch), if prioritized replay asks for them. Nothing
         waits for the device.
         """
-        kinds, *_ = [learner.begin_updates(rounds) for learner in self._learners]  # the same for all
+        self._set_rates()
         metrics, errors, end = dict[str, Tensor](), list[Tensor](), 0
-        for kind, count in kinds:
+        for kind, count in self._learners[0].kinds(rounds):
             start, end = end, end + count * len(self._learners)
             part = batch if count == rounds else {name: values[start:end] for name, values in batch.items()}
             drawn = self._inputs(kind, count).fill([learner.noise for learner in self._learners])
@@ -103,6 +109,22 @@ class Stack:
             learner.num_updates += rounds
             learner.end_updates()
         return metrics
+
+    def _set_rates(self) -> None:
+        """Write the learning rates that change: with one transfer, not one for each member and rate."""
+        rates = [learner.scheduled_rates() for learner in self._learners]
+        if not rates[0]:
+            return
+        if self._rates is None:
+            self._rates = Block(WORD * len(rates[0]) * len(rates), self._device)
+        self._rates.wait()
+        shape = (len(rates[0]), len(rates))
+        self._rates.host.view(torch.float64).view(shape).numpy()[:] = [
+            [own[name] for own in rates] for name in rates[0]
+        ]
+        self._rates.transfer()
+        for name, values in zip(rates[0], self._rates.on_device.view(torch.float64).view(shape), strict=True):
+            self.state[name].copy_(values)
 
     def _make_inputs(self, kind: str, rounds: int) -> MemberInputs:
         inputs = self._learners[0].random_inputs(kind, rounds)
