@@ -59,7 +59,7 @@ def add_quick(parser: argparse.ArgumentParser) -> None:
 
 
 def add_stacked(parser: argparse.ArgumentParser) -> None:
-    help_text = "train all seeds of each of our contenders together on the device, then play each; peers run as ever"
+    help_text = "train all seeds of each of our contenders together, then play each; peers run as ever"
     parser.add_argument("--stacked", action="store_true", help=help_text)
 
 

@@ -4,7 +4,7 @@ Several runs at a time, one thread and one core each. A finished run is kept und
 long as its setting, the library's source and the peer's versions are unchanged, so the same command continues an
 interrupted benchmark.
 
-`stacked` rows train all seeds of one of our contenders together, as a population on the device. Each member is then
+`stacked` rows train all seeds of one of our contenders together, as a stacked population. Each member is then
 played from its checkpoints as if it had been trained alone, and has a line of its own.
 """
 

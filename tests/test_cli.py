@@ -488,7 +488,6 @@ def test_an_output_folder_that_cannot_be_written_is_named(tmp_path: Path) -> Non
         (["--seeds", "0-1", "--stacked", "--jobs", "2"], "leave --jobs and --launcher out"),
         (["--seeds", "0-1", "--vary", "algo_kwargs.gamma"], "--vary is given as KEY=V1,V2"),
         (["--seeds", "0-1", "--vary", "algo_kwargs.gamma=0.9,0.9"], "must have different values"),
-        (["--seeds", "0-1", "--stacked"], "stacked members of dqn need tensor environments"),
         (["--seeds", "4-0"], "seeds must be like"),
         (["other.yaml"], "give FILE or --config FILE, not both"),
     ],

@@ -13,7 +13,7 @@ from rl_training.acceleration.acting import act_function, meanwhile
 from rl_training.acceleration.steps import accelerate
 from rl_training.acceleration.transfers import Block, is_fixed, mark_fixed
 from rl_training.core.types import Batch, Metrics, State
-from rl_training.learners.random_inputs import RandomInput, RandomInputs, normal, uniform
+from rl_training.learners.random_inputs import MemberInputs, RandomInput, RandomInputs, normal, uniform
 
 CPU = torch.device("cpu")
 
@@ -180,3 +180,26 @@ def test_no_inputs_draw_nothing() -> None:
 
 def test_words_of_numpy_become_those_of_torch() -> None:
     assert transfers.torch_dtype(np.dtype(np.float32)) is torch.float32
+
+
+@pytest.mark.parametrize("draws", [True, False])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_each_member_of_a_stack_draws_what_it_would_draw_alone(rounds: int, draws: bool) -> None:
+    def integers(generator: np.random.Generator, out: np.ndarray) -> None:
+        out[:] = generator.integers(10, size=out.shape)
+
+    inputs = {
+        "noise": RandomInput((4, 3), normal),
+        "choice": RandomInput((2,), integers, np.int64),
+        "more_noise": RandomInput((2, 5), normal),
+        "shares": RandomInput((2,), uniform),
+    }
+    together = MemberInputs(inputs, rounds, 3, CPU, draws=draws)
+    generators = [np.random.default_rng(seed) for seed in range(3)]
+    alone = [(RandomInputs(inputs, CPU, draws=draws), np.random.default_rng(seed)) for seed in range(3)]
+    for _ in range(2):  # calls
+        batch = {name: values.clone() for name, values in together.fill(generators).items()}
+        for member, (own, generator) in enumerate(alone):
+            for name, values in own.fill(generator).items():
+                of_member = batch[name].unflatten(0, (rounds, 3))[:, member].flatten(0, 1)
+                assert torch.equal(of_member, values), name

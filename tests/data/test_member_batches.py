@@ -10,7 +10,9 @@ import torch
 from rl_training.acceleration.transfers import Block
 from rl_training.core.spaces import Field
 from rl_training.data import member_batches
-from rl_training.data.member_batches import MemberBatches
+from rl_training.data.member_batches import MemberBatches, MemberReplays
+from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
+from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.row_storage import RowStorage
 
 
@@ -43,3 +45,53 @@ def test_each_member_gets_the_rows_that_it_draws_and_places_are_written_after_th
     assert batches.draw(2)["rewards"].tolist() == [[0, 0], [9, 9], [0, 0], [9, 9]]
     assert [name for name, _ in events] == ["wait", "transfer"] * 2
     assert [places for _, places in events[1:]] == [first, first, [0, 0, 9, 9, 0, 0, 9, 9]]
+
+
+FIELDS = {"obs": Field((3,), np.dtype(np.float32)), "rewards": Field((), np.dtype(np.float32))}
+FIELDS |= {"terminated": Field((), np.dtype(np.bool_)), "actions": Field((), np.dtype(np.int64))}
+
+
+def make_buffer(seed: int, *, prioritized: bool) -> ReplayBuffer | PrioritizedReplayBuffer:
+    numbers = np.arange(20) + 100 * seed
+    storage = RowStorage(20, FIELDS)
+    storage.add(
+        {
+            "obs": np.stack([numbers] * 3, 1).astype(np.float32),
+            "rewards": numbers.astype(np.float32),
+            "terminated": numbers % 2 == 0,
+            "actions": numbers,
+        }
+    )
+    generator = np.random.default_rng(seed)
+    if not prioritized:
+        return ReplayBuffer(storage, generator=generator)
+    settings: dict[str, Any] = {"alpha": 0.5, "beta_start": 0.4, "beta_end": 1.0, "total_draws": 10, "batch_size": 4}
+    return PrioritizedReplayBuffer(storage, generator=generator, **settings)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_members_sample_from_their_own_buffers_what_they_would_sample_alone(rounds: int, prioritized: bool) -> None:
+    alone, members = ([make_buffer(seed, prioritized=prioritized) for seed in (1, 2)] for _ in range(2))
+    samplers = [buffer.sampler(rounds * 4) for buffer in alone]
+    together = MemberReplays(members, 4, torch.device("cpu"))
+    for _ in range(2):  # the second time with priorities of the first
+        batch = together.draw(rounds)
+        errors = batch["rewards"].view(rounds, 2, 4) / 100
+        for member, (sample, buffer) in enumerate(zip(samplers, alone, strict=True)):
+            expected = sample()
+            assert batch.keys() == expected.keys()
+            for name, values in expected.items():
+                of_member = batch[name].unflatten(0, (rounds, 2))[:, member].flatten(0, 1)
+                assert torch.equal(of_member, values), name
+            buffer.update_priorities(expected["rewards"] / 100)
+            together.update_priorities(errors, member)
+
+
+def test_a_member_that_has_ended_draws_nothing() -> None:
+    members = [make_buffer(seed, prioritized=False) for seed in (1, 2)]
+    together = MemberReplays(members, 4, torch.device("cpu"))
+    before = together.draw(1)["rewards"].clone()
+    after = together.draw(1, {0})["rewards"]
+    assert torch.equal(after[0], before[0])
+    assert not torch.equal(after[1], before[1])

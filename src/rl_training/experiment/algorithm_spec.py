@@ -64,7 +64,7 @@ class AlgorithmSpec:
 
     @property
     def stackable(self) -> bool:
-        """Whether the members of a population can be trained as one stack."""
+        """Whether the members of a population can be trained as one stack; on-policy, with tensor environments only."""
         return bool(self.per_member) or (self.device_loop and self.loop == "off_policy")
 
     @property

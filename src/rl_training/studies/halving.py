@@ -122,6 +122,8 @@ class HalvingSearch:
         return Bracket.read(path)
 
     def _stacks(self, config: TrainConfig) -> bool:
+        if config.spec.loop == "off_policy" and config.execution_backend != "tensor":
+            return False  # the replay buffers of all trials may be more than the host has memory for
         return is_stackable(config) and resolve_device(config.device).type == "cuda"
 
     def _run(self, bracket: Bracket) -> bool:
