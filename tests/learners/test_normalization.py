@@ -16,7 +16,13 @@ from rl_training.core.spaces import observation_field
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.envs.factory import make_env_factory
 from rl_training.errors import CheckpointError
-from rl_training.learners.normalization import ObsNormalizer, RewardScaler, RunningMoments, dataset_normalizer
+from rl_training.learners.normalization import (
+    ObsNormalizer,
+    RewardScaler,
+    RunningMoments,
+    dataset_normalizer,
+    merged_moments,
+)
 from rl_training.runtime.evaluation import evaluate_episodes
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, train
@@ -298,3 +304,15 @@ def test_evaluating_changes_nothing_and_a_checkpoint_acts_like_the_trained_agent
     assert_identical({**result.algorithm.policy_state_dict(), "training": result.algorithm.state_dict()}, before)
     _, loaded = load_policy(result.run_dir)
     assert evaluate_episodes(factory, loaded, [1, 2]) == first
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_single_rows_add_up_to_the_same_moments_bit_for_bit(shape: tuple[int, ...]) -> None:
+    moments, expected = RunningMoments(shape), list(RunningMoments(shape).tensors)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        row = torch.randn((1, *shape), generator=generator) * 100.0 + 7.0
+        moments.update(row)
+        expected = list(merged_moments(expected, row))
+        for found, other in zip(moments.tensors, expected, strict=True):
+            assert torch.equal(found, other)

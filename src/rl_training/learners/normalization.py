@@ -63,8 +63,22 @@ class RunningMoments:
         return int(self.total)
 
     def update(self, values: Tensor) -> None:
+        if len(values) == 1 and self.mean.device.type == values.device.type == "cpu":
+            self._add_row(values.numpy()[0].astype(np.float64))
+            return
         for tensor, new in zip(self.tensors, merged_moments(self.tensors, values), strict=True):
             tensor.copy_(new)
+
+    def _add_row(self, row: np.ndarray) -> None:
+        """Add one row, as `merged_moments` does, bit for bit: its mean is the row, its variance 0.
+
+        One environment adds one row per step. Numpy takes a fifth of the time of a dozen small tensors.
+        """
+        mean, variance, count = (tensor.numpy() for tensor in self.tensors)
+        total, shift = count + 1.0, row - mean
+        variance[...] = (variance * count + shift * shift * (count / total)) / total
+        mean += shift * (1.0 / total)
+        count[...] = total
 
     @property
     def std(self) -> Tensor:
@@ -183,10 +197,12 @@ class ReturnScaler:
 
     def update(self, rewards: np.ndarray, ended: np.ndarray) -> None:
         """Add a step of all envs: rewards and ends of episodes, both (envs,)."""
-        self.returns = self._gamma * self.returns + torch.from_numpy(rewards).double()
+        returns = self.returns.numpy()
+        returns *= self._gamma
+        returns += rewards
         self.moments.update(self.returns)
-        self.largest = max(self.largest, float(self.returns.abs().max()))
-        self.returns[torch.from_numpy(ended)] = 0.0
+        self.largest = max(self.largest, float(np.abs(returns).max()))
+        returns[ended] = 0.0
 
     @property
     def scale(self) -> float:
