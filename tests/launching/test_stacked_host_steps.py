@@ -25,7 +25,7 @@ from rl_training.experiment.registry import registry
 from rl_training.experiment.run_dir import read_run_config
 from rl_training.launching.populations import PopulationResult, resume_population, train_population
 from rl_training.learners import stack, stacked_acting
-from rl_training.runtime import loops, stacked_host_steps, stacked_runs
+from rl_training.runtime import collector, loops, stacked_host_steps, stacked_runs
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import RunOptions, resume, train
@@ -174,6 +174,27 @@ def test_members_learn_as_single_runs_do_in_the_order_of_a_gpu(algo: str, tmp_pa
     ]
     assert [each["learned"] for each in counters] == [False, False]
     assert counters[0]["gradient_step"] == counters[1]["gradient_step"]
+
+
+def test_one_call_asks_the_networks_of_all_members_and_they_learn_before_the_next_step(
+    tmp_path: Path, as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def noted(owner: Any, method: str, name: str) -> None:
+        real = getattr(owner, method)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, method, call)
+
+    noted(acting, "start_work", "asked")  # once while the device computes actions, once more after that
+    noted(stack.Stack, "update", "update")
+    noted(collector.Collector, "step", "step")
+    train_members(tmp_path, "td3", total_timesteps=40, eval_interval=0)
+    assert calls[-10:] == ["asked", "update", "asked", "step", "step"] * 2
 
 
 # --- Kills, resumes, and what becomes of a member ---------------------------------------------------------------------
