@@ -1,6 +1,7 @@
-"""The results page and the learning curves show what the result files hold."""
+"""The results page, the learning curves and the comments of the configs show what the result files hold."""
 
 import importlib
+import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
@@ -10,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from rl_training.experiment.config_files import PACKAGED_CONFIGS, packaged_configs, shipped_scores
 from rl_training.experiment.registry import registry
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+RESULT_FILE = r"benchmarks/results/(?:scores|atari)/[\w.*-]+\.jsonl"
 
 
 def module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -185,3 +189,24 @@ def test_what_a_run_says_about_its_resume_is_shortened(monkeypatch: pytest.Monke
     assert claim(repeated, open_ones) == "exact, 8 of 8 trials"
     assert claim("at an episode boundary: seed and actions did not", "resumed at one") == "at an episode boundary"
     assert claim(repeated, "resumed at one") == "exact, 8 of 8 trials; later: resumed at one"
+
+
+def first_comment(config: str) -> str:
+    lines = (PACKAGED_CONFIGS / config).read_text("utf-8").splitlines()
+    return " ".join(
+        line.removeprefix("# ") for line in lines[: next(i for i, line in enumerate(lines) if line[0] != "#")]
+    )
+
+
+@pytest.mark.parametrize("config", packaged_configs())
+def test_the_comment_of_a_config_names_its_scores_and_their_seeds(config: str) -> None:
+    comment = first_comment(config)
+    files = re.findall(RESULT_FILE, comment)
+    scored = bool(shipped_scores().get(config))
+    assert ("Not scored yet" in comment, bool(files)) == (not scored, scored)
+    assert all(list(ROOT.glob(file)) for file in files)
+    for first, last, file in re.findall(rf"seeds (\d+) (?:to|and) (\d+)[^:]*: ({RESULT_FILE})", comment):
+        for found in ROOT.glob(file):
+            lines = map(json.loads, found.read_text("utf-8").splitlines())
+            seeds = {line["seed"] for line in lines if line["contender"] == "ours"}
+            assert seeds == set(range(int(first), int(last) + 1)), found.name
