@@ -31,6 +31,7 @@ from benchmarks.machine import describe_machine, describe_source, now
 from benchmarks.peers import ROOT
 from benchmarks.results import write_json
 from rl_training import load_config
+from rl_training.results.statistics import normalized
 
 DATASETS = KEPT_RUNS / "datasets"
 KINDS = ("random", "medium", "medium-replay", "expert", "medium-expert")
@@ -361,8 +362,7 @@ def dataset_facts(name: str) -> dict[str, Any]:
 
 def normalised(mean_return: float, facts: Mapping[str, Any]) -> float:
     """Normalise a return: 0 is the mean return of random actions, 100 that of the expert."""
-    span = facts["expert_return"] - facts["random_return"]
-    return float(100.0 * (mean_return - facts["random_return"]) / span)
+    return 100.0 * normalized(mean_return, facts["random_return"], facts["expert_return"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

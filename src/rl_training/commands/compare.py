@@ -13,7 +13,7 @@ from rl_training.commands.options import AsJson, Debug, whole_number
 from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rl_training.results.comparison import Row
+    from rl_training.results.comparison import Anchors, Row
     from rl_training.results.figures import Figure
     from rl_training.results.runs import Runs
 
@@ -40,8 +40,12 @@ By = Annotated[
     typer.Option(metavar="SETTINGS", help="Settings that make a group, such as algo,env_id; default: all but seed."),
 ]
 Normalize = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="YAML with the returns that count as 0 and 1, such as CartPole-v1: [20, 500]."),
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="YAML with the returns that count as 0 and 1, such as CartPole-v1: [20, 500]; human: for Atari games, "
+        "those of random actions and of a human tester.",
+    ),
 ]
 
 
@@ -50,11 +54,11 @@ def compare_runs(
     paths: Paths, by: By = "", normalize: Normalize = None, as_json: AsJson = False, debug: Debug = False
 ) -> None:
     """Compare final scores over seeds: table, settings that differ, probability of improvement."""
-    from rl_training.results.comparison import compare, read_anchors
+    from rl_training.results.comparison import compare
     from rl_training.results.runs import Runs, find_runs
 
     runs = find_runs(*paths)
-    anchors = read_anchors(normalize) if normalize else None
+    anchors = _anchors(normalize, runs)
     settings = [name for name in by.split(",") if name]
     tables = {env_id: Runs([run for run in runs if run.env_id == env_id]) for env_id in runs.env_ids}
     separate = anchors is None and "env_id" in settings and len(tables) > 1
@@ -100,14 +104,14 @@ def plot(
         improvement_figure,
         interval_figure,
         profile_figure,
-        read_anchors,
     )
     from rl_training.results.runs import find_runs
 
     if normalize and kind == Kind.curve:
         raise ConfigError("--normalize is for final scores: give --kind interval, profile or improvement, too")
-    groups = find_runs(*paths).groups([name for name in by.split(",") if name])
-    anchors = read_anchors(normalize) if normalize else None
+    runs = find_runs(*paths)
+    groups = runs.groups([name for name in by.split(",") if name])
+    anchors = _anchors(normalize, runs)
     figure: Figure
     if kind == Kind.curve:
         figure = curve_figure(groups, y, x=x.value, per_seed=per_seed, smooth=smooth, title=title)
@@ -120,13 +124,22 @@ def plot(
     typer.echo(figure.save(out))
 
 
+def _anchors(normalize: str | None, runs: "Runs") -> "Anchors | None":
+    """Return what `--normalize` asks for: the anchors of a file, or those of Atari games."""
+    from rl_training.results.comparison import read_anchors
+    from rl_training.results.human_normalized import human_anchors
+
+    if normalize is None:
+        return None
+    return human_anchors(runs.env_ids) if normalize == "human" else read_anchors(Path(normalize))
+
+
 def show_table(rows: "Sequence[Row]") -> None:
-    cells = [
-        tuple(rows[0].cells),
-        *((_shortened(label), *others) for label, *others in (row.cells.values() for row in rows)),
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
+    """Print the rows without the columns that are empty in all of them."""
+    cells = [(_shortened(label), *others) for label, *others in (row.cells.values() for row in rows)]
+    columns = [column for column in zip(rows[0].cells, *cells, strict=True) if set(column[1:]) - {"-", ""}]
+    widths = [max(map(len, column)) for column in columns]
+    for line in zip(*columns, strict=True):
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
     if any(row.improvement for row in rows):
         typer.echo(f"better: probability that a run scores higher than one of {rows[0].label!r}, with its interval")
@@ -158,6 +171,7 @@ def _record(row: "Row") -> Mapping[str, Any]:
         ],
         "mean": summary and summary.mean,
         "std": summary and summary.std,
+        "median": row.median,
         "iqm": summary and summary.iqm,
         "interval": summary and list(summary.interval),
         "improvement": row.improvement and {"probability": row.improvement[0], "interval": list(row.improvement[1])},

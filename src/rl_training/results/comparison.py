@@ -16,6 +16,8 @@ from rl_training.results.runs import EVAL_RETURN, Curve, RunRecord, Runs, XAxis
 from rl_training.results.statistics import (
     Interval,
     Summary,
+    median_of_tasks,
+    normalized,
     performance_profile,
     probability_of_improvement,
     profile_band,
@@ -38,6 +40,7 @@ class Row:
     label: str
     runs: Runs
     summary: Summary | None  # of the scores, normalised if anchors were given
+    median: float | None  # of the mean scores of several environments
     improvement: tuple[float, Interval] | None  # over the first group
 
     @property
@@ -58,12 +61,13 @@ class Row:
     @property
     def cells(self) -> dict[str, str]:
         """The row of a table, as text by column."""
-        score = iqm = interval = better = "-"
+        score = iqm = interval = median = better = "-"
         if self.summary is not None:
             mean, std, (low, high) = self.summary.mean, self.summary.std, self.summary.interval
             digits = 3 if max(abs(mean), std) < SMALL else 1
             score, iqm = f"{mean:,.{digits}f} ± {std:,.{digits}f}", f"{self.summary.iqm:,.{digits}f}"
             interval = f"{low:,.{digits}f} to {high:,.{digits}f}"
+            median = "-" if self.median is None else f"{self.median:,.{digits}f}"
         if self.improvement is not None:
             probability, (low, high) = self.improvement
             better = f"{probability:.2f} ({low:.2f} to {high:.2f})"
@@ -74,6 +78,7 @@ class Row:
             "score": score,
             "IQM": iqm,
             "95 % interval": interval,
+            "median": median,
             "better": better,
             "wall time": str(timedelta(seconds=round(max(run.wall_s for run in self.runs)))),
             "": "; ".join(self.notes),
@@ -103,10 +108,11 @@ def compare(groups: Mapping[str, Runs], anchors: Anchors | None = None, *, remed
     for label, runs in groups.items():
         scores = tasks[label]
         summary = summarize(*scores.values()) if scores else None
+        median = median_of_tasks(*scores.values()) if len(scores) > 1 else None
         better = None
         if scores is not first and scores and scores.keys() == first.keys():
             better = probability_of_improvement(list(scores.values()), [first[task] for task in scores])
-        rows.append(Row(label, runs, summary, better))
+        rows.append(Row(label, runs, summary, median, better))
     return rows
 
 
@@ -132,8 +138,7 @@ def _normalized(run: RunRecord, anchors: Anchors | None) -> float:
         return run.score
     if run.env_id not in anchors:
         raise ConfigError(f"--normalize has no line for {run.env_id}, such as `{run.env_id}: [0, 100]`")
-    low, high = anchors[run.env_id]
-    return (run.score - low) / (high - low)
+    return normalized(run.score, *anchors[run.env_id])
 
 
 # --- Figures ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ Agarwal et al. 2021, Deep reinforcement learning at the edge of the statistical 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 import numpy as np
 
@@ -36,6 +36,11 @@ class Summary:
         return f"{mean} ± {std} (interquartile mean {iqm}, 95 % interval {low} to {high}, {self.count} seeds)"
 
 
+def normalized(score: float, low: float, high: float) -> float:
+    """Return a score on the scale on which `low` is 0 and `high` is 1."""
+    return (score - low) / (high - low)
+
+
 def interquartile_mean(values: Sequence[float]) -> float:
     """Return the mean without the lowest and the highest quarter (rounded down: of 5 values, the middle 3 count)."""
     cut = len(values) // 4
@@ -59,6 +64,11 @@ def summarize(*tasks: Sequence[float], resamples: int | None = None) -> Summary:
         iqm=interquartile_mean(pooled),
         interval=(resampled[tail], resampled[-1 - tail]),
     )
+
+
+def median_of_tasks(*tasks: Sequence[float]) -> float:
+    """Return the median over tasks of the mean over seeds: of normalised scores, what a typical task is solved to."""
+    return median(fmean(task) for task in tasks)
 
 
 def iqm_band(scores: np.ndarray, resamples: int = 2_000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
