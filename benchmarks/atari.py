@@ -1,11 +1,11 @@
 """Train on an Atari game from pixels on a GPU, through the library's own API, in several sittings.
 
     python -m benchmarks atari ppo-pong --seconds 500 --run FOLDER
-    python -m benchmarks atari dqn-pong rainbow_dqn-pong --seconds 540 --run FOLDER
+    python -m benchmarks atari bbf-boxing bbf-pong --seeds 0-1 --seconds 540 --run FOLDER
 
 The same command continues the runs in FOLDER where the last sitting stopped; with EnvPool, at an episode boundary. The
 line of a run is replaced after each sitting, and again after the final evaluation, once all steps are taken. Several
-rows run in parallel processes, each with its share of the cores and its output in FOLDER/<row>/log.txt.
+rows and seeds run in parallel processes, each with its share of the cores and its log in FOLDER/<row>/seed<seed>.txt.
 """
 
 import argparse
@@ -31,16 +31,15 @@ from benchmarks import command_line
 from benchmarks.launch import KEPT_RUNS
 from benchmarks.machine import describe_run
 from benchmarks.results import Line, read_lines, to_line, write_text
-from benchmarks.rows.atari import ATARI_ROWS, AtariRow
+from benchmarks.rows.atari import ATARI_ROWS, FRAME_SKIP, AtariRow
 from rl_training import TrainConfig, load_config
 from rl_training.envs.envpool_envs import available_cores
 from rl_training.experiment.json_lines import read_json_lines
+from rl_training.experiment.run_dir import locked_file
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 
-FINAL_EPISODES = 30
-FINAL_S = 120.0  # the final evaluation may take this long; with less time left, the next sitting plays it
-WINDOW = 1_000_000  # frames whose training episodes are averaged: an iteration of Dopamine's curves
+FINAL_EPISODE_S = 4.0  # reserved for each final episode; with less time left, the next sitting plays them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +49,9 @@ class AtariSetting:
     name: str
     run: Path
     seconds: float
+    seed: int = 0
     steps: int | None = None
-    eval_interval: int = 500_000
+    eval_interval: int | None = None  # None: the row's
     eval_episodes: int = 5
     device: str = "cuda"
     overrides: Sequence[str] = ()  # "key=value", as for `rl-training train --set`
@@ -74,20 +74,20 @@ class StopAfter(Callback):
             run.stop_reason, run.interrupted = "the sitting's time is up", True
 
 
-def run_side_by_side(names: Sequence[str], options: Sequence[str], folder: Path) -> int:
-    """Start one process per row with these options, wait for all, and print the end of each log."""
+def run_side_by_side(cells: Sequence[tuple[str, int]], options: Sequence[str], folder: Path) -> int:
+    """Start one process per row and seed with these options, wait for all, and print the end of each log."""
     processes = {}
-    shares = shares_of(sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [], len(names))
-    for name, cores in zip(names, shares, strict=True):
-        log = folder / name / "log.txt"
+    shares = shares_of(sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [], len(cells))
+    for (name, seed), cores in zip(cells, shares, strict=True):
+        log = folder / name / f"seed{seed}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
         pin = ["taskset", "-c", ",".join(map(str, cores))] if cores and shutil.which("taskset") else []
-        command = [*pin, sys.executable, "-m", "benchmarks", "atari", name, *options]
+        command = [*pin, sys.executable, "-m", "benchmarks", "atari", name, *options, "--seeds", str(seed)]
         with log.open("ab") as output:
             environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
             process = subprocess.Popen(command, stdout=output, stderr=output, env=environ)
-        processes[name] = (process, log)
-        print(f"{name}: process {process.pid}, {len(cores) or available_cores()} cores, {log}", flush=True)
+        processes[f"{name} seed {seed}"] = (process, log)
+        print(f"{name} seed {seed}: process {process.pid}, {len(cores) or available_cores()} cores, {log}", flush=True)
     codes = {}
     for name, (process, log) in processes.items():
         codes[name] = process.wait()
@@ -117,9 +117,10 @@ def run_atari(setting: AtariSetting, out: Path) -> int:
     results = {**collect(folder, setting), "finished": finished, "final": None, **describe_run()}
     results["sitting_s"] = time.perf_counter() - started
     write_run(out, results)
-    if finished and setting.seconds - results["sitting_s"] > FINAL_S:
+    final_episodes = setting.row.final_episodes
+    if finished and setting.seconds - results["sitting_s"] > FINAL_EPISODE_S * final_episodes:
         # Other seeds than those of the evaluations during training.
-        episodes = agent.evaluate(seeds=range(1_000_000, 1_000_000 + FINAL_EPISODES))
+        episodes = agent.evaluate(seeds=range(1_000_000, 1_000_000 + final_episodes))
         returns = [episode.ret for episode in episodes]
         results["final"] = {"mean_return": fmean(returns), "returns": returns}
         write_run(out, results)
@@ -129,10 +130,16 @@ def run_atari(setting: AtariSetting, out: Path) -> int:
 
 
 def write_run(out: Path, results: Line) -> None:
-    """Replace the line of this run, which is identified by its first sitting; keep those of other runs."""
+    """Replace the line of this run, which its seed and its first sitting identify; keep those of other runs."""
     line = {**results, "training_curve": columns(results["training_curve"]), "curve": columns(results["curve"])}
-    others = [other for other in read_lines(out) if other["sittings"][0] != line["sittings"][0]]
-    write_text(out, "".join(to_line(each) + "\n" for each in [*others, line]))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with locked_file(out.parent / ".lock", wait=True):  # the seeds of a row share the file
+        others = [other for other in read_lines(out) if identity(other) != identity(line)]
+        write_text(out, "".join(to_line(each) + "\n" for each in [*others, line]))
+
+
+def identity(line: Line) -> tuple[Any, ...]:
+    return line["seed"], line["sittings"][0]
 
 
 def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -141,22 +148,24 @@ def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def open_agent(setting: AtariSetting) -> tuple[Any, Path | None]:
-    """Continue the run in `setting.run`, or set up a new one there."""
+    """Continue the run of this seed in `setting.run`, or set up a new one there."""
     callbacks = [StopAfter(setting.seconds)]
-    runs = sorted(path.parent.parent for path in setting.run.glob("*/checkpoints/latest"))
+    runs = sorted(path.parent.parent for path in setting.run.glob(f"*__seed{setting.seed}__*/checkpoints/latest"))
     if runs:
         config = load_config(runs[-1] / "config.yaml")
         return agent_class(config).load(runs[-1], callbacks=callbacks), runs[-1]
-    config = load_config(setting.row.config, setting.overrides)
+    row = setting.row
+    config = load_config(row.config, [f"env_id={row.env_id}", *setting.overrides])
     on_policy = config.spec.loop == "on_policy"
+    eval_interval = setting.eval_interval or row.eval_interval
     config = config.updated(
+        seed=setting.seed,
         device=setting.device,
-        execution_backend=setting.row.execution_backend,
-        eval_interval=setting.eval_interval,
+        execution_backend=row.execution_backend,
+        eval_interval=eval_interval,
         eval_episodes=setting.eval_episodes,
-        checkpoint_interval=setting.eval_interval
-        if on_policy
-        else 0,  # a replay memory takes gigabytes: once per sitting
+        eval_envs=available_cores(),
+        checkpoint_interval=eval_interval if on_policy else 0,  # a replay memory takes gigabytes: once per sitting
         keep_checkpoints=1,
         tensorboard=False,
         output_dir=setting.run,
@@ -205,7 +214,10 @@ def collect(folder: Path, setting: AtariSetting) -> dict[str, Any]:
         "updates_per_s": last["gradient_step"] / last["wall_s"] if metrics else None,
         "training_updates_per_s": median_rate(metrics, "gradient_step"),
         "training_curve": training_curve(
-            read_json_lines(folder / "episodes.jsonl"), metrics, config.env_kwargs.get("frame_skip", 4)
+            read_json_lines(folder / "episodes.jsonl"),
+            metrics,
+            config.env_kwargs.get("frame_skip", FRAME_SKIP),
+            setting.row.window,
         ),
         "first_evaluation_at": {f"{target:g}": first_at(curve, target) for target in setting.row.evaluations},
         "curve": curve,
@@ -224,14 +236,14 @@ def installed(*packages: str) -> dict[str, str]:
 
 
 def training_curve(
-    episodes: Iterable[dict[str, Any]], metrics: Sequence[dict[str, Any]], frame_skip: int
+    episodes: Iterable[dict[str, Any]], metrics: Sequence[dict[str, Any]], frame_skip: int, window: int
 ) -> list[dict[str, Any]]:
-    """Average the returns of the training episodes that ended within each million frames."""
-    window = WINDOW // frame_skip
+    """Average the returns of the training episodes that ended within each `window` of frames."""
+    steps = window // frame_skip
     curve = []
-    for number, group in groupby(episodes, key=lambda record: (record["step"] - 1) // window):
+    for number, group in groupby(episodes, key=lambda record: (record["step"] - 1) // steps):
         returns = [record["return"] for record in group]
-        end = (number + 1) * window
+        end = (number + 1) * steps
         complete = bool(metrics) and metrics[-1]["step"] >= end
         curve.append(
             {
@@ -294,7 +306,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop and save after this time")
     parser.add_argument("--steps", type=int, help="environment steps of the whole run, instead of the config's")
-    parser.add_argument("--eval-interval", type=int, default=500_000, help="environment steps (default: %(default)s)")
+    parser.add_argument("--seeds", type=command_line.parse_seeds, default=[0], help="0-4 or 0,2,5 (default: 0)")
+    parser.add_argument("--eval-interval", type=int, help="environment steps (default: the row's own)")
     parser.add_argument("--eval-episodes", type=int, default=5, help="per evaluation (default: %(default)s)")
     parser.add_argument("--device", default="cuda", help="(default: %(default)s)")
     parser.add_argument(
@@ -306,16 +319,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     names = command_line.check_names(args.names or ["ppo-pong"], list(ATARI_ROWS), "row")
     folder = args.run or KEPT_RUNS / "atari"
-    if len(names) > 1:
-        return run_side_by_side(names, [part for part in sys.argv[2:] if part not in names], folder)
+    for change in args.set:
+        name, _, value = change.partition("=")
+        if name.strip() == "seed":
+            raise command_line.UsageError(f"--set {change}: give --seeds {value}, by which the run is found again")
+    cells = [(name, seed) for name in names for seed in args.seeds]
+    if len(cells) > 1:
+        return run_side_by_side(cells, [part for part in sys.argv[2:] if part not in names], folder)
+    ((name, seed),) = cells
     setting = AtariSetting(
-        name=names[0],
-        run=folder / names[0],
+        name=name,
+        run=folder / name,
         seconds=args.seconds,
+        seed=seed,
         steps=args.steps,
         eval_interval=args.eval_interval,
         eval_episodes=args.eval_episodes,
         device=args.device,
         overrides=args.set,
     )
-    return run_atari(setting, command_line.result_folder(args) / "atari" / f"{names[0]}.jsonl")
+    return run_atari(setting, command_line.result_folder(args) / "atari" / f"{name}.jsonl")

@@ -46,7 +46,7 @@ CASES = {
     "ppo, Pendulum": "ppo/pendulum.yaml",
     "ppo, Atari": "ppo/pong_atari.yaml",
     "sac, HalfCheetah": "sac/halfcheetah.yaml",
-    "dreamer, Atari": "dreamer/boxing_atari.yaml",
+    "dreamer, Atari": "dreamer/breakout_atari.yaml",
 }
 ROUNDS, CALLS = 9, 40
 

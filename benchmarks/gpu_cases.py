@@ -303,7 +303,7 @@ IQL_CASE = Case(
     algo="iql", spaces=HALF_CHEETAH, hparams=IQLHParams(), others={"d3rlpy": d3rlpy_offline, "plain": plain_iql}
 )
 
-PIXELS = Spaces(Box(0, 255, (64, 64, 3), np.uint8), Discrete(18))  # of Atari, as in configs/dreamer/boxing_atari.yaml
+PIXELS = Spaces(Box(0, 255, (64, 64, 3), np.uint8), Discrete(18))  # of Atari, as in configs/dreamer/breakout_atari.yaml
 SEQUENCE_ROWS = 2_000  # of random pictures
 
 

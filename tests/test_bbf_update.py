@@ -18,10 +18,10 @@ from rl_training.learners.q_learning import QLearner
 from rl_training.runtime.trainer import RunOptions, train
 
 
-def test_the_config_for_boxing_has_the_published_schedule() -> None:
+def test_the_config_for_atari_100k_has_the_published_schedule() -> None:
     # Two updates per env step from step 2,000 on: 196,000. Resets every 40,000 of them: after 22,000 env steps, 42,000,
     # 62,000; the fourth, at 160,000 updates, would leave 36,000.
-    config = load_config("bbf/boxing_atari.yaml")
+    config = load_config("bbf/atari100k.yaml")
     hparams = config.hparams
     assert isinstance(hparams, BBFHParams)
     total = q_learning_updates(hparams, config.total_timesteps)

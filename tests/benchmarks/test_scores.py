@@ -12,7 +12,6 @@ from benchmarks.launch import FLOOR, PPO_CONTENDERS, SCRIPTS, Contender, FreeCor
 from benchmarks.peers import REQUIREMENTS
 from benchmarks.results import read_lines
 from benchmarks.rows import ROWS, rows_named
-from benchmarks.rows.atari import ATARI_ROWS
 from benchmarks.speed_tasks import TASKS
 from benchmarks.summaries import first_held, median_step, return_at, summarize_scores, summarize_suite
 from benchmarks.tuning import parse_change, with_variants
@@ -57,9 +56,9 @@ def test_a_row_has_its_configs_and_tracks_the_step_its_target_names(name: str) -
     assert row.window <= (row.by or row.steps) // row.track_every
 
 
-@pytest.mark.parametrize("name", [*ROWS, *ATARI_ROWS])
+@pytest.mark.parametrize("name", ROWS)
 def test_a_row_is_named_after_its_algorithm_and_its_task(name: str) -> None:
-    config = (ROWS.get(name) or ATARI_ROWS[name]).config
+    config = ROWS[name].config
     algo, _, task = name.partition("-")
     if not config:
         assert ROWS[name].algo == algo
@@ -68,7 +67,7 @@ def test_a_row_is_named_after_its_algorithm_and_its_task(name: str) -> None:
         assert task == "-".join(filter(None, (env, kind, "defaults")))
         return
     assert algo == config.partition("/")[0]
-    wanted = config.partition("/")[2].removesuffix(".yaml").removesuffix("_atari").split("_")[0]
+    wanted = config.partition("/")[2].removesuffix(".yaml").split("_")[0]
     assert task.startswith(wanted if wanted != "mujoco" else ROWS[name].env_id.partition("-")[0].lower())
 
 
@@ -76,11 +75,6 @@ def test_a_row_may_change_its_config() -> None:
     row = replace(ROWS["tqc-hopper"], hparams={"dropped_quantiles": 3})
     changed = row.contenders["ours"].apply(row.setting("ours", 0, steps=10))
     assert (changed["env_id"], changed["hparams"]) == ("Hopper-v5", {"dropped_quantiles": 3})
-
-
-@pytest.mark.parametrize("name", ATARI_ROWS)
-def test_an_atari_row_has_its_config(name: str) -> None:
-    assert load_config(ATARI_ROWS[name].config).total_timesteps == ATARI_ROWS[name].steps
 
 
 def test_a_name_stands_for_a_row_or_for_all_that_begin_with_it() -> None:
