@@ -1,6 +1,6 @@
 """The DQN family and PPO on MinAtar. A config serves all games, and a frame is an environment step."""
 
-from benchmarks.engine import Row
+from benchmarks.engine import Control, Row
 from benchmarks.rows.dqn import FRACTIONS
 
 VERSION = 0  # all six actions, as in the published scores
@@ -30,13 +30,17 @@ PUBLISHED_PPO = {
     "seaquest": "55",
 }
 DISTRIBUTIONAL_TARGETS = {
+    "c51_dqn": ">= dqn on the mean",
     "qr_dqn": ">= dqn on the mean",
     "iqn": ">= dqn on the mean; >= qr_dqn",
     "fqf": ">= dqn on the mean; >= qr_dqn",
     "rainbow_dqn": ">= dqn on the mean",
 }
 
-
+MUNCHAUSEN = {
+    algo: {"ours-munchausen": Control(config=f"{algo}/minatar.yaml", hparams={"munchausen": True})}
+    for algo in ("dqn", "iqn")
+}
 CHOSEN_ON = {"qr_dqn": "seeds 100 to 102"}
 CHANGED_SINCE = {"fqf": FRACTIONS}
 
@@ -55,6 +59,7 @@ def minatar(
         eval_episodes=100,
         track_episodes=20,
         seeds=3,
+        controls=MUNCHAUSEN.get(algo, {}),
         published=published or {},
         chosen_on=CHOSEN_ON.get(algo, ""),
         changed_since=CHANGED_SINCE.get(algo, "") if game == "breakout" else "",

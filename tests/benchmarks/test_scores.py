@@ -11,7 +11,7 @@ from benchmarks.engine import RowRuns, add_line, run_or_recall, score_line
 from benchmarks.launch import FLOOR, PPO_CONTENDERS, SCRIPTS, Contender, FreeCores
 from benchmarks.peers import REQUIREMENTS
 from benchmarks.results import read_lines
-from benchmarks.rows import ROWS, rows_named
+from benchmarks.rows import ROWS, minatar, rows_named
 from benchmarks.speed_tasks import TASKS
 from benchmarks.summaries import first_held, median_step, return_at, summarize_scores, summarize_suite
 from benchmarks.tuning import parse_change, with_variants
@@ -75,6 +75,21 @@ def test_a_row_may_change_its_config() -> None:
     row = replace(ROWS["tqc-hopper"], hparams={"dropped_quantiles": 3})
     changed = row.contenders["ours"].apply(row.setting("ours", 0, steps=10))
     assert (changed["env_id"], changed["hparams"]) == ("Hopper-v5", {"dropped_quantiles": 3})
+
+
+def test_every_head_of_the_dqn_family_plays_every_game_of_minatar() -> None:
+    heads = ("dqn", "c51_dqn", "qr_dqn", "iqn", "fqf", "rainbow_dqn")
+    assert {f"{head}-minatar-{game}" for head in heads for game in minatar.GAMES} <= minatar.ROWS.keys()
+
+
+@pytest.mark.parametrize("name", [f"{algo}-minatar-{game}" for algo in ("dqn", "iqn") for game in minatar.GAMES])
+def test_munchausen_targets_are_a_control_of_dqn_and_iqn_on_minatar(name: str) -> None:
+    row = ROWS[name]
+    assert list(row.contenders) == ["ours", "ours-munchausen"]
+    plain, changed = (each.apply(row.setting(each.name, 0, steps=10)) for each in row.contenders.values())
+    assert changed == {**plain, "hparams": {"munchausen": True}}
+    config = load_config(changed["config"], ["algo_kwargs.munchausen=true"])
+    assert config.env_id.startswith("MinAtar/")
 
 
 def test_a_name_stands_for_a_row_or_for_all_that_begin_with_it() -> None:
