@@ -8,7 +8,8 @@ from typing import Any
 from benchmarks.datasets import normalised
 from benchmarks.engine import Row
 from benchmarks.results import Line
-from rl_training.results.statistics import Summary
+from rl_training.results.human_normalized import human_normalized
+from rl_training.results.statistics import Summary, median_of_tasks
 from rl_training.results.statistics import summarize as summarize_seeds
 
 HELD_EVALUATIONS = 3
@@ -87,8 +88,7 @@ def _summarize(runs: Sequence[Line], row: Row) -> dict[str, Any]:
 def summarize_suite(rows: Mapping[str, Sequence[Line]]) -> dict[str, Any]:
     """Summarise the normalised scores of several rows together, for the contenders that ran in all of them.
 
-    Only seeds that all of these contenders ran in every row count, so that each row has the same weight for each of
-    them, and only runs on the latest dataset of a row. Empty if there is no such seed.
+    Only runs on the latest dataset of a row count.
     """
     by_contender: dict[str, list[dict[int, float]]] = {}
     for lines in rows.values():
@@ -98,18 +98,31 @@ def summarize_suite(rows: Mapping[str, Sequence[Line]]) -> dict[str, Any]:
                 continue
             scores = {run["seed"]: normalised(run["score"], run["dataset"]) for run in runs}
             by_contender.setdefault(contender, []).append(scores)
-    complete = {contender: tasks for contender, tasks in by_contender.items() if len(tasks) == len(rows)}
-    tasks_of_all = [task.keys() for tasks in complete.values() for task in tasks]
+    return summarize_rows({name: tasks for name, tasks in by_contender.items() if len(tasks) == len(rows)})
+
+
+def summarize_rows(by_contender: Mapping[str, Sequence[Mapping[int, float]]]) -> dict[str, Any]:
+    """Summarise normalised scores together: of each contender, a score by seed for every row.
+
+    Only seeds that all contenders ran in every row count, so that each row has the same weight for each of them. Empty
+    if there is no such seed.
+    """
+    tasks_of_all = [task.keys() for tasks in by_contender.values() for task in tasks]
     seeds = sorted(set.intersection(*map(set, tasks_of_all))) if tasks_of_all else []
-    pooled = {
-        contender: summarize_seeds(*([task[seed] for seed in seeds] for task in tasks))
-        for contender, tasks in complete.items()
+    return {
+        contender: {
+            "rows": len(tasks),
+            "seeds": seeds,
+            **_over_tasks([[task[seed] for seed in seeds] for task in tasks]),
+        }
+        for contender, tasks in by_contender.items()
         if seeds
     }
-    return {
-        contender: {"rows": len(rows), "seeds": seeds, "mean": each.mean, "iqm": each.iqm, "interval": each.interval}
-        for contender, each in pooled.items()
-    }
+
+
+def _over_tasks(tasks: Sequence[Sequence[float]]) -> dict[str, Any]:
+    each = summarize_seeds(*tasks)
+    return {"mean": each.mean, "median": median_of_tasks(*tasks), "iqm": each.iqm, "interval": each.interval}
 
 
 def print_scores(row: Row, summaries: Sequence[Mapping[str, Any]]) -> None:
@@ -130,24 +143,26 @@ def print_scores(row: Row, summaries: Sequence[Mapping[str, Any]]) -> None:
         print(f"{name:20} published: {score}")
 
 
-def summarize_atari(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Summarise Atari runs: the last complete million frames of training, and the final policy where it was played."""
+def summarize_atari(lines: Sequence[Line], env_id: str) -> list[dict[str, Any]]:
+    """Summarise runs of a game: the last complete window of training, and the final policy where it was played."""
+    finals = [line["final"]["mean_return"] if line["final"] else None for line in lines]
     return [
         {
             "row": line["row"],
             "seed": line["seed"],
             "steps": line["step"],
             "finished": line["finished"],
-            "final": line["final"]["mean_return"] if line["final"] else None,
+            "final": final,
+            "human_normalized": None if final is None else human_normalized(env_id, final),
             "training": next((point for point in reversed(_points(line)) if point["complete"]), None),
             "wall_s": line["wall_s"],
             "training_steps_per_s": line["training_steps_per_s"],
         }
-        for line in lines
+        for line, final in zip(lines, finals, strict=True)
     ]
 
 
 def _points(line: Line) -> list[dict[str, Any]]:
-    """Return the training curve as one dict per million frames."""
+    """Return the training curve as one dict per window."""
     curve = line.get("training_curve") or {}
     return [dict(zip(curve, values, strict=True)) for values in zip(*curve.values(), strict=True)]

@@ -18,10 +18,10 @@ from benchmarks.results import RESULTS, Line, named, read_lines, to_line, write_
 from benchmarks.rows import ROWS, SUITES
 from benchmarks.rows.atari import ATARI_ROWS
 from benchmarks.speed_tasks import TASKS
-from benchmarks.summaries import summarize_atari, summarize_scores, summarize_suite
+from benchmarks.summaries import summarize_atari, summarize_rows, summarize_scores, summarize_suite
 from benchmarks.versions import summarize_versions
 from benchmarks.wheel import summarize_wheel
-from rl_training.experiment.config_files import SHIPPED_SCORES, load_config
+from rl_training.experiment.config_files import SHIPPED_SCORES
 
 DIGITS = 6  # significant ones; more would differ between machines
 SINGLE_FILES = {
@@ -59,6 +59,7 @@ SINGLE_FILES = {
 def summarize(results: Path) -> dict[str, Any]:
     """Summarise all result files of a folder, except for tuning records, which are no results."""
     scores = files(results / "scores")
+    atari = {name: atari_entry(name, lines) for name, lines in files(results / "atari").items()}
     summary: dict[str, Any] = {
         "scores": {name: score_entry(lines) for name, lines in scores.items()},
         "suites": {
@@ -66,13 +67,15 @@ def summarize(results: Path) -> dict[str, Any]:
             for name, suite in SUITES.items()
             if all(row in scores and named(scores[row], steps=suite.steps) for row in suite.rows)
         },
-        "atari": {name: atari_entry(name, lines) for name, lines in files(results / "atari").items()},
+        "atari": atari,
         "speed": {
             name: measurements.summarize_speed(lines, TASKS[lines[0]["task"]].reference)
             for name, lines in files(results / "speed").items()
         },
         "gpu": {name: measurements.summarize_gpu(lines) for name, lines in files(results / "gpu").items()},
     }
+    if suites := over_games(atari):
+        summary["atari_suites"] = suites
     for name, function in SINGLE_FILES.items():
         if lines := read_lines(results / f"{name}.jsonl"):
             summary[name] = function(lines)
@@ -101,8 +104,18 @@ def score_entry(lines: list[Line]) -> dict[str, Any]:
 
 def atari_entry(name: str, lines: list[Line]) -> dict[str, Any]:
     row = ATARI_ROWS[name]
-    facts = {"frames": row.frames, "target": row.target, "published": dict(row.published)}
-    return {**facts, "runs": summarize_atari(lines)}
+    facts = {"env_id": row.env_id, "frames": row.frames, "target": row.target, "published": dict(row.published)}
+    return {**facts, "runs": summarize_atari(lines, row.env_id)}
+
+
+def over_games(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Summarise the human-normalised scores of our final policies over the games of each config that has several."""
+    games: dict[str, list[dict[int, float]]] = {}
+    for name, entry in entries.items():
+        scores = {run["seed"]: run["human_normalized"] for run in entry["runs"] if run["final"] is not None}
+        if scores:
+            games.setdefault(ATARI_ROWS[name].config, []).append(scores)
+    return {config: summarize_rows({"ours": each}) for config, each in games.items() if len(each) > 1}
 
 
 def round_floats(value: Any) -> Any:
@@ -135,7 +148,7 @@ def scores_by_config(summary: Mapping[str, Any]) -> dict[str, list[dict[str, Any
     for name, entry in summary["atari"].items():
         scores = [run["final"] for run in entry["runs"] if run["finished"] and run["final"] is not None]
         if scores:
-            row_facts = {"env_id": load_config(ATARI_ROWS[name].config).env_id, "steps": ATARI_ROWS[name].steps}
+            row_facts = {"env_id": ATARI_ROWS[name].env_id, "steps": ATARI_ROWS[name].steps}
             score = {"seeds": len(scores), "mean": fmean(scores), "std": stdev(scores) if len(scores) > 1 else 0.0}
             found.setdefault(ATARI_ROWS[name].config, []).append({**row_facts, **round_floats(score)})
     return dict(sorted(found.items()))

@@ -106,12 +106,12 @@ def curve_figure(row: str) -> Figure | None:
 
 
 def atari_figure(row: str) -> Figure | None:
-    """Return the training returns per million frames of a row, whole millions only."""
+    """Return the training returns of a row per window of frames, whole windows only."""
     entry = summary()["atari"][row]
     lines = []
     for number, run in enumerate(read_lines(RESULTS / "atari" / f"{row}.jsonl")):
         curve = run.get("training_curve")
-        if curve:
+        if curve and any(curve["complete"]):
             whole = np.array(curve["complete"])
             x, y = (np.array(curve[name], float)[whole] for name in ("frames", "mean_return"))
             lines.append(Line(f"rl-training, seed {run['seed']}", x, y, colour=number))
@@ -119,7 +119,7 @@ def atari_figure(row: str) -> Figure | None:
         return None
     last = max(float(line.x[-1]) for line in lines)
     dots = published_dots({**entry, "budget": entry["frames"]}, last, len(lines))
-    title = f"{spec_of(row).class_name} on Pong, training episodes"
+    title = f"{spec_of(row).class_name} on {entry['env_id']}, training episodes"
     return Figure(title, "frames", "return", lines=[*lines, *dots])
 
 

@@ -3,11 +3,13 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
+
+from rl_training.results.human_normalized import human_normalized
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 LIBRARIES = {
@@ -21,6 +23,9 @@ LIBRARIES = {
     "zoo": "rl-zoo3",
     "minatar": "MinAtar's paper",
     "pgx": "Pgx's paper",
+    "bbf": "BBF's paper",
+    "bbf_8": "BBF's paper (8 updates per step)",
+    "dreamerv3": "DreamerV3's paper",
     "redq": "the paper",
     "sac": "SAC",
     "mbpo": "the paper",
@@ -150,7 +155,8 @@ def mean_text(each: Entry) -> str:
 
 
 def atari_table(folder: Path, named: Mapping[str, Entry]) -> Iterator[str]:
-    header = ["row", "frames", "seed", "training return, last whole million frames", "policy at the end", "published"]
+    """Describe every run of these rows, then the games that share a config together."""
+    header = ["row", "frames", "seed", "training return at the end", "final policy", "human-normalised", "published"]
     body = []
     for name, entry in named.items():
         path = RESULTS / "atari" / f"{name}.jsonl"
@@ -163,11 +169,28 @@ def atari_table(folder: Path, named: Mapping[str, Entry]) -> Iterator[str]:
                 if done
             ]
             played = line["final"] or line.get("after") or {}
-            end = number(played["mean_return"]) if "mean_return" in played else "not played"
+            mean = played.get("mean_return")
+            end = "not played" if mean is None else number(mean)
+            normalised = "" if mean is None else f"{human_normalized(entry['env_id'], mean):.2f}"
             frames = f"{4 * line['step'] / 1e6:.3g}M of {entry['frames'] / 1e6:g}M"
             title = f"{file_link(path, folder)}; target: {entry['target']}"
-            body.append([title, frames, str(line["seed"]), whole[-1] if whole else "not recorded", end, published])
+            trained = whole[-1] if whole else "not recorded"
+            body.append([title, frames, str(line["seed"]), trained, end, normalised, published])
     yield from rows(header, *body)
+    yield from games_table({name.partition("-")[0] for name in named})
+
+
+def games_table(algos: Container[str]) -> Iterator[str]:
+    """Describe the human-normalised scores of these algorithms over several games."""
+    body = []
+    for config, contenders in summary().get("atari_suites", {}).items():
+        for each in contenders.values() if config.partition("/")[0] in algos else ():
+            low, high = each["interval"]
+            figures = [f"{each['iqm']:.2f} ({low:.2f} to {high:.2f})", f"{each['mean']:.2f}", f"{each['median']:.2f}"]
+            body.append([f"`{config}`", str(each["rows"]), str(len(each["seeds"])), *figures])
+    if body:
+        yield ""
+        yield from rows(["human-normalised", "games", "seeds", "IQM (95 % interval)", "mean", "median"], *body)
 
 
 def score_overview(folder: Path, names: list[str]) -> Iterator[str]:

@@ -191,6 +191,41 @@ def test_what_a_run_says_about_its_resume_is_shortened(monkeypatch: pytest.Monke
     assert claim(repeated, "resumed at one") == "exact, 8 of 8 trials; later: resumed at one"
 
 
+BBF_ENTRY = {"env_id": "BoxingNoFrameskip-v4", "frames": 400_000, "target": ">= 77.4", "published": {}}
+
+
+def test_games_of_one_config_are_shown_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tables = module("result_tables", monkeypatch)
+    figures = {"mean": 2.0, "median": 0.5, "iqm": 1.25, "interval": [1.0, 1.5]}
+    suites = {
+        "bbf/atari100k.yaml": {"ours": {"rows": 4, "seeds": [0, 1], **figures}},
+        "dreamer/breakout_atari.yaml": {},  # no seed has played all games yet
+    }
+    monkeypatch.setattr(tables, "summary", lambda: {"atari_suites": suites})
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    (tmp_path / "atari").mkdir()
+    line = {"seed": 0, "step": 100_000, "final": {"mean_return": 6.1}}
+    (tmp_path / "atari" / "bbf-boxing.jsonl").write_text(json.dumps(line) + "\n")
+    title, _, row, _, *games = tables.atari_table(tmp_path, {"bbf-boxing": BBF_ENTRY})
+    assert title.split(" | ")[4:6] == ["final policy", "human-normalised"]
+    assert row.split(" | ")[4:6] == ["6.1", "0.50"]  # (6.1 - 0.1) / 12
+    assert games[2:] == ["| `bbf/atari100k.yaml` | 4 | 2 | 1.25 (1.00 to 1.50) | 2.00 | 0.50 |"]
+    assert list(tables.games_table({"dreamer", "iqn"})) == []
+
+
+def test_a_run_without_a_whole_window_of_frames_has_no_picture(
+    curves: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = {"frames": [40_000], "complete": [False], "mean_return": [3.0]}
+    monkeypatch.setattr(curves, "summary", lambda: {"atari": {"bbf-boxing": BBF_ENTRY}})
+    monkeypatch.setattr(curves, "read_lines", lambda path: [{"seed": 0, "training_curve": training}])
+    assert curves.atari_figure("bbf-boxing") is None
+    training["complete"] = [True]
+    figure = curves.atari_figure("bbf-boxing")
+    assert figure.title == "BBF on BoxingNoFrameskip-v4, training episodes"
+    assert [line.y.tolist() for line in figure.lines] == [[3.0]]
+
+
 def first_comment(config: str) -> str:
     lines = (PACKAGED_CONFIGS / config).read_text("utf-8").splitlines()
     return " ".join(

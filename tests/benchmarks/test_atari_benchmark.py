@@ -21,6 +21,8 @@ from benchmarks.atari import (
 from benchmarks.command_line import UsageError
 from benchmarks.results import Line, read_lines
 from benchmarks.rows.atari import ATARI_ROWS, AtariRow
+from benchmarks.summaries import summarize_atari
+from benchmarks.summarize import atari_entry, over_games
 
 from rl_training import load_config
 from rl_training.envs.envpool_envs import available_cores
@@ -106,6 +108,42 @@ def test_a_row_decides_on_its_episodes_its_evaluations_and_its_curve(tmp_path: P
     assert line["final"]["mean_return"] == fmean(line["final"]["returns"])
     assert line["curve"]["step"] == [20, 40]
     assert line["training_curve"]["frames"][:1] == [80]  # 20 steps of 4 frames
+
+
+def line(seed: int, final: float | None) -> Line:
+    """Return the facts of a run that a summary reads."""
+    times = {"wall_s": 1.0, "training_steps_per_s": 1.0}
+    played = None if final is None else {"mean_return": final}
+    return {"row": "", "seed": seed, "step": 100_000, "finished": True, "final": played, **times}
+
+
+def test_a_summary_compares_the_final_policy_with_random_play_and_a_human() -> None:
+    # Boxing (6.1 - 0.1) / 12
+    played, waiting = summarize_atari([line(0, 6.1), line(1, None)], "BoxingNoFrameskip-v4")
+    assert (played["final"], played["human_normalized"]) == (6.1, pytest.approx(0.5))
+    assert (waiting["final"], waiting["human_normalized"]) == (None, None)
+
+
+def test_games_of_a_config_are_summarised_together_over_the_seeds_that_played_all() -> None:
+    # Boxing 0 and 0.5, Freeway 1 and 1, Pong 0 and 1: seed 2 played no Freeway. Mean of six 3.5 / 6; medians of the
+    # means 0.25, 1 and 0.5; the interquartile mean leaves out one of six at each end: (0 + 0.5 + 1 + 1) / 4.
+    scores = {
+        "bbf-boxing": {0: 0.1, 1: 6.1, 2: 99.0},
+        "bbf-freeway": {0: 29.6, 1: 29.6},
+        "bbf-pong": {0: -20.7, 1: 14.6, 2: 20.0},
+        "dqn-pong": {0: 14.6},
+    }
+    entries = {
+        name: atari_entry(name, [line(seed, score) for seed, score in by_seed.items()])
+        for name, by_seed in scores.items()
+    }
+    (config, found), *others = over_games(entries).items()
+    assert (config, others) == ("bbf/atari100k.yaml", [])  # one game of a config is no aggregate
+    ours = found["ours"]
+    assert (ours["rows"], ours["seeds"]) == (3, [0, 1])
+    assert ours["mean"] == pytest.approx(3.5 / 6)
+    assert ours["median"] == pytest.approx(0.5)
+    assert ours["iqm"] == pytest.approx(2.5 / 4)
 
 
 @pytest.mark.usefixtures("small_row")
