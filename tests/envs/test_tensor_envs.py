@@ -24,7 +24,7 @@ from rl_training.envs.tensor_env import TENSOR_ENVS, TensorEnv, TensorEnvs, as_g
 from rl_training.envs.tiny import Catch
 from rl_training.errors import ConfigError, EnvError
 
-ROWS = 2_000
+ROWS = 10_000
 OWN_IDS = [env_id for env_id in TENSOR_ENVS if "MinAtar" not in env_id]  # test_tensor_minatar.py has the others
 
 

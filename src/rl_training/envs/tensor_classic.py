@@ -157,12 +157,9 @@ class Acrobot:
 
 
 def _wrapped(angle: Tensor) -> Tensor:
-    """Return the angle in [-pi, pi]; it is less than five turns away, as the largest speed turns less than one."""
+    """Return the angle in [-pi, pi], from which several turns may separate it after a step at high speeds."""
     turn = 2 * math.pi
-    for _ in range(2):
-        angle = torch.where(angle > math.pi, angle - turn, angle)
-        angle = torch.where(angle < -math.pi, angle + turn, angle)
-    return angle
+    return angle - turn * (angle / turn).round()
 
 
 class MountainCar:
