@@ -10,17 +10,24 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor
 
 from rl_training.core.counters import Keys
+from rl_training.core.spaces import action_bounds
 from rl_training.core.types import State
 from rl_training.envs.factory import make_env_factory, make_envs
 from rl_training.envs.resumable import check_replay
 from rl_training.envs.tensor_catch import TensorCatch
 from rl_training.envs.tensor_checks import check_tensor_env
 from rl_training.envs.tensor_classic import Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum
-from rl_training.envs.tensor_env import TENSOR_ENVS, TensorEnv, TensorEnvs, as_gym_env, tensor_env_of
+from rl_training.envs.tensor_env import (
+    TENSOR_ENVS,
+    TensorEnv,
+    TensorEnvs,
+    as_gym_env,
+    tensor_env_of,
+)
 from rl_training.envs.tiny import Catch
 from rl_training.errors import ConfigError, EnvError
 
@@ -334,9 +341,9 @@ def test_the_kit_accepts_good_environments(env: TensorEnv) -> None:
     check_tensor_env(env, num_steps=12)
 
 
-def breaks(name: str, function: Callable[..., Any]) -> TensorEnv:
-    """Return a `Walk` of which one function is replaced; it is called with the original one first."""
-    env = Walk()
+def breaks(name: str, function: Callable[..., Any], env: TensorEnv | None = None) -> TensorEnv:
+    """Return a `Walk`, or `env`, of which one function is replaced; it is called with the original one first."""
+    env = env or Walk()
     original = getattr(env, name)
     setattr(env, name, lambda *arguments: function(original, *arguments))
     return env
@@ -348,8 +355,40 @@ def step_of(change: Callable[[State, Tensor, Tensor], Any]) -> TensorEnv:
 
 def resets_itself(step: Any, state: State, actions: Tensor, keys: Keys) -> Any:
     new, rewards, terminated = step(state, actions, keys)
-    first = Walk().first(keys)
-    return {name: torch.where(terminated, first[name], new[name]) for name in new}, rewards, terminated
+    return reset_where(terminated, Walk().first(keys), new), rewards, terminated
+
+
+def reset_where(ended: Tensor, first: State, after: State) -> State:
+    return {name: torch.where(ended, first[name], value) for name, value in after.items()}
+
+
+def resets_with(first: Callable[[Keys], State], env: TensorEnv | None = None) -> TensorEnv:
+    """Return an environment (default: a `Walk`) whose `step` starts the next episode with `first`."""
+
+    def step(original: Any, state: State, actions: Tensor, keys: Keys) -> Any:
+        after, rewards, terminated = original(state, actions, keys)
+        return reset_where(terminated, first(keys), after), rewards, terminated
+
+    return breaks("step", step, env)
+
+
+def next_episode(keys: Keys) -> Keys:
+    return Keys(keys.seed, keys.env, keys.episode + 1, keys.step)
+
+
+def calls_its_own_first() -> TensorEnv:
+    env = Walk(goal=1_000)  # no episode terminates, and still it is found
+    return resets_with(lambda keys: env.first(keys), env)
+
+
+def keeps_a_part() -> TensorEnv:
+    """Return a `Walk` that resets itself but for its luck."""
+    return step_of(lambda s, r, t: (s | {"place": torch.where(t, 0, s["place"])}, r, t))
+
+
+def start_of_mountain_car(keys: Keys) -> State:
+    position = 0.2 * keys.uniform(7, 1)[:, 0] - 0.6
+    return {"position": position, "speed": torch.zeros_like(position)}
 
 
 def changes_in_place(step: Any, state: State, actions: Tensor, keys: Keys) -> Any:
@@ -358,7 +397,37 @@ def changes_in_place(step: Any, state: State, actions: Tensor, keys: Keys) -> An
     return result
 
 
-COUNT = iter(range(10_000))
+class Meeting(Walk):
+    """Start at any of five places, end at place 2: the observation of the end could be one of a start."""
+
+    def first(self, keys: Keys) -> State:
+        return {"place": keys.below(0, 5), "luck": keys.below(1, 3)}
+
+    def step(self, state: State, actions: Tensor, keys: Keys) -> tuple[State, Tensor, Tensor]:
+        place = (state["place"] + 2 * actions - 1).clamp(0, 4)
+        return state | {"place": place, "luck": keys.below(1, 3)}, (place == 2).float(), place == 2
+
+
+class Contexts(Walk):
+    """Show another number in each step, drawn as that of a start; end by chance."""
+
+    def step(self, state: State, actions: Tensor, keys: Keys) -> tuple[State, Tensor, Tensor]:
+        ended = keys.below(2, 4) == 0
+        return {"place": state["place"], "luck": keys.below(1, 3)}, actions.float(), ended
+
+
+class Counting(Walk):
+    """Show the place alone, as a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Discrete(9)
+
+    def observe(self, state: State) -> Tensor:
+        return state["place"]
+
+
+COUNT, GENERATOR = iter(range(10_000)), np.random.default_rng(0)
 BAD: dict[str, tuple[Callable[[], TensorEnv], str]] = {
     "item": (lambda: step_of(lambda s, r, t: (s, r * r.sum().item(), t)), "waits for the value"),
     "if": (lambda: step_of(lambda s, r, t: (s, r + 1.0, t) if t.any() else (s, r, t)), "waits for the value"),
@@ -367,11 +436,26 @@ BAD: dict[str, tuple[Callable[[], TensorEnv], str]] = {
     "device": (lambda: step_of(lambda s, r, t: (s, r + torch.zeros(len(r)), t)), "fixed device"),
     "state dtype": (lambda: step_of(lambda s, r, t: (s | {"place": s["place"].float()}, r, t)), "changes the names"),
     "state shape": (lambda: step_of(lambda s, r, t: (s | {"luck": s["luck"][:, None]}, r, t)), "changes the names"),
+    "state names": (lambda: step_of(lambda s, r, t: (s | {"more": s["luck"]}, r, t)), "changes the names"),
+    "reward dtype": (lambda: step_of(lambda s, r, t: (s, r.long(), t)), "rewards of shape .* and a float dtype"),
     "reward shape": (lambda: step_of(lambda s, r, t: (s, r[:, None], t)), r"rewards of shape \(rows,\)"),
     "terminated": (lambda: step_of(lambda s, r, t: (s, r, t.float())), "terminated of shape .* dtype bool"),
     "obs dtype": (lambda: breaks("observe", lambda observe, state: observe(state).double()), "space declares"),
+    "obs shape": (lambda: breaks("observe", lambda observe, state: observe(state)[:, :1]), "space declares"),
     "obs range": (lambda: breaks("observe", lambda observe, state: observe(state) - 9.0), "outside of Box"),
     "torch generator": (lambda: step_of(lambda s, r, t: (s, r + torch.rand_like(r), t)), "draws from a generator"),
+    "torch generator in first": (
+        lambda: breaks("first", lambda first, keys: first(keys) | {"luck": torch.randint(3, keys.seed.shape)}),
+        "draws from a generator",
+    ),
+    "torch generator in observe": (
+        lambda: breaks("observe", lambda observe, state: observe(state) + torch.rand(2)),
+        "draws from a generator",
+    ),
+    "generator of its own": (
+        lambda: step_of(lambda s, r, t: (s, r + float(GENERATOR.random()), t)),
+        "another result for the same",
+    ),
     "numpy generator": (
         lambda: step_of(lambda s, r, t: (s, r + float(np.random.rand()), t)),
         "draws from a global generator",
@@ -382,19 +466,110 @@ BAD: dict[str, tuple[Callable[[], TensorEnv], str]] = {
         "another result for the same",
     ),
     "in place": (lambda: breaks("step", changes_in_place), "changes the tensors of the state"),
+    "in place in observe": (
+        lambda: breaks("observe", lambda observe, state: observe(state | {"luck": state["luck"].add_(1)})),
+        "changes the tensors of the state",
+    ),
     "rows": (
         lambda: step_of(lambda s, r, t: (s | {"luck": s["luck"] + s["place"].sum()}, r, t)),
         "rows that depend on other rows",
     ),
-    "final observation": (lambda: breaks("step", resets_itself), "its final observation is lost"),
+    "rows of rewards": (
+        lambda: step_of(lambda s, r, t: (s, r - s["place"].sum(), t)),
+        "rows that depend on other rows",
+    ),
+    "rows of observations": (
+        lambda: breaks("observe", lambda observe, state: observe(state) + state["place"].max()),
+        "rows that depend on other rows",
+    ),
+    "rows of first": (
+        lambda: breaks("first", lambda first, keys: first(keys) | {"luck": torch.full_like(keys.env, len(keys.env))}),
+        "rows that depend on other rows",
+    ),
+    "final observation": (lambda: breaks("step", resets_itself), "the final observation is lost"),
+    "first of the next episode": (
+        lambda: resets_with(lambda keys: Walk().first(next_episode(keys))),
+        "the final observation is lost",
+    ),
+    "start on another lane": (
+        lambda: resets_with(lambda keys: {"place": torch.zeros_like(keys.seed), "luck": keys.below(5, 3)}),
+        "the final observation is lost",
+    ),
+    "reset of a part": (keeps_a_part, "the final observation is lost"),
+    "start of a pole": (
+        lambda: resets_with(lambda keys: CartPole().first(next_episode(keys)), CartPole()),
+        "the final observation is lost",
+    ),
+    "start of a ball": (
+        lambda: resets_with(lambda keys: TensorCatch().first(next_episode(keys)), TensorCatch()),
+        "the final observation is lost",
+    ),
+    "start of a number": (
+        lambda: resets_with(lambda keys: Counting().first(keys), Counting()),
+        "the final observation is lost",
+    ),
+    "calls first": (calls_its_own_first, "calls `first` inside of `step`"),
 }
 
 
 @pytest.mark.parametrize("fault", BAD)
 def test_the_kit_refuses_a_bad_environment_with_the_reason(fault: str) -> None:
     build, reason = BAD[fault]
-    with pytest.raises(EnvError, match=f"the tensor environment Walk .*{reason}"):
+    with pytest.raises(EnvError, match=rf"the tensor environment \w+ .*{reason}"):
         check_tensor_env(build(), num_steps=12)
+
+
+def test_the_kit_finds_the_end_of_a_task_that_hardly_ever_ends_by_chance() -> None:
+    env = resets_with(start_of_mountain_car, tensor_env_of(make_env_factory("tensor/MountainCar-v0")))
+    with pytest.raises(EnvError, match="the final observation is lost"):
+        check_tensor_env(env, num_steps=20)
+
+
+@pytest.mark.parametrize(("env", "warns"), [(Pendulum(), True), (Walk(), False)])
+def test_the_kit_reports_that_it_saw_no_episode_end(
+    env: TensorEnv, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_tensor_env(env, num_steps=12)
+    assert ("keeps the final observation was not tested: 0 steps of random play ended" in caplog.text) == warns
+
+
+def test_the_kit_leaves_the_environment_as_it_was() -> None:
+    env, changed = Walk(), breaks("first", lambda first, keys: first(keys))
+    before = dict(vars(env)), dict(vars(changed))
+    for one in (env, changed):
+        check_tensor_env(one, num_steps=12)
+    assert (vars(env), vars(changed)) == before
+
+
+@pytest.mark.parametrize("build", [Meeting, Contexts, Counting])
+def test_the_kit_accepts_ends_that_resemble_a_start(build: Callable[[], TensorEnv]) -> None:
+    check_tensor_env(build(), num_steps=12)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [Discrete(3, start=-1), MultiBinary(4), MultiDiscrete([2, 5], start=[1, -2]), Box(-2.0, 3.0, (2,), np.float32)],
+)
+def test_the_kit_plays_actions_of_the_space(space: gym.Space[Any]) -> None:
+    drawn: list[Tensor] = []
+
+    def step(original: Any, state: State, actions: Tensor, keys: Keys) -> Any:
+        if type(actions) is Tensor and actions.device.type == "cpu":
+            drawn.append(actions)
+        return original(state, torch.ones_like(keys.seed), keys)
+
+    env = breaks("step", step)
+    env.action_space = space
+    check_tensor_env(env, num_steps=12)
+    played = torch.cat(drawn).numpy()
+    assert all(space.contains(action) for action in played)
+    low, high = action_bounds(space)
+    if isinstance(space, Box):
+        assert played.min() < -1.8
+        assert played.max() > 2.8
+    else:
+        assert np.array_equal(played.min(0), np.broadcast_to(low, space.shape or ()))
+        assert np.array_equal(played.max(0), np.broadcast_to(high, space.shape or ()))
 
 
 def test_the_kit_names_what_is_missing() -> None:
