@@ -14,8 +14,9 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor
 
 from rl_training.core.counters import Keys
+from rl_training.core.seeding import Streams
 from rl_training.core.spaces import action_bounds
-from rl_training.core.types import State
+from rl_training.core.types import ActResult, State
 from rl_training.envs.factory import make_env_factory, make_envs
 from rl_training.envs.resumable import check_replay
 from rl_training.envs.tensor_catch import TensorCatch
@@ -27,9 +28,13 @@ from rl_training.envs.tensor_env import (
     TensorEnvs,
     as_gym_env,
     tensor_env_of,
+    to_env_tensors,
 )
 from rl_training.envs.tiny import Catch
+from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, EnvError
+from rl_training.runtime.collector import Collector
+from stand_ins import ActsOnly
 
 ROWS = 10_000
 OWN_IDS = [env_id for env_id in TENSOR_ENVS if "MinAtar" not in env_id]  # test_tensor_minatar.py has the others
@@ -242,6 +247,67 @@ def test_final_observation_and_truncation_are_those_of_single_episodes() -> None
             assert torch.equal(obs[row], env.observe(state)[0])
             assert torch.equal(result.obs[row], obs[row])
     assert min(seen.values()) > 3
+
+
+class Addressed:
+    """An environment whose seeds are the numbers of a row and of its episode: those of `TensorEnvs` with seed 3."""
+
+    def __init__(self, env: TensorEnv) -> None:
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.max_episode_steps, self.observe, self._env = env.max_episode_steps, env.observe, env
+
+    def first(self, keys: Keys) -> State:
+        return self._env.first(self._keys(keys))
+
+    def step(self, state: State, actions: Tensor, keys: Keys) -> tuple[State, Tensor, Tensor]:
+        return self._env.step(state, actions, self._keys(keys))
+
+    def _keys(self, keys: Keys) -> Keys:
+        return Keys(torch.full_like(keys.seed, 3), keys.seed // 1_000, keys.seed % 1_000, keys.step)
+
+
+class Addresses(Streams):
+    def episode_seed(self, env: int, episode: int) -> int:
+        return 1_000 * env + episode
+
+
+class Acts(ActsOnly):
+    """Returns the given actions."""
+
+    def __init__(self, actions: np.ndarray) -> None:
+        self._actions = actions
+
+    def act(self, obs: np.ndarray, *, step: int = 0, explore: bool = False, **_: Any) -> ActResult:
+        return ActResult(self._actions)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "limit"),
+    [(env_id, {"tensor/CartPole-v1": 20, "tensor/Catch-v0": 7}.get(env_id, 9)) for env_id in OWN_IDS] + [("walk", 5)],
+)
+def test_transitions_are_those_that_the_collector_brings(env_id: str, limit: int) -> None:
+    env: TensorEnv = Walk() if env_id == "walk" else tensor_env_of(make_env_factory(env_id))
+    env.max_episode_steps = limit
+    num_envs, ends = 5, np.zeros(2)
+    envs, to_env = TensorEnvs(env, num_envs, seed=3), to_env_tensors(env.action_space, torch.device("cpu"))
+    collector = Collector(SyncEnvs(lambda: as_gym_env(Addressed(env)), num_envs), Addresses(0))
+    collector.start()
+    state = envs.start()
+    for step in range(40):
+        drawn, choices = keys(num_envs, step=step), getattr(env.action_space, "n", 0)
+        actions = drawn.below(7, int(choices)) if choices else 2.0 * drawn.uniform(7, 1) - 1.0
+        expected = collector.step(Acts(actions.numpy()), step=step * num_envs)
+        obs = envs.observe(state)
+        state, result = envs.step(state, to_env(actions))
+        for name, found in (("obs", obs), ("next_obs", result.final_obs), ("rewards", result.rewards)):
+            assert np.allclose(found.numpy(), expected[name], rtol=1e-5, atol=1e-5), name
+        # At a termination in the last step that is allowed, Gymnasium sets both flags.
+        truncated = expected["truncated"] & ~expected["terminated"]
+        assert np.array_equal(result.terminated.numpy(), expected["terminated"])
+        assert np.array_equal(result.truncated.numpy(), truncated)
+        ends += expected["terminated"].sum(), truncated.sum()
+    assert ends[0] > 3 or env_id not in ("walk", "tensor/CartPole-v1", "tensor/Catch-v0")
+    assert ends[1] > 3 or env_id == "tensor/Catch-v0"
 
 
 @pytest.mark.parametrize("build", [CartPole, Pendulum, Acrobot, MountainCar, TensorCatch])
