@@ -9,9 +9,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeObservation
+from torch import Tensor
 
 from builders import make_config
 from env_groups import assert_same_results
@@ -26,6 +28,7 @@ from rl_training.runtime.collector import Collector
 from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.trainer import train
 from state_comparison import assert_same_run
+from test_docs import DOCS, blocks
 
 CARTPOLE = partial(gym.make, "CartPole-v1")
 
@@ -49,6 +52,27 @@ class LosesFinalObs(IgnoresMask):
         return *values, {name: value for name, value in infos.items() if "final" not in name}
 
 
+class LikeManiSkill(IgnoresMask):
+    """Takes and returns tensors, and does not declare when it resets; `final_observation` holds all rows."""
+
+    device = "cpu"
+
+    def __init__(self, *arguments: Any, **choice: Any) -> None:
+        super().__init__(*arguments, **choice)
+        del self.metadata["autoreset_mode"]
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return torch.from_numpy(super().reset(seed=seed)[0]), {}
+
+    def step(self, actions: Tensor) -> Any:
+        obs, *flags, infos = super().step(actions.numpy())
+        ended, final_obs = np.logical_or(flags[1], flags[2]), obs.copy()
+        for index in np.flatnonzero(ended):
+            final_obs[index] = infos["final_obs"][index]
+        final = {"final_observation": torch.from_numpy(final_obs), "_final_observation": torch.from_numpy(ended)}
+        return *(torch.from_numpy(values) for values in (obs, *flags)), final if ended.any() else {}
+
+
 def make(
     num_envs: int,
     env: Callable[[], gym.Env[Any, Any]] = CARTPOLE,
@@ -60,6 +84,18 @@ def make(
 
 def group(num_envs: int, **choice: Any) -> VectorEnvs | SyncEnvs:
     return make_vector_envs(VectorFactory(OwnVectorEnv(partial(make, **choice))), num_envs)
+
+
+def group_of_the_recipe(num_envs: int) -> VectorEnvs | SyncEnvs:
+    """Return a group in the wrapper of docs/environments.md."""
+    names: dict[str, Any] = {}
+    (code,) = (body for body in blocks(DOCS / "environments.md", "python") if "VectorWrapper" in body)
+    exec(compile(code, "environments.md", "exec"), names)
+
+    def make_wrapped(num_envs: int) -> Any:
+        return names["ManiSkillRows"](make(num_envs, mode=AutoresetMode.SAME_STEP, kind=LikeManiSkill))
+
+    return make_vector_envs(VectorFactory(OwnVectorEnv(make_wrapped)), num_envs)
 
 
 def step_to_the_left(envs: EnvGroup, num_steps: int) -> None:
@@ -103,11 +139,15 @@ def test_action_masks_are_those_of_single_environments(mode: AutoresetMode) -> N
                 rows = [envs.reset([0, 1], [10 + step, 20 + step]) for envs in (single, vector)]
 
 
-def test_rows_that_cannot_be_reset_alone_go_on_from_their_own_first_observation() -> None:
+@pytest.mark.parametrize("build", [partial(group, mode=AutoresetMode.SAME_STEP, kind=IgnoresMask), group_of_the_recipe])
+def test_rows_that_cannot_be_reset_alone_go_on_from_their_own_first_observation(
+    build: Callable[[int], VectorEnvs | SyncEnvs],
+) -> None:
     # As single environments that are seeded once and then reset without a seed.
     singles = [CARTPOLE() for _ in range(3)]
     rng = np.random.default_rng(0)
-    with group(3, mode=AutoresetMode.SAME_STEP, kind=IgnoresMask) as vector:
+    with build(3) as vector:
+        assert isinstance(vector, VectorEnvs)
         obs, _ = vector.reset([0, 1, 2], [7, 8, 9])
         assert np.array_equal(obs, [env.reset(seed=7 + index)[0] for index, env in enumerate(singles)])
         num_ended = 0
