@@ -14,7 +14,7 @@ from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoin
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY
 from rl_training.experiment.registry import registry
-from rl_training.runtime.evaluation import evaluate_episodes
+from rl_training.runtime.evaluation import evaluate_run
 from rl_training.runtime.setup import make_setup as make_run_setup
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
 from state_comparison import assert_identical
@@ -77,7 +77,7 @@ def test_an_evaluation_reads_both_names_that_environments_give_to_success(
 
     config = make_config(Path(), algo="sac", env_id="rl_training/PointReach-v0", eval_envs=1)
     algorithm = registry()["sac"].build_algorithm(make_run_setup(config, Reports))
-    (episode,) = evaluate_episodes(Reports, algorithm, [0])
+    (episode,) = evaluate_run(config, Reports, algorithm, [0])
     assert episode.success is expected
     assert ("success" in episode.record()) == (expected is not None)
 

@@ -23,7 +23,7 @@ from rl_training.learners.normalization import (
     dataset_normalizer,
     merged_moments,
 )
-from rl_training.runtime.evaluation import evaluate_episodes
+from rl_training.runtime.evaluation import evaluate_run
 from rl_training.runtime.setup import load_policy
 from rl_training.runtime.trainer import RunOptions, train
 from rollouts import make_ppo_setup, make_rollout
@@ -300,10 +300,10 @@ def test_evaluating_changes_nothing_and_a_checkpoint_acts_like_the_trained_agent
     assert result.algorithm.policy_state_dict()["obs_moments"]["count"] == 60
     before = clone({**result.algorithm.policy_state_dict(), "training": result.algorithm.state_dict()})
     factory = make_env_factory(config.env_id)
-    first = evaluate_episodes(factory, result.algorithm, [1, 2])
+    first = evaluate_run(config, factory, result.algorithm, [1, 2])
     assert_identical({**result.algorithm.policy_state_dict(), "training": result.algorithm.state_dict()}, before)
     _, loaded = load_policy(result.run_dir)
-    assert evaluate_episodes(factory, loaded, [1, 2]) == first
+    assert evaluate_run(config, factory, loaded, [1, 2]) == first
 
 
 @pytest.mark.parametrize("shape", [(), (3,)])

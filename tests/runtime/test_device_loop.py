@@ -13,6 +13,7 @@ from torch import Tensor
 from device_loops import QUIET, Orders, as_host_rollout, config, device_loop
 from rl_training.core.counters import Keys
 from rl_training.envs.factory import make_env_factory
+from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.models.distributions import build_distribution
@@ -45,7 +46,8 @@ def test_a_run_has_the_usual_folder_logs_and_policy(tmp_path: Path) -> None:
     metadata = json.loads((result.run_dir / "metadata.json").read_text("utf-8"))
     assert "exact" in json.dumps(metadata.get("resume", metadata))
     _, algorithm = load_policy(result.run_dir, QUIET)
-    again = evaluate_episodes(make_env_factory("tensor/CartPole-v1"), algorithm, [result.eval_episodes[0].seed])
+    with SyncEnvs(make_env_factory("tensor/CartPole-v1")) as envs:
+        again = evaluate_episodes(envs, algorithm, [result.eval_episodes[0].seed])
     assert again[0].ret == result.eval_episodes[0].ret
 
 

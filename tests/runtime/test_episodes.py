@@ -96,7 +96,7 @@ class Left:
 
 def test_an_evaluation_in_an_env_without_an_end_is_cut_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     algorithm: Any = Left()
-    with caplog.at_level(logging.WARNING):
-        (episode,) = evaluate_episodes(Chain, algorithm, [5])
+    with caplog.at_level(logging.WARNING), SyncEnvs(Chain) as envs:
+        (episode,) = evaluate_episodes(envs, algorithm, [5])
     assert (episode.length, episode.ret) == (MAX_EPISODE_STEPS, 0.0)
     assert caplog.messages == [f"evaluation episode 0 (seed 5) was cut at {MAX_EPISODE_STEPS} steps"]

@@ -16,6 +16,7 @@ from rl_training import DQN
 from rl_training.core.types import ActResult, Carry
 from rl_training.envs.factory import EnvFactory, RegisteredEnv
 from rl_training.envs.tiny import Chain
+from rl_training.envs.vector import SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.errors import ConfigError, EnvError
 from rl_training.runtime.evaluation import (
@@ -37,6 +38,11 @@ def evaluate(factory: EnvFactory, algorithm: Any, num_envs: int, **settings: Any
     return evaluate_run(config, factory, algorithm, SEEDS)
 
 
+def in_turn(factory: EnvFactory, algorithm: Any) -> list[EvalEpisode]:
+    with SyncEnvs(factory) as envs:
+        return evaluate_episodes(envs, algorithm, SEEDS)
+
+
 class Untrained:
     """A policy whose actions depend on the observation to the last bit."""
 
@@ -50,7 +56,7 @@ class Untrained:
 @pytest.mark.parametrize("num_envs", [2, 3, 9])
 def test_returns_seeds_and_lengths_are_those_of_one_episode_after_the_other(num_envs: int) -> None:
     factory, algorithm = RegisteredEnv("CartPole-v1"), Untrained()
-    expected = evaluate_episodes(factory, algorithm, SEEDS)  # type: ignore[arg-type]
+    expected = in_turn(factory, algorithm)
     assert len({episode.length for episode in expected}) > 2  # they end at different times
     assert evaluate(factory, algorithm, num_envs) == expected
 
@@ -75,7 +81,7 @@ class FirstValid:
     ids=["carry", "masks"],
 )
 def test_each_episode_has_its_own_carry_and_masks(factory: EnvFactory, algorithm: Any) -> None:
-    assert evaluate(factory, algorithm, 2) == evaluate_episodes(factory, algorithm, SEEDS)
+    assert evaluate(factory, algorithm, 2) == in_turn(factory, algorithm)
 
 
 class Timed(gym.Env[np.ndarray, np.int64]):

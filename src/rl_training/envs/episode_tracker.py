@@ -78,11 +78,11 @@ class EpisodeTracker:
         message = f"env {index} {what} {self.where(index)}" + (f"; {hint}" if hint else "")
         return self._reported(message, f"env_{index}.txt", traceback_text, kind)
 
-    def group_error(self, cause: BaseException) -> EnvError:
+    def group_error(self, cause: BaseException, kind: str = "vector") -> EnvError:
         """Build the error for an exception of a call for all envs at once; Ctrl-C is not the envs': raise it."""
         if isinstance(cause, KeyboardInterrupt):
             raise cause
-        message = f"the vector environment {describe_alone(cause)} at step {self.num_steps + 1} of all environments"
+        message = f"the {kind} environment {describe_alone(cause)} at step {self.num_steps + 1} of all environments"
         return self._reported(message, "envs.txt", format_traceback(cause))
 
     def _reported(self, message: str, file: str, traceback_text: str, kind: type[EnvError] = EnvError) -> EnvError:

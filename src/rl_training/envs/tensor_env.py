@@ -186,8 +186,7 @@ class TensorGymEnv(gym.Env[np.ndarray, Any]):
     def __init__(self, env: TensorEnv) -> None:
         self.tensor_env = env
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self._zero = torch.zeros(1, dtype=torch.int64)
-        self._seed, self._elapsed = self._zero, self._zero
+        self._seed = self._elapsed = torch.zeros(1, dtype=torch.int64)
         self._state: State = {}
 
     def reset(
@@ -195,7 +194,8 @@ class TensorGymEnv(gym.Env[np.ndarray, Any]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         number = int(self.np_random.integers(_SEEDS)) if seed is None else seed
-        self._seed, self._elapsed = torch.tensor([number]), self._zero
+        self._seed = torch.tensor([number])
+        self._elapsed = torch.zeros_like(self._seed)
         with torch.inference_mode():
             self._state = self.tensor_env.first(self._keys())
             return self._observe(), {}
@@ -218,11 +218,17 @@ class TensorGymEnv(gym.Env[np.ndarray, Any]):
         return self._observe()
 
     def _keys(self) -> Keys:
-        return Keys(self._seed, self._zero, self._zero, self._elapsed)
+        return episode_keys(self._seed, self._elapsed)
 
     def _observe(self) -> np.ndarray:
         obs: np.ndarray = self.tensor_env.observe(self._state)[0].numpy()
         return obs
+
+
+def episode_keys(seeds: Tensor, elapsed: Tensor) -> Keys:
+    """Return the keys of episodes that their seeds alone name, after so many steps; (rows,) each."""
+    zeros = torch.zeros_like(seeds)
+    return Keys(seeds, zeros, zeros, elapsed)
 
 
 def as_gym_env(env: TensorEnv) -> Env:
@@ -233,7 +239,11 @@ def as_gym_env(env: TensorEnv) -> Env:
 
 def tensor_env_of(factory: Callable[[], Env]) -> TensorEnv:
     """Return the tensor environment behind a factory, with the time limit of its wrappers; raise `ConfigError`."""
-    env = factory()
+    return tensor_env_in(factory())
+
+
+def tensor_env_in(env: Env) -> TensorEnv:
+    """Return the tensor environment whose row this is, with the time limit of its wrappers; raise `ConfigError`."""
     limits, layers = [], []
     while isinstance(env, gym.Wrapper):
         if isinstance(env, TimeLimit):

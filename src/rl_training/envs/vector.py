@@ -178,6 +178,11 @@ class SyncEnvs:
         self._episodes.started(index, int(state[NUM_STEPS_KEY]))
         return obs
 
+    @property
+    def slot(self) -> EnvSlot:
+        """The first environment."""
+        return self._slots[0]
+
     def render(self) -> np.ndarray:
         """Return the picture that the first environment renders, (height, width, 3) uint8."""
         self._episodes.check_open()

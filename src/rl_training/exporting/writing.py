@@ -32,11 +32,11 @@ from rl_training.exporting.onnx_file import OnnxPolicy
 from rl_training.exporting.pairs import PairRecorder
 from rl_training.exporting.readme import readme_text
 from rl_training.exporting.replay import Arrays, Run, replay
+from rl_training.hparams.base import chance_settings
 
 log = logging.getLogger("rl_training")
 
 OPSET = 20
-_CHANCE = ("sampled_evaluation", "evaluation_epsilon")  # settings by which evaluations do not choose the best action
 _LATENCY_CALLS = 200
 Format = Literal["onnx", "pt2"]
 
@@ -68,7 +68,7 @@ def export_policy(source: Source, out: Path, *, file_format: Format = "onnx", pa
             require(name, extra="export", what="export")
     config = source.config
     module = build_module(source.algorithm, source.spaces, config.spec)
-    chance = {name: value for name in _CHANCE if (value := getattr(config.hparams, name, None))}
+    chance = chance_settings(config.hparams)
     if chance:
         listed = ", ".join(f"{name}: {value}" for name, value in chance.items())
         log.warning("evaluations of this run choose by chance (%s); the exported policy takes the best action", listed)

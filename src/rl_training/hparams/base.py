@@ -41,6 +41,14 @@ class HParams(Settings):
         run_checks(self.run_checks, {**dict(self), **run})
 
 
+_CHANCE = ("sampled_evaluation", "evaluation_epsilon")
+
+
+def chance_settings(hparams: HParams) -> dict[str, Any]:
+    """Return the settings by which evaluations do not always choose the best action; empty: they do."""
+    return {name: value for name in _CHANCE if (value := getattr(hparams, name, None))}
+
+
 HParamsT = TypeVar("HParamsT", bound=HParams)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from rl_training.core.action_masks import MaskReader
 from rl_training.core.spaces import observation_field, to_env_actions
 from rl_training.core.types import Algorithm, Carry, act_on
+from rl_training.envs.tensor_rows import TensorRows
 from rl_training.envs.vector import EnvGroup, StepResult, SyncEnvs
 from rl_training.errors import EnvError
 
@@ -51,7 +52,7 @@ class EpisodePlay:
 
     def __init__(
         self,
-        envs: EnvGroup,
+        envs: EnvGroup | TensorRows,
         act: Act,
         obs: np.ndarray,
         info: Mapping[str, Any],

@@ -4,20 +4,22 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from rl_training.core.types import Algorithm
 from rl_training.envs.factory import EnvFactory, make_worker_envs
+from rl_training.envs.tensor_rows import TensorRows, tensor_rows_of
 from rl_training.envs.vector import SyncEnvs
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.experiment.config import TrainConfig
+from rl_training.hparams.base import chance_settings
 from rl_training.results.html import table
 from rl_training.results.return_text import mean_and_std
 from rl_training.runtime.episodes import MAX_EPISODE_STEPS, Act, EpisodePlay, follow_episode, play_episode
 
+MAX_ROWS = 256  # episodes of a tensor environment at the same time
 EPISODE_NAME = "evaluation episode"  # in error messages
 
 log = logging.getLogger("rl_training.evaluation")
@@ -56,33 +58,33 @@ class EvalEpisodes(list[EvalEpisode]):
 
 
 def evaluate_episodes(
-    factory: EnvFactory,
+    envs: SyncEnvs,
     algorithm: Algorithm,
     seeds: Sequence[int],
     *,
     step: int = 0,
     max_steps: int = MAX_EPISODE_STEPS,
     on_episode: Callable[[EvalEpisode], None] = lambda episode: None,
-    on_view: Callable[[SyncEnvs], None] = lambda envs: None,
+    on_view: Callable[[], None] = lambda: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> EvalEpisodes:
-    """Play one episode per seed in a new env. `step`: the env step of the run, which the actions may depend on.
+    """Play one episode per seed in the one env of `envs`.
 
+    `step`: the env step of the run, which the actions may depend on.
     `on_view` is called at each state of an episode: before every action and after the last step.
     Raises `EvaluationInterrupted` after the first env step at which `interrupted` returns True.
     """
     episodes = EvalEpisodes()
-    with SyncEnvs(factory) as envs:
-        for number, seed in enumerate(seeds):
-            act = _viewed(follow_episode(algorithm, step=step), partial(on_view, envs))
-            for played in play_episode(envs, act, seed=seed, number=number, max_steps=max_steps, name=EPISODE_NAME):
-                if interrupted():
-                    raise EvaluationInterrupted
-                if played.cut:
-                    _warn_cut(number, seed, played.play.num_steps)
-            on_view(envs)
-            episodes.append(_ended(played.play))
-            on_episode(episodes[-1])
+    for number, seed in enumerate(seeds):
+        act = _viewed(follow_episode(algorithm, step=step), on_view)
+        for played in play_episode(envs, act, seed=seed, number=number, max_steps=max_steps, name=EPISODE_NAME):
+            if interrupted():
+                raise EvaluationInterrupted
+            if played.cut:
+                _warn_cut(number, seed, played.play.num_steps)
+        on_view()
+        episodes.append(_ended(played.play))
+        on_episode(episodes[-1])
     return episodes
 
 
@@ -96,22 +98,31 @@ def evaluate_run(
     on_episode: Callable[[EvalEpisode], None] = lambda episode: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> EvalEpisodes:
-    """Play the evaluation episodes of a run, as many at the same time as its `eval_envs` says."""
+    """Play the evaluation episodes of a run, as many at the same time as its `eval_envs` says.
+
+    Those of a tensor environment step in one call, unless actions are drawn: all episodes draw from one stream.
+    """
     num_envs = min(config.eval_envs, len(seeds))
-    if num_envs <= 1:
-        return evaluate_episodes(factory, algorithm, seeds, step=step, on_episode=on_episode, interrupted=interrupted)
-    with make_worker_envs(
-        factory,
-        num_envs,
-        on_ray=config.execution_backend == "ray",
-        worker_timeout=config.worker_timeout,
-        worker_start=config.worker_start,
-    ) as envs:
-        return evaluate_together(envs, algorithm, seeds, step=step, on_episode=on_episode, interrupted=interrupted)
+    if num_envs > 1:
+        with make_worker_envs(
+            factory,
+            num_envs,
+            on_ray=config.execution_backend == "ray",
+            worker_timeout=config.worker_timeout,
+            worker_start=config.worker_start,
+        ) as workers:
+            return evaluate_together(
+                workers, algorithm, seeds, step=step, on_episode=on_episode, interrupted=interrupted
+            )
+    with SyncEnvs(factory) as envs:
+        rows = None if chance_settings(config.hparams) else tensor_rows_of(envs.slot, min(MAX_ROWS, len(seeds)))
+        if rows is None:
+            return evaluate_episodes(envs, algorithm, seeds, step=step, on_episode=on_episode, interrupted=interrupted)
+        return evaluate_together(rows, algorithm, seeds, step=step, on_episode=on_episode, interrupted=interrupted)
 
 
 def evaluate_together(
-    envs: AsyncEnvs,
+    envs: AsyncEnvs | TensorRows,
     algorithm: Algorithm,
     seeds: Sequence[int],
     *,
@@ -154,7 +165,7 @@ def evaluate_together(
 
 
 def _start(
-    envs: AsyncEnvs, algorithm: Algorithm, starting: Mapping[int, tuple[int, int]], step: int
+    envs: AsyncEnvs | TensorRows, algorithm: Algorithm, starting: Mapping[int, tuple[int, int]], step: int
 ) -> dict[int, EpisodePlay]:
     """Start episodes, by env: the number and the seed of each."""
     if not starting:

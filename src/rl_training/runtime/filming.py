@@ -10,6 +10,7 @@ from rl_training.core.seeding import Streams
 from rl_training.core.types import Algorithm
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.rendering import draw_without_display, explains_opengl, has_display, rendering_factory
+from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, EnvError
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes
@@ -55,14 +56,15 @@ def film_episodes(
         factory, fps = rendering_factory(env_factory_of(config, options), "rgb_array", config.env_id)
         if config.execution_backend == "envpool":
             log.info("EnvPool does not render: this is Gymnasium's %s", config.env_id)
-        with video_file(out, fps=settings.fps or min(fps, _BOUNDS["fps"][1]), width=settings.width) as show:
+        speed = settings.fps or min(fps, _BOUNDS["fps"][1])
+        with video_file(out, fps=speed, width=settings.width) as show, SyncEnvs(factory) as envs:
             return evaluate_episodes(
-                factory,
+                envs,
                 algorithm,
                 seeds,
                 step=step,
                 max_steps=settings.max_steps,
-                on_view=lambda envs: show(envs.render()),
+                on_view=lambda: show(envs.render()),
             )
 
 
@@ -108,4 +110,5 @@ def show_run(
     seeds = Streams(config.seed if seed is None else seed).eval_seeds(episodes)
     with explains_opengl():  # without a limit of time: some windows have a key that pauses
         factory, _ = rendering_factory(env_factory_of(config, options), "human", config.env_id)
-        return evaluate_episodes(factory, algorithm, seeds, step=checkpoint.step, max_steps=max_steps)
+        with SyncEnvs(factory) as envs:
+            return evaluate_episodes(envs, algorithm, seeds, step=checkpoint.step, max_steps=max_steps)
