@@ -68,13 +68,22 @@ class Countdown:
 class Alternating:
     """A recurrent policy: its carry counts the steps of the episode; it acts by the count modulo 2."""
 
+    def __init__(self, device: str = "cpu") -> None:
+        """`device`: of its parameters."""
+        self.rows_of_calls: list[int] = []
+        self._device = device
+
     def act(self, obs: np.ndarray, *, carry: Carry | None = None, **options: Any) -> ActResult:
+        self.rows_of_calls.append(len(obs))
         count = carry["count"] if carry else np.zeros(len(obs), np.int64)
         return ActResult(count % 2, {"count": count + 1})
 
+    def policy_state_dict(self) -> State:
+        return {"params": torch.empty(1, device=self._device)}
 
-def evaluate(env: TensorEnv, seeds: list[int], **options: Any) -> list[EvalEpisode]:
-    algorithm: Any = Alternating()
+
+def evaluate(env: TensorEnv, seeds: list[int], policy: Alternating | None = None, **options: Any) -> list[EvalEpisode]:
+    algorithm: Any = policy or Alternating()
     return evaluate_run(make_config(Path("unused")), lambda: as_gym_env(env), algorithm, seeds, **options)
 
 
@@ -114,6 +123,36 @@ def test_episodes_are_bit_for_bit_those_of_one_after_the_other(
     expected = in_turn(factory, algorithm, seeds)
     assert values(evaluate_run(config, factory, algorithm, seeds)) == values(expected)
     assert len({one.ret for one in expected}) > 1
+
+
+@pytest.mark.parametrize(
+    ("algo", "env_id"),
+    [
+        ("dqn", "tensor/CartPole-v1"),
+        ("recurrent_ppo", "tensor/CartPole-v1"),
+        ("dqn", "tensor/Catch-v0"),
+        ("pqn", "tensor/MinAtar-Breakout-v0"),
+    ],
+)
+def test_acting_in_one_call_as_on_a_gpu_plays_the_same_episodes(
+    algo: str, env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "MAX_ROWS", 7)
+    monkeypatch.setattr(evaluation, "is_on_gpu", lambda algorithm: True)
+    config, factory, algorithm = untrained(algo, env_id)
+    seeds = Streams(3).eval_seeds(20)
+    assert values(evaluate_run(config, factory, algorithm, seeds)) == values(in_turn(factory, algorithm, seeds))
+
+
+@pytest.mark.parametrize(("device", "rows_of_calls"), [("cpu", [1] * 6), ("meta", [2] * 3)])
+def test_rows_act_in_one_call_of_one_shape_unless_the_policy_is_on_the_cpu(
+    device: str, rows_of_calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "MAX_ROWS", 2)  # the last episode starts when the second ends
+    env, algorithm = Countdown(), Alternating(device)
+    episodes = evaluate(env, [3, 1, 2], algorithm)
+    assert algorithm.rows_of_calls == rows_of_calls
+    assert values(episodes) == values(in_turn(lambda: as_gym_env(env), Alternating(), [3, 1, 2]))
 
 
 def test_all_episodes_step_in_one_call_and_end_by_themselves_or_by_the_time_limit() -> None:

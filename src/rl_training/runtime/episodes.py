@@ -8,7 +8,7 @@ import numpy as np
 
 from rl_training.core.action_masks import MaskReader
 from rl_training.core.spaces import observation_field, to_env_actions
-from rl_training.core.types import Algorithm, Carry, act_on
+from rl_training.core.types import Algorithm, Carry, act_on, reset_carry
 from rl_training.envs.tensor_rows import TensorRows
 from rl_training.envs.vector import EnvGroup, StepResult, SyncEnvs
 from rl_training.errors import EnvError
@@ -45,6 +45,33 @@ def follow_episode(algorithm: Algorithm, *, step: int = 0, explore: bool = False
         return chosen.actions
 
     return act
+
+
+class JointActing:
+    """Acts in the episodes of all rows in one call per step, which always has the same shape.
+
+    A row without an episode keeps its last observation. Tensor environments have no action masks.
+    """
+
+    def __init__(self, algorithm: Algorithm, rows: TensorRows, *, step: int) -> None:
+        """`step`: as for `follow_episode`."""
+        field = observation_field(rows.observation_space)
+        self._algorithm, self._step = algorithm, step
+        self._obs = np.zeros((rows.num_envs, *field.shape), field.dtype)
+        self._actions = np.empty(0)
+        self._carry: Carry | None = None
+
+    def follow(self, index: int) -> Act:
+        """Return a function that returns what `choose` chose in an episode that starts in this row."""
+        self._carry = reset_carry(self._carry, [index])
+        return lambda obs, action_mask: self._actions[[index]]
+
+    def choose(self, plays: Mapping[int, "EpisodePlay"]) -> None:
+        """Choose the next actions of these episodes, by row."""
+        for index, play in plays.items():
+            self._obs[index] = play.obs[0]
+        chosen = act_on(self._algorithm, self._obs, self._carry, step=self._step)
+        self._actions, self._carry = chosen.actions, chosen.carry
 
 
 class EpisodePlay:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from torch import Tensor
 
 from rl_training.core.types import Algorithm
 from rl_training.envs.factory import EnvFactory, make_worker_envs
@@ -17,7 +18,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.hparams.base import chance_settings
 from rl_training.results.html import table
 from rl_training.results.return_text import mean_and_std
-from rl_training.runtime.episodes import MAX_EPISODE_STEPS, Act, EpisodePlay, follow_episode, play_episode
+from rl_training.runtime.episodes import MAX_EPISODE_STEPS, Act, EpisodePlay, JointActing, follow_episode, play_episode
 
 MAX_ROWS = 256  # episodes of a tensor environment at the same time
 EPISODE_NAME = "evaluation episode"  # in error messages
@@ -134,15 +135,20 @@ def evaluate_together(
     """Play one episode per seed as `evaluate_episodes` does, with the same result, in all envs at the same time.
 
     An env whose episode ends starts the next one. Each episode acts on its own: rows of a batch are rounded differently
-    than a single one.
+    than a single one. Only rows of a tensor environment act in one call if the policy is on a GPU, so that the device
+    is asked once per step and not once per row.
     """
+    joint = JointActing(algorithm, envs, step=step) if isinstance(envs, TensorRows) and is_on_gpu(algorithm) else None
     waiting, idle = deque(enumerate(seeds)), list(range(envs.num_envs))
     plays: dict[int, EpisodePlay] = {}
     done: dict[int, EvalEpisode] = {}
     episodes = EvalEpisodes()
     while len(episodes) < len(seeds):
         starting = {index: waiting.popleft() for index in idle[: len(waiting)]}
-        plays |= _start(envs, algorithm, starting, step)
+        acts = {index: joint.follow(index) if joint else follow_episode(algorithm, step=step) for index in starting}
+        plays |= _start(envs, starting, acts)
+        if joint:
+            joint.choose(plays)
         indices = list(plays)
         result = envs.step(np.concatenate([play.actions() for play in plays.values()]), indices)
         if interrupted():
@@ -164,10 +170,17 @@ def evaluate_together(
     return episodes
 
 
+def is_on_gpu(algorithm: Algorithm) -> bool:
+    """Return whether parameters of the policy are on another device than the CPU."""
+    return any(
+        isinstance(each, Tensor) and each.device.type != "cpu" for each in algorithm.policy_state_dict().values()
+    )
+
+
 def _start(
-    envs: AsyncEnvs | TensorRows, algorithm: Algorithm, starting: Mapping[int, tuple[int, int]], step: int
+    envs: AsyncEnvs | TensorRows, starting: Mapping[int, tuple[int, int]], acts: Mapping[int, Act]
 ) -> dict[int, EpisodePlay]:
-    """Start episodes, by env: the number and the seed of each."""
+    """Start episodes, by env: the number and the seed of each, and what acts in it."""
     if not starting:
         return {}
     numbers, seeds = zip(*starting.values(), strict=True)
@@ -175,7 +188,7 @@ def _start(
     return {
         index: EpisodePlay(
             envs,
-            follow_episode(algorithm, step=step),
+            acts[index],
             obs[[row]],
             infos[row],
             index=index,
