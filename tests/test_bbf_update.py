@@ -19,16 +19,18 @@ from rl_training.runtime.trainer import RunOptions, train
 
 
 def test_the_config_for_atari_100k_has_the_published_schedule() -> None:
-    # Two updates per env step from step 2,000 on: 196,000. Resets every 40,000 of them: after 22,000 env steps, 42,000,
-    # 62,000; the fourth, at 160,000 updates, would leave 36,000.
+    # Two updates per env step from step 2,000 on: 196,000. Resets after 20,000, 40,000, 60,000 and 80,000 env steps:
+    # 4,000 updates less than if learning had begun with the run. The last one leaves 40,000 updates.
     config = load_config("bbf/atari100k.yaml")
     hparams = config.hparams
     assert isinstance(hparams, BBFHParams)
     total = q_learning_updates(hparams, config.total_timesteps)
     assert total == 196_000
-    assert [update for update in range(1, total + 1) if is_reset(hparams, update, total)] == [40_000, 80_000, 120_000]
-    assert annealed_return(hparams, 0, total) == pytest.approx((10, 0.97))
-    assert annealed_return(hparams, 50_000, total) == pytest.approx((3, 0.997))
+    resets = [update for update in range(1, total + 1) if is_reset(hparams, update, total)]
+    assert resets == [q_learning_updates(hparams, step) for step in (20_000, 40_000, 60_000, 80_000)]
+    for update in (0, *resets):
+        assert annealed_return(hparams, update, total) == pytest.approx((10, 0.97))
+        assert annealed_return(hparams, update + 10_000, total) == pytest.approx((3, 0.997))
     assert epsilon(hparams, 4_000, config.total_timesteps) == 0.0
 
 

@@ -14,7 +14,7 @@ from rl_training.core.types import Batch
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import registry
-from rl_training.hparams.schedules import is_reset
+from rl_training.hparams.schedules import is_reset, updates_since_reset
 from rl_training.learners.augmentation import Augmentation, shifted
 from rl_training.learners.optim import ClippedAdam
 from rl_training.learners.q_learning import QLearner, q_optimizer, q_policy
@@ -150,6 +150,14 @@ def test_resets_leave_an_interval_to_learn_and_have_a_fixed_period() -> None:
     hparams: Any = make_setup(reset_interval=40).hparams
     assert [updates for updates in range(1, 201) if is_reset(hparams, updates, 200)] == [40, 80, 120, 160]
     assert [updates for updates in range(1, 200) if is_reset(hparams, updates, 199)] == [40, 80, 120]
+
+
+def test_resets_fall_on_the_env_steps_on_which_they_would_fall_without_a_warm_up() -> None:
+    # Two updates every 4 steps; 100 steps without learning leave out 50, so the first reset at 40 is left out as well.
+    warm_up: Any = make_setup(reset_interval=40, learning_starts=100, train_frequency=4, gradient_steps=2).hparams
+    assert [updates for updates in range(1, 151) if is_reset(warm_up, updates, 150)] == [30, 70, 110]
+    assert [updates_since_reset(warm_up, updates, 150) for updates in (0, 29, 30, 69, 70, 149)] == [0, 29, 0, 39, 0, 39]
+    assert [updates for updates in range(1, 150) if is_reset(warm_up, updates, 149)] == [30, 70]
 
 
 @pytest.mark.parametrize("algo", HEADS)

@@ -162,8 +162,9 @@ EvaluationEpsilon = Annotated[Fraction, Field(description="share of random actio
 ResetInterval = Annotated[
     Count | None,
     Field(
-        description="gradient steps between resets, of which the last leaves as many before the end of the run: the "
-        "hidden layers after the encoder get new weights, Adam starts again; null: no resets"
+        description="gradient steps between resets, counted as if learning_starts were 0, of which the last leaves as "
+        "many before the end of the run: the hidden layers after the encoder get new weights, Adam starts again; null: "
+        "no resets"
     ),
 ]
 ResetShare = Annotated[

@@ -23,8 +23,12 @@ from rl_training.hparams.q_learning import QLearningHParams
 
 
 def q_learning_updates(hparams: QLearningHParams, step: int) -> int:
+    return _updates_within(hparams, max(0, step - hparams.learning_starts))
+
+
+def _updates_within(hparams: QLearningHParams, steps: int) -> int:
     per_round = hparams.train_frequency if hparams.gradient_steps == -1 else hparams.gradient_steps
-    return max(0, step - hparams.learning_starts) // hparams.train_frequency * per_round
+    return steps // hparams.train_frequency * per_round
 
 
 def actor_critic_updates(hparams: OnlineHParams, step: int) -> int:
@@ -63,16 +67,21 @@ def _exact(ratio: float) -> Fraction:
 
 
 def is_reset(hparams: QLearningHParams, updates: int, total_updates: int) -> bool:
-    """Return whether the weights are reset after this many updates: not if less than an interval is left to learn."""
-    interval = hparams.reset_interval
-    return interval is not None and updates % interval == 0 and updates + interval <= total_updates
+    """Return whether the weights are reset after this many updates."""
+    return updates > 0 and updates_since_reset(hparams, updates, total_updates) == 0
 
 
 def updates_since_reset(hparams: QLearningHParams, updates: int, total_updates: int) -> int:
+    """Count the updates since the last reset or, before the first one, all.
+
+    The intervals begin with the run, not with learning: a longer warm-up does not delay resets. The last reset leaves
+    an interval to learn.
+    """
     interval = hparams.reset_interval
     if interval is None:
         return updates
-    return updates - interval * max(0, min(updates // interval, total_updates // interval - 1))
+    latest = min(updates, total_updates - interval)  # the last reset cannot have come later
+    return updates - max(0, latest - (latest + _updates_within(hparams, hparams.learning_starts)) % interval)
 
 
 def annealed_return(hparams: QLearningHParams, updates: int, total_updates: int) -> tuple[int, float]:
