@@ -1,4 +1,7 @@
-"""Sequences hold the observations of each env in order, with what led to them and the ends of episodes."""
+"""Sequences hold the observations of each env in order, with what led to them and the ends of episodes.
+
+Each observation is sampled once soon after it was stored; the rest of a batch is sampled uniformly.
+"""
 
 from typing import Any
 
@@ -11,12 +14,13 @@ from hypothesis import strategies as st
 
 from builders import make_setup
 from rl_training.core.spaces import Spaces
+from rl_training.core.types import Batch
 from rl_training.data.recurrent_replay_buffer import (
     RecurrentReplayBuffer,
     build_recurrent_replay_buffer,
     sequence_fields,
 )
-from rl_training.errors import ConfigError
+from rl_training.errors import CheckpointError, ConfigError
 from state_comparison import assert_identical
 
 SPACES = Spaces(Box(0.0, 1e4, (1,), np.float32), Discrete(9))
@@ -132,6 +136,72 @@ def test_all_starts_of_all_envs_are_sampled_uniformly() -> None:
     numbers, counts = np.unique(starts, return_counts=True)
     assert numbers.tolist() == [0, 1, 2, 3, 100, 101, 102, 103]
     assert np.abs(counts / 1_000 - 1).max() < 0.15  # a deviation is 0.03
+
+
+# --- Fresh sequences -------------------------------------------------------------------------------------------------
+
+
+def starts_of(batch: Batch) -> list[int]:
+    """The first observations of the sequences of a batch."""
+    return [int(number) for number in batch["obs"][:, 0, 0]]
+
+
+def test_each_observation_is_in_one_fresh_sequence_which_comes_before_uniform_samples() -> None:
+    buffer, stream = make_buffer(length=3), Stream()
+    fill(buffer, 7, stream)  # observations 0 to 7: 0 1 2 and 3 4 5 are complete
+    assert starts_of(buffer.sample(1)) == [0]
+    assert starts_of(buffer.sample(1)) == [3]
+    assert set(starts_of(buffer.sample(200))) == {0, 1, 2, 3, 4, 5}
+    fill(buffer, 4, stream)  # observations up to 11: 6 7 8 and 9 10 11
+    batch = starts_of(buffer.sample(200))
+    assert batch[:2] == [6, 9]
+    assert set(batch[2:]) == set(range(10))
+
+
+def test_the_env_with_most_fresh_observations_comes_first() -> None:
+    # An episode of n steps has n + 1 observations: env 1, whose episodes have one step, stores twice as many.
+    buffer, stream = make_buffer(60, num_envs=2, length=4), Stream(2)
+    for _ in range(6):
+        step = stream.step()
+        step["truncated"] = np.array([False, True])
+        stream.now[1] += 1
+        buffer.add(step)
+    # Env 0 has observations 0 to 6, env 1 has 100 to 111; 7 and 12 fresh ones, then 7 and 8, 7 and 4, 3 and 4.
+    assert starts_of(buffer.sample(4)) == [100, 104, 0, 108]
+
+
+def test_of_overwritten_observations_none_is_fresh() -> None:
+    buffer, stream = make_buffer(24, num_envs=2, length=3), Stream(2)
+    fill(buffer, 10, stream)
+    assert starts_of(buffer.sample(2)) == [0, 100]
+    fill(buffer, 10, stream)  # observations up to 20, of which 12 are stored: 3 to 8 are gone, and the pair at 9 begins
+    assert starts_of(buffer.sample(10))[:8] == [9, 109, 12, 112, 15, 115, 18, 118]
+
+
+@pytest.mark.parametrize(("steps", "capacity"), [(11, 40), (11, 60), (50, 40)])
+def test_a_resumed_buffer_serves_the_fresh_sequences_that_are_left(steps: int, capacity: int) -> None:
+    stream = Stream(2, ends={3: "t", 7: "c"})
+    buffer, other = make_buffer(num_envs=2), make_buffer(capacity, num_envs=2, seed=1)
+    fill(buffer, steps, stream)
+    buffer.sample(3)
+    other.load_state_dict(buffer.state_dict())
+    for _ in range(2):
+        step = stream.step()
+        buffer.add(step)
+        other.add(step)
+        ours, theirs = starts_of(other.sample(2)), starts_of(buffer.sample(2))
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("fresh", [[-1, 0], [0, 7]])
+def test_fresh_observations_that_are_not_stored_are_refused(fresh: list[int]) -> None:
+    buffer = make_buffer(num_envs=2)
+    fill(buffer, 5)
+    with pytest.raises(CheckpointError, match="fresh observations"):
+        buffer.load_state_dict({**buffer.state_dict(), "fresh": np.array(fresh)})
+
+
+# --- The rest --------------------------------------------------------------------------------------------------------
 
 
 def test_the_sampler_fills_the_same_tensors() -> None:

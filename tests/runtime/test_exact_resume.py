@@ -19,6 +19,7 @@ import pytest
 from benchmarks.exactness import (
     COMBINATIONS,
     COMPILED,
+    DREAMER,
     IMAGE,
     PPO_COMBINATIONS,
     PPO_DICT,
@@ -229,6 +230,12 @@ def test_evaluating_more_often_does_not_change_training(unbroken: dict[int, Path
 def test_images_come_back(tmp_path: Path) -> None:
     case = replace(IMAGE, settings={**IMAGE.settings, "total_timesteps": 300})
     assert differences(run_broken(case, tmp_path, [74, 201]), run_unbroken(case, tmp_path)) == []
+
+
+def test_sequences_and_which_of_them_are_fresh_come_back(tmp_path: Path) -> None:
+    # Two envs with 50 rows each. Before learning starts, these rows are fresh, and the first are already overwritten.
+    case = replace(DREAMER, algo_kwargs={"buffer_capacity": 100, "learning_starts": 150})
+    assert differences(run_broken(case, tmp_path, [141, 203, 332]), run_unbroken(case, tmp_path)) == []
 
 
 @pytest.mark.usefixtures("whole_replay_checks")
