@@ -164,6 +164,18 @@ def test_nothing_before_the_start_of_an_episode_affects_what_follows() -> None:
 
 
 @torch.no_grad()
+def test_a_sequence_from_the_middle_of_an_episode_starts_without_the_action_before_it() -> None:
+    world = make_world()
+    obs, actions, is_first, noise = sequence()
+    first = world.observe(obs, actions, is_first, noise)
+    changed = actions.clone()
+    changed[:, 0] = (actions[:, 0] + 1) % 3
+    assert torch.equal(world.observe(obs, changed, is_first, noise).features, first.features)
+    is_first[:, 0] = True
+    assert torch.equal(world.observe(obs, actions, is_first, noise).features, first.features)
+
+
+@torch.no_grad()
 def test_the_prior_sees_the_past_and_the_action_but_not_the_observation() -> None:
     world = make_world()
     obs, actions, is_first, noise = sequence()

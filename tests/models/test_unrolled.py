@@ -45,6 +45,7 @@ def test_gradients_of_a_cell_with_two_states_and_an_output() -> None:
 
 def plain_observe(rssm: RSSM, embeddings: Tensor, actions: Tensor, is_first: Tensor, noise: Tensor) -> Tensor:
     """The states of sequences by a plain loop, every step from the one before."""
+    is_first = torch.cat((torch.ones_like(is_first[:, :1]), is_first[:, 1:]), 1)  # there is no state before
     h, z = (torch.zeros(len(noise), size, dtype=noise.dtype) for size in (rssm.sizes.deter, rssm.sizes.stoch))
     steps = []
     for t in range(noise.shape[1]):

@@ -51,7 +51,8 @@ class WorldModel(nn.Module):
         """Process sequences: `obs` (batch, time, *obs), `actions` (batch, time, *action), `is_first` (batch, time),
         `noise` (batch, time, latents) in [0, 1).
 
-        `actions` are those that led to the observations. Where an episode starts, they and the state are set to zero.
+        `actions` are those that led to the observations. Where an episode or the sequence starts, they and the state
+        are set to zero.
         """
         targets = self.codec.targets(obs.flatten(0, 1))
         embeddings = torch.unflatten(self.codec.encode(targets), 0, is_first.shape)

@@ -132,12 +132,13 @@ class RSSM(nn.Module):
     ) -> States:
         """Infer the states of sequences: `is_first` (batch, time), the rest (batch, time, ...), encoded.
 
-        `actions` are those that led to the observations. Where an episode starts, they and the state are set to zero.
-        `noise`: (batch, time, latents), in [0, 1). `cell`: `observe_cell`, or the same compiled.
+        `actions` are those that led to the observations. Where an episode or the sequence starts, they and the state
+        are set to zero. `noise`: (batch, time, latents), in [0, 1). `cell`: `observe_cell`, or the same compiled.
         """
         # Time comes first, so that the rows of a step are one piece of memory.
         embeddings, actions, noise = (x.transpose(0, 1).contiguous() for x in (embeddings, actions, noise))
         keep = (~is_first).T.contiguous().float()[..., None]
+        keep[0] = 0.0  # acting takes no action in a state of zeros either
         weight, action_weight = self.recurrent.split_weight(self.sizes.hidden)
         drive = self.recurrent.drive(self.action_in(actions * keep).flatten(0, 1), action_weight)
         deter_weight, token_weight = self._split_posterior()
