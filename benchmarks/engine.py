@@ -51,8 +51,8 @@ class Control:
 class Row:
     """One algorithm on one task, with a shipped config or, where `config` is "", with the defaults of `algo`.
 
-    `hparams`: changes to the config, where tasks share one. `tensor_env_id`: the same task as a tensor environment, in
-    which seeds that are trained together learn; they are played in `env_id`.
+    `hparams`: changes to the config, where tasks share one. `env_kwargs`: arguments of `env_id`. `tensor_env_id`: the
+    same task as a tensor environment, in which seeds that are trained together learn; they are played in `env_id`.
     `dataset`: what an offline algorithm learns from, such as pendulum/medium; steps are then gradient steps.
     `expert`: a dataset to imitate in the environment. `threshold`: the return for which the first step is reported at
     which training held it over three evaluations. `goal`: the return the target asks of each seed, where it differs.
@@ -69,6 +69,7 @@ class Row:
     target: str
     algo: str | None = None
     hparams: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     tensor_env_id: str | None = None
     controls: Mapping[str, Control] = field(default_factory=dict)
     peers: Sequence[Peer] = ()
@@ -112,6 +113,7 @@ class Row:
             **vector,
             **algo,
             **source,
+            **({"env_kwargs": dict(self.env_kwargs)} if self.env_kwargs else {}),
             "mode": "score",
             "env_id": self.env_id,
             "steps": steps,

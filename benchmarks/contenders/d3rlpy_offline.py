@@ -51,7 +51,7 @@ def common(setting: Setting) -> dict[str, Any]:
         raise ValueError(f"d3rlpy has no network {hparams['network']!r}")
     if hparams["learning_rate_schedule"] == "linear":
         raise ValueError("d3rlpy has no linear schedule")
-    space = box(make_env(setting.env_id).action_space)
+    space = box(make_env(setting).action_space)
     adam = {"eps": hparams["adam_eps"], "clip_grad_norm": hparams["max_grad_norm"]}
     hidden = list(hparams["hidden_sizes"])
     return {

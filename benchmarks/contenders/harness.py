@@ -54,6 +54,7 @@ class Setting:
     eval_seeds: Sequence[int] = ()  # one reset seed per evaluation episode
     track_every: int = 0  # environment steps between evaluations during training; 0: none
     track_seeds: Sequence[int] = ()
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
     dataset: str | None = None
     dataset_sha256: str | None = None
     population: str | None = None
@@ -109,9 +110,9 @@ class Learner(ABC):
     def keep(self, rows: Sequence[int]) -> None:  # noqa: B027
         """Keep the recurrent state of these rows of the last observations: only their episodes continue."""
 
-    def make_env(self, env_id: str) -> gym.Env:
+    def make_env(self, setting: Setting) -> gym.Env:
         """Make an environment for evaluation."""
-        return make_env(env_id)
+        return make_env(setting)
 
     def details(self) -> dict[str, Any]:
         """Return what else belongs in the result."""
@@ -151,7 +152,7 @@ class TrainingEnvs:
 
     @cached_property
     def envs(self) -> list[CountedSteps]:
-        return [CountedSteps(make_env(self.setting.env_id), self.counter) for _ in range(self.setting.num_envs)]
+        return [CountedSteps(make_env(self.setting), self.counter) for _ in range(self.setting.num_envs)]
 
     def factories(self) -> list[Callable[[], gym.Env]]:
         """Return the environments in the form that vector environments are built from."""
@@ -176,14 +177,14 @@ Build = Callable[[Setting, TrainingEnvs], Learner]
 Mode = Callable[[Build, Setting, "Stopwatch"], dict[str, Any]]
 
 
-def make_env(env_id: str) -> gym.Env:
+def make_env(setting: Setting) -> gym.Env:
     """Make an environment without gymnasium's passive checker, since `rl_training` does not use it either."""
-    return gym.make(env_id, disable_env_checker=True)
+    return gym.make(setting.env_id, disable_env_checker=True, **setting.env_kwargs)
 
 
-def play(learner: Learner, env_id: str, seeds: Sequence[int]) -> list[float]:
+def play(learner: Learner, setting: Setting, seeds: Sequence[int]) -> list[float]:
     """Play one episode per reset seed, in parallel; return the returns in the order of the seeds."""
-    envs = [learner.make_env(env_id) for _ in seeds]
+    envs = [learner.make_env(setting) for _ in seeds]
     observations = [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds, strict=True)]
     returns = [0.0] * len(envs)
     playing = list(range(len(envs)))
@@ -261,7 +262,7 @@ def run_speed(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any
         "env_steps": counter.count,
         "updates": learner.num_updates(),
         **learner.details(),
-        "final_returns": play(learner, setting.env_id, setting.eval_seeds),
+        "final_returns": play(learner, setting, setting.eval_seeds),
     }
 
 
@@ -271,7 +272,7 @@ def run_score(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any
     learner = build(setting, training)
 
     def track(step: int) -> None:
-        tracked.append({"step": step, "returns": play(learner, setting.env_id, setting.track_seeds)})
+        tracked.append({"step": step, "returns": play(learner, setting, setting.track_seeds)})
 
     if setting.track_every:
         for step in range(setting.track_every, setting.steps + 1, setting.track_every):
@@ -285,7 +286,7 @@ def run_score(build: Build, setting: Setting, watch: Stopwatch) -> dict[str, Any
         "updates": learner.num_updates(),
         **learner.details(),
         "tracked": tracked,
-        "returns": play(learner, setting.env_id, setting.eval_seeds),
+        "returns": play(learner, setting, setting.eval_seeds),
     }
 
 

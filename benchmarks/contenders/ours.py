@@ -107,6 +107,8 @@ def config_of(setting: Setting, output_dir: str | Path) -> TrainConfig:
         "execution_backend": setting.execution_backend,
         "output_dir": output_dir,
     }
+    if setting.env_kwargs:
+        changes["env_kwargs"] = setting.env_kwargs
     if setting.matmul_precision:
         changes["matmul_precision"] = setting.matmul_precision
     # The whole file, even if the config takes a part of it.
@@ -140,7 +142,7 @@ class OurLearner(Learner):
     def learn(self) -> None:
         self.model.learn()
 
-    def make_env(self, env_id: str) -> gym.Env:
+    def make_env(self, setting: Setting) -> gym.Env:
         assert self.counter.run is not None
         return make_env_of(self.counter.run)  # MinAtar's games are registered by the library
 
@@ -186,10 +188,10 @@ class Member(Learner):
             while self.counter.count < step_of(checkpoint.name):
                 self.counter.advance()
 
-    def make_env(self, env_id: str) -> gym.Env:
+    def make_env(self, setting: Setting) -> gym.Env:
         played = self.model.config
         if played.execution_backend == "tensor":
-            played = played.updated(env_id=env_id, execution_backend="local_sync")
+            played = played.updated(env_id=setting.env_id, execution_backend="local_sync")
         return env_factory_of(played, RunOptions())()
 
     def act(self, obs: np.ndarray) -> np.ndarray:

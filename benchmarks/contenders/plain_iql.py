@@ -21,7 +21,7 @@ class PlainLearner(Learner):
         torch.manual_seed(setting.seed)
         self.setting, self.counter, self.updates = setting, training.counter, 0
         self.device, hparams = torch.device(setting.device), setting.hparams
-        space = box(make_env(setting.env_id).action_space)
+        space = box(make_env(setting).action_space)
         self.low, self.scale = space.low, (space.high - space.low) / 2
         self.buffer = self._read_dataset()
         obs_size, action_size = self.buffer.obs.shape[1], self.buffer.actions.shape[1]

@@ -41,6 +41,19 @@ def test_steps_are_counted_over_all_envs() -> None:
     assert called == [4]
 
 
+def test_training_and_evaluation_have_the_arguments_of_the_environment() -> None:
+    from harness import Setting, TrainingEnvs, make_env
+    from ours import config_of
+
+    small = {"include_cfrc_ext_in_observation": False}
+    setting = Setting(mode="score", algo="sac", env_id="Ant-v5", steps=10, env_kwargs=small)
+    for env in (*TrainingEnvs(setting).envs, make_env(setting)):
+        assert env.observation_space.shape == (27,)  # with the contact forces: 105
+    assert config_of(setting, "runs").env_kwargs == small
+    shared = replace(setting, algo=None, config="sac/mujoco.yaml")
+    assert config_of(shared, "runs").env_kwargs == small
+
+
 def test_steady_part_begins_after_whole_rollouts_or_so_many_learning_steps() -> None:
     from harness import Setting
 
@@ -279,9 +292,9 @@ def test_episodes_that_go_on_keep_what_ours_remembers_of_them() -> None:
     policy = learner.counter.run.algorithm
     list(policy._parts["actor"].named(policy.state["actor.params"]).values())[-2].mul_(1_000.0)  # type: ignore
     seeds = list(range(8))
-    together = play(learner, "CartPole-v1", seeds)
+    together = play(learner, setting, seeds)
     assert len(set(together)) > 1
-    assert together == [play(learner, "CartPole-v1", [seed])[0] for seed in seeds]
+    assert together == [play(learner, setting, [seed])[0] for seed in seeds]
 
 
 def test_plain_iql_trains_and_plays_as_the_harness_asks(tmp_path: Path) -> None:
