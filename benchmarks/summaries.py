@@ -37,12 +37,17 @@ def return_at(curve: Curve, step: float, window: int = 1) -> float | None:
     return fmean(until[-window:]) if step in curve["steps"] and len(until) >= window else None
 
 
+def dataset_digest(line: Line) -> str:
+    """Return the digest of the dataset a run learned from; "" where it learned in an environment."""
+    return str(line.get("dataset", {}).get("sha256", ""))
+
+
 def latest_runs(lines: Sequence[Line]) -> dict[tuple[str, int, str], list[Line]]:
     """Group finished runs by contender, steps and dataset, ordered by seed. The last run of a seed counts."""
     latest: dict[tuple[str, int, str], dict[int, Line]] = {}
     for line in lines:
         if "failed" not in line:
-            key = (line["contender"], line["steps"], line.get("dataset", {}).get("sha256", ""))
+            key = (line["contender"], line["steps"], dataset_digest(line))
             latest.setdefault(key, {})[line["seed"]] = line
     return {key: [runs[seed] for seed in sorted(runs)] for key, runs in latest.items()}
 
@@ -83,22 +88,6 @@ def _summarize(runs: Sequence[Line], row: Row) -> dict[str, Any]:
         last = max(runs[0]["curve"]["steps"], default=0)
         summary["final_window"] = [return_at(run["curve"], last, row.window) for run in runs]
     return summary
-
-
-def summarize_suite(rows: Mapping[str, Sequence[Line]]) -> dict[str, Any]:
-    """Summarise the normalised scores of several rows together, for the contenders that ran in all of them.
-
-    Only runs on the latest dataset of a row count.
-    """
-    by_contender: dict[str, list[dict[int, float]]] = {}
-    for lines in rows.values():
-        latest = [line for line in lines if "failed" not in line][-1]["dataset"]["sha256"]
-        for (contender, _, dataset), runs in latest_runs(lines).items():
-            if dataset != latest:
-                continue
-            scores = {run["seed"]: normalised(run["score"], run["dataset"]) for run in runs}
-            by_contender.setdefault(contender, []).append(scores)
-    return summarize_rows({name: tasks for name, tasks in by_contender.items() if len(tasks) == len(rows)})
 
 
 def summarize_rows(by_contender: Mapping[str, Sequence[Mapping[int, float]]]) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from benchmarks.command_line import add_out, result_folder
 from benchmarks.compile_times import summarize_compile_times
 from benchmarks.env_speed import summarize_env_speed
 from benchmarks.plot_cost import summarize_plot_cost
-from benchmarks.results import RESULTS, Line, named, read_lines, to_line, write_text
+from benchmarks.results import RESULTS, Line, read_lines, to_line, write_text
 from benchmarks.rows import ROWS, SUITES
 from benchmarks.rows.atari import ATARI_ROWS
 from benchmarks.speed_tasks import TASKS
-from benchmarks.summaries import summarize_atari, summarize_rows, summarize_scores, summarize_suite
+from benchmarks.suites import summarize_suite
+from benchmarks.summaries import summarize_atari, summarize_rows, summarize_scores
 from benchmarks.versions import summarize_versions
 from benchmarks.wheel import summarize_wheel
 from rl_training.experiment.config_files import SHIPPED_SCORES
@@ -62,11 +63,7 @@ def summarize(results: Path) -> dict[str, Any]:
     atari = {name: atari_entry(name, lines) for name, lines in files(results / "atari").items()}
     summary: dict[str, Any] = {
         "scores": {name: score_entry(lines) for name, lines in scores.items()},
-        "suites": {
-            name: summarize_suite({row: named(scores[row], steps=suite.steps) for row in suite.rows})
-            for name, suite in SUITES.items()
-            if all(row in scores and named(scores[row], steps=suite.steps) for row in suite.rows)
-        },
+        "suites": {name: summarize_suite(suite, scores) for name, suite in SUITES.items()},
         "atari": atari,
         "speed": {
             name: measurements.summarize_speed(lines, TASKS[lines[0]["task"]].reference)

@@ -45,6 +45,7 @@ from result_tables import (
 )
 from score_list import atari_list, missed_targets, page_scores, score_list
 from settings_tables import action_spaces_table, algorithms_table, config_table, hparams_table, setting_links
+from suite_tables import five_tasks_table
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(<!-- begin generated: (?P<name>[^>]+) -->\n).*?(<!-- end generated -->)", re.DOTALL)
@@ -62,6 +63,7 @@ TABLES: dict[str, Table] = {
     "score overview": score_overview,
     "curves": curves_block,
     "score list": score_list,
+    "five tasks": five_tasks_table,
     "missed targets": missed_targets,
     "atari": atari_list,
     "tuning": tuning_table,

@@ -183,6 +183,30 @@ def test_the_results_page_lists_every_contender_and_every_published_score(monkey
     assert all(line.count(" | ") == 10 for line in lines)
 
 
+def test_five_tasks_are_shown_together_beside_the_published_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = module("suite_tables", monkeypatch)
+
+    def suite(budget: int, mean: float | None, **more: Any) -> dict[str, Any]:
+        scores = {"seeds": [0, 1, 2], "mean": mean, "iqm": 0.5, "interval": [0.25, 0.75]}
+        contenders = [] if mean is None else [{"contender": "ours", **scores}]
+        return {"rows": [], "budget": budget, "contenders": contenders, **more}
+
+    suites = {
+        "iql-mujoco-50k": suite(50_000, 0.9),  # another suite
+        "td3-five_tasks-100k": suite(100_000, 0.4),
+        "sac-five_tasks-200k": suite(200_000, None, published=0.52280),
+        "sac-five_tasks-100k": suite(100_000, 0.2799, published=0.27617),
+        "crossq-five_tasks-100k": suite(100_000, 0.74, published=0.73542),
+    }
+    monkeypatch.setattr(tables, "summary", lambda: {"suites": suites})
+    sac, td3, crossq, later = (line.split(" | ")[1:] for line in list(tables.five_tasks_table(DOCS, []))[2:])
+    assert sac == ["100k", "3", "0.280", "0.500 (0.250 to 0.750)", "0.28", "missed: >= 0.28 |"]
+    assert td3 == ["100k", "3", "0.400", "0.500 (0.250 to 0.750)", "", " |"]
+    assert crossq[-1] == "met: >= 0.74 |"
+    assert later == ["200k", "", "not scored yet", "", "0.52", " |"]
+    assert len(list(tables.five_tasks_table(DOCS, ["sac"]))) == 4
+
+
 def test_what_a_run_says_about_its_resume_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = module("result_tables", monkeypatch).claim
     repeated, open_ones = "exact: episodes were repeated in 8 of 8 trials", "exact: the open episodes were repeated"

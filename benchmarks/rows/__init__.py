@@ -8,6 +8,7 @@ from benchmarks.rows import (
     continuous,
     defaults,
     dqn,
+    five_tasks,
     imitation,
     minatar,
     model_based,
@@ -17,9 +18,21 @@ from benchmarks.rows import (
     world_models,
 )
 
-FAMILIES = (dqn, minatar, ppo, recurrent, defaults, continuous, model_based, offline, imitation, world_models)
+FAMILIES = (
+    dqn,
+    minatar,
+    ppo,
+    recurrent,
+    defaults,
+    continuous,
+    five_tasks,
+    model_based,
+    offline,
+    imitation,
+    world_models,
+)
 ROWS: dict[str, Row] = {name: row for family in FAMILIES for name, row in family.ROWS.items()}
-SUITES = offline.SUITES
+SUITES = {**offline.SUITES, **five_tasks.SUITES}
 
 
 def rows_named(names: Sequence[str]) -> list[str]:

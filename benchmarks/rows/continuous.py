@@ -1,6 +1,5 @@
 """SAC, TD3, REDQ and TQC on Pendulum-v1 and MuJoCo tasks, and discrete SAC on CartPole-v1."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.engine import Control, Peer, Row
@@ -80,63 +79,6 @@ def mujoco(config: str, env_id: str, steps: int, target: str, *peers: Peer, **mo
 ZOO_TABLE = "at 20k steps (rl-zoo3's table: one run, deviation over episodes)"
 DOPAMINE = "(Dopamine's SAC: training episodes, 5 seeds)"
 
-# Five tasks that share a config, and the mean of SAC's 10 seeds on their version 4 after 100k steps, from the result
-# files of the SimBaV2 authors. Ant-v5 and Humanoid-v5 have other observations, Walker2d-v5 other friction.
-FIVE_TASKS = {"HalfCheetah": 6156, "Hopper": 1103, "Walker2d": 690, "Ant": 747, "Humanoid": 632}
-DROPPED_QUANTILES = {"HalfCheetah": 0, "Hopper": 5, "Walker2d": 2, "Ant": 2, "Humanoid": 2}  # the authors' values
-
-# Scores of the authors after 100k steps on version 4: mean and deviation over 10 seeds, from the same files.
-CROSSQ = {
-    "HalfCheetah": (8058, 889),
-    "Hopper": (2759, 379),
-    "Walker2d": (3486, 1056),
-    "Ant": (2686, 946),
-    "Humanoid": (3184, 1068),
-}
-SIMBAV2 = {  # with two updates per step
-    "HalfCheetah": (7328, 993),
-    "Hopper": (2821, 729),
-    "Walker2d": (3023, 1728),
-    "Ant": (3881, 938),
-    "Humanoid": (1329, 769),
-}
-
-
-def five_tasks(
-    algo: str,
-    hparams: Mapping[str, Mapping[str, Any]] | None = None,
-    *,
-    authors: Mapping[str, tuple[int, int]] | None = None,
-    suffix: str = "",
-) -> dict[str, Row]:
-    """Return the rows of an algorithm on five MuJoCo tasks at 100k steps.
-
-    `hparams`: the changes for each task. `authors`: their scores, which are the target; without them SAC's are.
-    `suffix`: of the names of the rows, where a task also has a config of its own.
-    """
-
-    def row(task: str, sac: int) -> Row:
-        published = {"sac": f"{sac} (SAC on {task}-v4: 10 seeds, from the SimBaV2 authors' files)"}
-        target = sac
-        if authors is not None:
-            target, deviation = authors[task]
-            published["paper"] = f"{target} ± {deviation} (on {task}-v4: 10 seeds, from the SimBaV2 authors' files)"
-        return mujoco(
-            f"{algo}/mujoco.yaml",
-            f"{task}-v5",
-            100_000,
-            f">= {target}",
-            hparams=(hparams or {}).get(task, {}),
-            threshold=float(target),
-            track_every=10_000,
-            track_episodes=5,
-            chosen_on="none: the authors' values",
-            published=published,
-        )
-
-    return {f"{algo}-{task.lower()}{suffix}": row(task, sac) for task, sac in FIVE_TASKS.items()}
-
-
 ROWS = {
     "sac-pendulum": pendulum(
         "sac",
@@ -188,13 +130,8 @@ ROWS = {
         chosen_on="seeds 100 to 102",
     ),
     "tqc-pendulum": pendulum("tqc", 5_000, "none set", threshold=-150.0, by=5_000, chosen_on="seeds 100 and 101"),
-    **five_tasks("sac", suffix="-mujoco"),
-    **five_tasks("td3", suffix="-mujoco"),
-    **five_tasks("tqc", {task: {"dropped_quantiles": dropped} for task, dropped in DROPPED_QUANTILES.items()}),
     "crossq-pendulum": pendulum("crossq", 10_000, "none set", threshold=-160.0, chosen_on="seed 7"),
-    **five_tasks("crossq", authors=CROSSQ),
     "simbav2-pendulum": pendulum("simbav2", 10_000, "none set", threshold=-160.0, chosen_on="seed 7"),
-    **five_tasks("simbav2", authors=SIMBAV2),
     "sac-halfcheetah-50k": mujoco(
         "sac/halfcheetah.yaml",
         "HalfCheetah-v5",

@@ -4,11 +4,12 @@ A row of MuJoCo's has a budget of 200k updates; `--steps 50000` makes a shorter 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.engine import Control, Row
 from benchmarks.rows.peers import d3rlpy
+from benchmarks.suites import Suite
 
 MUJOCO = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
 ENV_IDS = {"pendulum": "Pendulum-v1", **MUJOCO}
@@ -178,21 +179,13 @@ ROWS = {
 }
 
 
-@dataclass(frozen=True)
-class Suite:
-    """Rows whose normalised scores after so many steps are also summarised together."""
-
-    rows: Sequence[str]
-    steps: int
-
-
 SUITES: Mapping[str, Suite] = {
     "iql-small-50k": Suite(
-        [f"iql-{env}-{kind}" for env in ("pendulum", "halfcheetah") for kind in PENDULUM_KINDS], 50_000
+        rows=[f"iql-{env}-{kind}" for env in ("pendulum", "halfcheetah") for kind in PENDULUM_KINDS], steps=50_000
     ),
     **{
         f"{algo}-mujoco-{steps // 1_000}k": Suite(
-            [f"{algo}-{env}-{kind}" for env in MUJOCO for kind in MUJOCO_KINDS], steps
+            rows=[f"{algo}-{env}-{kind}" for env in MUJOCO for kind in MUJOCO_KINDS], steps=steps
         )
         for algo in ("bc", "iql", "td3_bc", "rebrac", "cql")
         for steps in (50_000, 200_000)

@@ -11,9 +11,9 @@ from benchmarks.engine import RowRuns, add_line, run_or_recall, score_line
 from benchmarks.launch import FLOOR, PPO_CONTENDERS, SCRIPTS, Contender, FreeCores
 from benchmarks.peers import REQUIREMENTS
 from benchmarks.results import read_lines
-from benchmarks.rows import ROWS, minatar, rows_named
+from benchmarks.rows import ROWS, five_tasks, minatar, rows_named
 from benchmarks.speed_tasks import TASKS
-from benchmarks.summaries import first_held, median_step, return_at, summarize_scores, summarize_suite
+from benchmarks.summaries import first_held, median_step, return_at, summarize_scores
 from benchmarks.tuning import parse_change, with_variants
 
 from rl_training import TrainConfig, load_config
@@ -31,6 +31,11 @@ def test_scripts_and_requirements_exist() -> None:
     assert sorted(path.name for path in needed if not path.is_file()) == []
 
 
+def shares_mujoco_config(name: str) -> bool:
+    """Whether the config of a row serves several MuJoCo tasks."""
+    return name in five_tasks.ROWS or ROWS[name].config.endswith("/mujoco.yaml")
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_has_its_configs_and_tracks_the_step_its_target_names(name: str) -> None:
     row = ROWS[name]
@@ -43,12 +48,14 @@ def test_a_row_has_its_configs_and_tracks_the_step_its_target_names(name: str) -
         assert config.algo == control.config.partition("/")[0]
         if config.algo != row.config.partition("/")[0]:  # another algorithm, with its settings for a similar task
             continue
+        if shares_mujoco_config(name):  # the row names the environment and the budget
+            continue
         # Nothing in the actor-critics depends on the length of the run: a row may end before its config does. Where a
         # dataset is learned from, the row decides on the length.
         cut_short = config.algo in ("sac", "td3", "redq", "tqc", "mbpo") and row.steps < config.total_timesteps
         assert config.total_timesteps == row.steps or cut_short or row.dataset
-        # MinAtar's games share a config, and so do MuJoCo's tasks: the setting names the environment.
-        assert config.env_id == row.env_id or config.env_id.startswith("MinAtar/") or "/mujoco." in control.config
+        # MinAtar's games share a config: the setting names the environment.
+        assert config.env_id == row.env_id or config.env_id.startswith("MinAtar/")
     assert (row.dataset is None) == (row.threshold is not None)
     assert row.track_every > 0  # every row has a learning curve
     assert row.by is None or row.by % row.track_every == 0
@@ -67,8 +74,10 @@ def test_a_row_is_named_after_its_algorithm_and_its_task(name: str) -> None:
         assert task == "-".join(filter(None, (env, kind, "defaults")))
         return
     assert algo == config.partition("/")[0]
-    wanted = config.partition("/")[2].removesuffix(".yaml").split("_")[0]
-    assert task.startswith(wanted if wanted != "mujoco" else ROWS[name].env_id.partition("-")[0].lower())
+    if shares_mujoco_config(name):
+        assert task.partition("-")[0] == ROWS[name].env_id.partition("-")[0].lower()
+        return
+    assert task.startswith(config.partition("/")[2].removesuffix(".yaml").split("_")[0])
 
 
 def test_a_row_may_change_its_config() -> None:
@@ -90,6 +99,12 @@ def test_munchausen_targets_are_a_control_of_dqn_and_iqn_on_minatar(name: str) -
     assert changed == {**plain, "hparams": {"munchausen": True}}
     config = load_config(changed["config"], ["algo_kwargs.munchausen=true"])
     assert config.env_id.startswith("MinAtar/")
+
+
+def test_a_row_may_pass_arguments_to_its_environment() -> None:
+    setting = ROWS["sac-ant-mujoco-as_v4"].setting("ours", 0, steps=10)
+    assert setting["env_kwargs"] == {"include_cfrc_ext_in_observation": False, "contact_cost_weight": 0.0}
+    assert "env_kwargs" not in ROWS["sac-ant-mujoco"].setting("ours", 0, steps=10)  # so that kept runs are found
 
 
 def test_a_name_stands_for_a_row_or_for_all_that_begin_with_it() -> None:
@@ -227,23 +242,6 @@ def test_the_last_run_of_a_seed_counts_and_other_budgets_are_kept_apart() -> Non
     lines = [line(seed=0, score=1.0), line(seed=0, score=5.0, steps=100), line(seed=0, score=2.0)]
     full, short = summarize_scores(lines, ROWS["dqn-cartpole"])
     assert (full["steps"], full["scores"], short["steps"], short["scores"]) == (3_000, [2.0], 100, [5.0])
-
-
-def test_a_suite_pools_the_seeds_that_all_its_contenders_ran_in_every_row() -> None:
-    facts = {"sha256": "a", "random_return": 0.0, "expert_return": 200.0}
-
-    def run(contender: str, seed: int, score: float) -> dict[str, Any]:
-        return line(seed=seed, score=score, dataset=facts, contender=contender)
-
-    rows = {
-        "one": [run("ours", 0, 100.0), run("ours", 1, 200.0), run("peer", 0, 40.0), run("once", 0, 0.0)],
-        "two": [run("ours", 0, 20.0), run("ours", 1, 200.0), run("peer", 0, 80.0), run("peer", 1, 0.0)],
-    }
-    suite = summarize_suite(rows)
-    assert list(suite) == ["ours", "peer"]
-    assert (suite["ours"]["seeds"], suite["ours"]["mean"]) == ([0], 30.0)  # (50 + 10) / 2
-    assert (suite["peer"]["seeds"], suite["peer"]["mean"]) == ([0], 30.0)  # (20 + 40) / 2
-    assert summarize_suite({"one": rows["one"][1:2], "two": rows["two"][:1]}) == {}  # no seed in both rows
 
 
 def test_jobs_get_one_core_each_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
