@@ -1,5 +1,6 @@
 """Builders of peers that several families use."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +20,9 @@ def sb3_actor_critic(algo: str, hparams: dict[str, Any], *, name: str = "sb3") -
     return Peer(contender=replace(SB3_ACTOR_CRITIC, name=name), hparams=hparams, algo=algo)
 
 
-def d3rlpy(config: str) -> Peer:
-    """Build d3rlpy's algorithm of the same name with the hyperparameters of one of our configs."""
+def d3rlpy(config: str, changes: Mapping[str, Any] | None = None) -> Peer:
+    """Build d3rlpy's algorithm of the same name with the hyperparameters of one of our configs, or changes to them."""
     loaded = load_config(config)
     places = {name for name in loaded.hparams.model_dump() if name.startswith("dataset_")}
     hparams = loaded.hparams.model_dump(mode="json", exclude={*places, "held_out"})
-    return Peer(contender=D3RLPY, hparams=hparams, algo=loaded.algo)
+    return Peer(contender=D3RLPY, hparams={**hparams, **(changes or {})}, algo=loaded.algo)

@@ -211,10 +211,19 @@ def test_d3rlpy_gets_the_values_of_our_config(name: str) -> None:
     from rl_training import load_config
 
     row = ROWS[name]
-    ours = load_config(row.config).hparams.model_dump(mode="json")
+    ours = load_config(row.config).hparams.model_dump(mode="json") | dict(row.hparams)
     (peer,) = row.peers
     assert peer.hparams == {key: ours[key] for key in peer.hparams}
     assert ours.keys() - peer.hparams.keys() == {*(key for key in ours if key.startswith("dataset_")), "held_out"}
+
+
+def test_rebrac_has_the_penalties_its_authors_chose_for_each_dataset() -> None:
+    datasets = ("halfcheetah-random", "hopper-medium", "hopper-medium-replay", "walker2d-random", "walker2d-medium")
+    rows = [ROWS[f"rebrac-{name}"] for name in datasets]
+    names = ("actor_penalty", "critic_penalty")
+    chosen = [(0.001, 0.1), (0.01, 0.01), (0.05, 0.5), (0.01, 0.0), (0.05, 0.1)]
+    assert [tuple(row.hparams[name] for name in names) for row in rows] == chosen
+    assert [tuple(row.peers[0].hparams[name] for name in names) for row in rows] == chosen
 
 
 class RunHere(FreeCores):
