@@ -385,10 +385,18 @@ def test_the_examples_of_the_page_for_newcomers_run(tmp_path: Path, monkeypatch:
 
 def test_the_page_for_newcomers_names_settings_that_exist() -> None:
     table = (DOCS / "coming_from.md").read_text("utf-8").partition("## Names")[2].partition("\n## ")[0]
-    named = {name for row in table.splitlines()[4:] if row for name in re.findall(r"`(\w+)`", row.split("|")[2])}
-    known = {*TrainConfig.model_fields, *(name for spec in registry().values() for name in spec.hparams.model_fields)}
+    rows = [row.split("|") for row in table.splitlines() if row.startswith("|")]
+    named = {name for _, _, here, *_ in rows for name in re.findall(r"`(\w+)`", here)}
+    settings = {name for spec in registry().values() for name in spec.hparams.model_fields}
     assert len(named) > 20
-    assert named - known == set()
+    assert named - {*TrainConfig.model_fields, *registry(), *settings} == set()
+
+
+def test_the_page_for_newcomers_denies_no_algorithm_that_is_here() -> None:
+    (missing,) = re.findall(r"\*\*Not here\*\*: (.*?)\.", (DOCS / "coming_from.md").read_text("utf-8"), re.DOTALL)
+    settings = {name for spec in registry().values() for name in spec.hparams.model_fields}
+    names = {name.lower().replace(" ", "_") for name in re.split(r",\s+", missing)}
+    assert names & {*registry(), *settings} == set()
 
 
 def test_yaml_snippets_that_set_an_algorithm_are_valid_configs() -> None:
