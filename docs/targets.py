@@ -96,20 +96,24 @@ def held_no_later(row: Scored, value: str, other: str) -> tuple[bool | None, str
     return medians[0] <= medians[1], f"median {steps_text(medians[0])}, {other} {steps_text(medians[1])}"
 
 
-def above_another(row: Scored, other: str) -> tuple[bool | None, str]:
+def above_another(row: Scored, other: str, distance: str = "0", unit: str = "%") -> tuple[bool | None, str]:
+    """Compare with another contender. `distance`: by how much ours is above, in percent or in normalised points."""
     other = {"stable-baselines3's defaults": "sb3"}.get(other, other)
     theirs = to_compare(row, other)
     if theirs is None:
         return None, f"{other} has no score to compare with"
-    return row.ours["mean"] >= theirs["mean"], f"{mean_text(row.ours)}, {other} {mean_text(theirs)}"
-
-
-def above_by_share(row: Scored, other: str, share: str) -> tuple[bool | None, str]:
-    theirs = to_compare(row, other)
-    if theirs is None:
-        return None, f"{other} has no score to compare with"
-    needed = theirs["mean"] + abs(theirs["mean"]) * float(share) / 100
+    if unit == "normalised points":
+        ours, its = row.ours["normalised_mean"], theirs["normalised_mean"]
+        return ours >= its + float(distance), f"{number(ours)} points, {other} {number(its)} points"
+    needed = theirs["mean"] + abs(theirs["mean"]) * float(distance) / 100
     return row.ours["mean"] >= needed, f"{mean_text(row.ours)}, {other} {mean_text(theirs)}"
+
+
+def control_below(row: Scored, control: str, value: str) -> tuple[bool | None, str]:
+    theirs = to_compare(row, control)
+    if theirs is None:
+        return None, f"{control} has no score"
+    return theirs["mean"] < float(value), f"{control} {mean_text(theirs)}"
 
 
 def near_the_expert(row: Scored, distance: str, unit: str | None) -> tuple[bool, str]:
@@ -136,12 +140,13 @@ def of_the_window(row: Scored, value: str) -> tuple[bool | None, str]:
 
 CHECKS: Mapping[str, Callable[..., tuple[bool | None, str]]] = {
     rf"(?:>= )?{NUMBER} on (\d+)/\d+ seeds(?: without epsilon)?": by_each_seed,
-    rf"(?:>= )?{NUMBER}(?: on the mean of \d+ seeds| at \d+k| of the balls caught.*)?": by_the_mean,
+    rf"(?:mean )?(?:>= )?{NUMBER}(?: on the mean of \d+ seeds| at \d+k| of the balls caught.*)?": by_the_mean,
     rf"(?:>= )?{NUMBER}(?: on \d+/\d+ seeds)? by {NUMBER}([kM])": during_training,
     rf"first held at {NUMBER}\+ by {NUMBER}([kM])": held_by,
     rf"{NUMBER} first held no later than by (\w+)": held_no_later,
-    r"(?:mean )?>= (?:our )?(stable-baselines3's defaults|d3rlpy|[a-z]\w+)(?: on the mean)?": above_another,
-    rf">= (\w+) \+ {NUMBER} %": above_by_share,
+    r"(?:mean )?>= (?:our )?(stable-baselines3's defaults|[a-z][\w-]+)(?: on the mean)?": above_another,
+    rf">= (?:our )?(\w+) \+ {NUMBER} (%|normalised points)": above_another,
+    rf"(ours-[\w-]+) below {NUMBER}": control_below,
     rf"within {NUMBER}( %)? of the expert's mean return": near_the_expert,
     rf"no seed below {NUMBER}": no_seed_below,
     rf"mean of the final window >= {NUMBER}": of_the_window,
@@ -149,9 +154,8 @@ CHECKS: Mapping[str, Callable[..., tuple[bool | None, str]]] = {
 
 
 def clauses(target: str) -> list[str]:
-    """Split a target into its clauses; alternatives stay together."""
-    parts = re.split(r"; |, and |, (?!or )| and (?=>= )", target)
-    return [part for part in parts if part != "none set" and not part.startswith(("compared", "the control is shown"))]
+    """Split a target into its clauses; alternatives stay together. None, where no target is set."""
+    return [] if target.startswith("none set") else re.split(r"; |, and |, (?!or )| and (?=>= )", target)
 
 
 def check(row: Scored, clause: str) -> tuple[bool | None, str]:

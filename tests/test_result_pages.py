@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from benchmarks.rows import ROWS
 
 from rl_training.experiment.config_files import PACKAGED_CONFIGS, packaged_configs, shipped_scores
 from rl_training.experiment.registry import registry
@@ -123,13 +124,20 @@ def outcomes(targets: ModuleType, monkeypatch: pytest.MonkeyPatch, scored: Mappi
         ("mean >= d3rlpy, and >= bc + 10 %", [True, None]),
         (">= 25, or >= 20 on the mean of 3 seeds", [True]),
         ("taller than a tree", [None]),
+        ("mean >= 20", [True]),
+        (">= ours-no-her; ours-no-her below 10", [True, True]),
+        (">= no-her", [True]),
+        ("ours-no-her below 9", [False]),
+        ("ours-shuffled below 9", [None]),
         ("none set; compared with iql", []),
+        ("none set; from scratch, without init_from", []),
     ],
 )
 def test_the_clauses_of_a_target_are_decided(
     targets: ModuleType, monkeypatch: pytest.MonkeyPatch, target: str, met: list[bool | None]
 ) -> None:
     row = entry([10.0, 20.0, 30.0], target=target, peer=19.0, held=(1_000.0, 2_000.0, None))
+    row["contenders"].append({**row["contenders"][0], "contender": "ours-no-her", "mean": 9.0})
     assert outcomes(targets, monkeypatch, {"dqn-x": row}) == met
 
 
@@ -139,7 +147,7 @@ def test_the_clauses_of_a_target_are_decided(
         ("within 5 of the expert's mean return", [True]),  # 20 against 24
         ("within 3 of the expert's mean return", [False]),
         ("within 20 % of the expert's mean return", [True]),  # 20 against 0.8 * 24 = 19.2
-        ("within 10 % of the expert's mean return; the control fails", [False, None]),
+        ("within 10 % of the expert's mean return; taller than a tree", [False, None]),
     ],
 )
 def test_the_distance_to_an_expert_is_a_number_or_a_share(
@@ -158,6 +166,29 @@ def test_a_target_that_names_another_algorithm_is_compared_with_its_row(
     )
     assert outcomes(targets, monkeypatch, {"dqn-x": row, "qr_dqn-x": other}) == [False, True]
     assert targets.verdicts("dqn-x")[0].found == "20.0 ± 1.0, qr_dqn 25.0"
+
+
+def test_a_distance_in_normalised_points_is_measured_in_them(
+    targets: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = entry([10.0], target=">= d3rlpy + 10 normalised points; >= d3rlpy + 11 normalised points", peer=1_000.0)
+    for each, points in zip(row["contenders"], (40.0, 30.0), strict=True):
+        each["normalised_mean"] = points
+    assert outcomes(targets, monkeypatch, {"dqn-x": row}) == [True, False]
+    assert targets.verdicts("dqn-x")[0].found == "40.0 points, d3rlpy 30.0 points"
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_target_is_written_so_that_it_can_be_decided(targets: ModuleType, name: str) -> None:
+    clauses = [each for clause in targets.clauses(ROWS[name].target) for each in clause.split(", or ")]
+    assert [each for each in clauses if not any(re.fullmatch(pattern, each) for pattern in targets.CHECKS)] == []
+
+
+def test_no_target_is_shown_where_none_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    target_text = module("score_list", monkeypatch).target_text
+    assert (
+        target_text("dqn-mountaincar", {"target": "none set; the expert that gail-mountaincar imitates"}) == "none set"
+    )
 
 
 def test_a_target_is_not_decided_by_runs_on_other_data(targets: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """The DQN family and PPO on MinAtar. A config serves all games, and a frame is an environment step."""
 
 from benchmarks.engine import Control, Row
-from benchmarks.rows.dqn import FRACTIONS
 
 VERSION = 0  # all six actions, as in the published scores
 FIGURE = "DQN in the MinAtar paper's learning curves, read off at"
@@ -42,7 +41,7 @@ MUNCHAUSEN = {
     for algo in ("dqn", "iqn")
 }
 CHOSEN_ON = {"qr_dqn": "seeds 100 to 102"}
-CHANGED_SINCE = {"fqf": FRACTIONS}
+CHANGED_SINCE = {"fqf": "the fractions move, by a larger step size"}
 
 
 def minatar(

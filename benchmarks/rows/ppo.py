@@ -62,7 +62,7 @@ ROWS = {
         config="pqn/cartpole.yaml",
         env_id="CartPole-v1",
         steps=500_000,
-        target=">= 495, as the published training returns",
+        target=">= 495",  # as the published training returns
         peers=[],
         threshold=475.0,
         by=500_000,
