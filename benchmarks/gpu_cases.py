@@ -1,4 +1,4 @@
-"""What the GPU benchmark times: updates of DQN, SAC, REDQ, IQL and Dreamer on random transitions, ours and others'."""
+"""What the GPU benchmark times: updates on random transitions, ours and those of other implementations."""
 
 import tempfile
 import time
@@ -137,7 +137,12 @@ def build_updater(case: Case, mode: str, device: str) -> tuple[Seconds, Callable
     """Return a function that times n updates of one mode, and one that returns the current parameters."""
     algorithm, sample = build_learner(case, mode, device)
     seconds = timed(lambda: algorithm.update(sample()), device, case.at_once)
-    return seconds, lambda: torch.cat([value.flatten() for value in algorithm.policy_state_dict().values()]).cpu()
+
+    def parameters() -> torch.Tensor:
+        values = algorithm.policy_state_dict().values()
+        return torch.cat([value.flatten() for value in values if isinstance(value, torch.Tensor)]).cpu()
+
+    return seconds, parameters
 
 
 def build_learner(case: Case, mode: str, device: str) -> Learner:
@@ -303,6 +308,13 @@ IQL_CASE = Case(
     algo="iql", spaces=HALF_CHEETAH, hparams=IQLHParams(), others={"d3rlpy": d3rlpy_offline, "plain": plain_iql}
 )
 
+
+def with_large_critics(algo: str, at_once: int = 1) -> Case:
+    """Return an actor-critic with its defaults, alone."""
+    hparams = find_spec(algo).hparams.model_validate({"buffer_capacity": TRANSITIONS})
+    return Case(algo=algo, spaces=HALF_CHEETAH, hparams=hparams, at_once=at_once, has_floor=False)
+
+
 PIXELS = Spaces(Box(0, 255, (64, 64, 3), np.uint8), Discrete(18))  # of Atari, as in configs/dreamer/breakout_atari.yaml
 SEQUENCE_ROWS = 2_000  # of random pictures
 
@@ -326,6 +338,9 @@ def dreamer_case(size: SizeName) -> Case:
 CASES: dict[str, dict[str, Case]] = {
     "dqn": {"dqn_1": Case(algo="dqn", spaces=CART_POLE, hparams=DQN_HPARAMS)},
     "sac": {"sac_1": SAC_CASE, "sac_20": replace(SAC_CASE, at_once=20), "redq_20": REDQ_CASE},
+    "tqc": {"tqc_1": with_large_critics("tqc")},
+    "crossq": {"crossq_1": with_large_critics("crossq")},
+    "simbav2": {"simbav2_2": with_large_critics("simbav2", at_once=2)},
     "iql": {
         f"iql_{OFFLINE_UPDATES_AT_ONCE}": replace(IQL_CASE, at_once=OFFLINE_UPDATES_AT_ONCE),
         "iql_1": IQL_CASE,

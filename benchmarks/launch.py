@@ -72,7 +72,7 @@ SB3_CONTRIB = Contender(name="sb3_contrib", script="sb3_qr_dqn.py", peer="sb3")
 SB3_RECURRENT_PPO = Contender(name="sb3_contrib", script="sb3_recurrent_ppo.py", peer="sb3")
 SB3_DEFAULTS = Contender(name="sb3", script="sb3_defaults.py", peer="sb3")  # the setting's `algo` names one
 TIANSHOU = Contender(name="tianshou", script="tianshou_dqn.py", peer="tianshou")  # the setting's `algo` names the head
-SB3_ACTOR_CRITIC = Contender(name="sb3", script="sb3_actor_critic.py", peer="sb3")  # SAC and TD3
+SB3_ACTOR_CRITIC = Contender(name="sb3", script="sb3_actor_critic.py", peer="sb3")  # `algo` names one
 TIANSHOU_ACTOR_CRITIC = Contender(name="tianshou", script="tianshou_actor_critic.py", peer="tianshou")  # and REDQ
 D3RLPY = Contender(name="d3rlpy", script="d3rlpy_offline.py", peer="d3rlpy", any_device=True)  # `algo` names one
 FLOOR = Contender(name="floor", script="floor.py")  # no learner: times only the matrix products of an update
@@ -117,6 +117,7 @@ SAC_CONTENDERS = {**TD3_CONTENDERS, **_by_name(Contender(name="plain", script="p
 # sbx has no REDQ: its SAC with the same number of critics uses the minimum of all of them.
 _SBX_SAC = replace(_SBX_ACTOR_CRITIC, name="sbx-sac")
 REDQ_CONTENDERS = _with_two_threads(OURS, _OURS_BFLOAT16, TIANSHOU_ACTOR_CRITIC, _SBX_SAC)
+CONTRIB_CONTENDERS = _with_two_threads(OURS, replace(SB3_ACTOR_CRITIC, name="sb3_contrib"))
 OFFLINE_CONTENDERS = _by_name(_OURS_COLD, OURS, _OURS_BFLOAT16, D3RLPY)
 IQL_CONTENDERS = {**OFFLINE_CONTENDERS, **_by_name(Contender(name="plain", script="plain_iql.py"))}
 

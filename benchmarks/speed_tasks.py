@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.launch import (
+    CONTRIB_CONTENDERS,
     DQN_CONTENDERS,
     HEAD_CONTENDERS,
     IQL_CONTENDERS,
@@ -119,6 +120,12 @@ def actor_critic_task(
         warm_up=100,
         note="runs are short, and compilation and random steps take a large part of them: compare the steady figures",
     )
+
+
+def contrib_task(algo: str, hparams: dict[str, Any]) -> SpeedTask:
+    """Build a task beside sb3-contrib, with fewer updates than SAC's: its critics are larger."""
+    task = actor_critic_task(algo, "HalfCheetah-v5", CONTRIB_CONTENDERS, reference="sb3_contrib")
+    return replace(task, hparams=hparams, steps=400, warm_up=20, floor=False)
 
 
 # The papers' values. All of them are here, because d3rlpy receives each.
@@ -297,6 +304,27 @@ TASKS = {
         warm_up=4,
         note="320 env steps, of which the last 20 have 20 updates each: compare the steady figures. "
         "sbx-sac is not REDQ: the target and the actor use the minimum of all ten critics",
+    ),
+    # The networks of its authors.
+    "tqc": contrib_task(
+        "tqc",
+        {
+            **ACTOR_CRITIC,
+            "critic_hidden_sizes": [512, 512, 512],
+            "num_critics": 5,
+            "num_quantiles": 25,
+            "dropped_quantiles": 2,
+        },
+    ),
+    # Critics of sb3-contrib's default size: those of its authors, twice as wide, are meant for a GPU.
+    "crossq": contrib_task(
+        "crossq",
+        {
+            **{name: value for name, value in ACTOR_CRITIC.items() if name != "tau"},
+            "learning_rate": 1e-3,
+            "critic_hidden_sizes": [1024, 1024],
+            "policy_delay": 3,
+        },
     ),
     "iql": offline_task("iql", IQL, IQL_CONTENDERS, floor=True),
     "td3_bc": offline_task("td3_bc", TD3_BC, OFFLINE_CONTENDERS),

@@ -56,7 +56,7 @@ ACTOR_CRITIC = {
 CRITICS_ON_DATASET = {part: ACTOR_CRITIC[part] for part in ("buffer", "update")}
 PARTS = {
     **dict.fromkeys(("dqn", "c51_dqn", "rainbow_dqn", "qr_dqn", "iqn", "fqf"), Q_LEARNING),
-    **dict.fromkeys(("sac", "td3", "redq"), ACTOR_CRITIC),
+    **dict.fromkeys(("sac", "td3", "redq", "tqc", "crossq"), ACTOR_CRITIC),
     **dict.fromkeys(("td3_bc", "rebrac", "cql"), CRITICS_ON_DATASET),
     "iql": {"buffer": REPLAY, "update": ["rl_training.learners.offline:OfflineLearner.update"]},
     "ppo": {

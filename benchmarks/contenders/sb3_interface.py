@@ -65,13 +65,21 @@ def dqn_arguments(setting: Setting) -> dict[str, Any]:
 
 
 def actor_critic_arguments(setting: Setting, action_space: gym.Space[Any]) -> dict[str, Any]:
-    """Translate the hyperparameters of SAC and TD3, except for those of the network."""
+    """Translate the hyperparameters of SAC, TD3, TQC and CrossQ, except for those of the network."""
     hparams = setting.hparams
+    gradient_steps = round(hparams["gradient_updates_per_step"] * hparams["train_frequency"])
+    arguments = {**off_policy_arguments(setting), "gradient_steps": gradient_steps}
+    if setting.algo == "crossq":  # it has no target networks
+        return {**arguments, "policy_delay": hparams["policy_delay"]}
+    own = {"td3": td3_arguments, "tqc": tqc_arguments}.get(setting.algo_name)
+    return {**arguments, "tau": hparams["tau"], **(own(hparams, action_space) if own else {})}
+
+
+def tqc_arguments(hparams: Mapping[str, Any], action_space: gym.Space[Any]) -> dict[str, Any]:
+    """Translate what only TQC has; `use_sde` is sb3-contrib's own."""
     return {
-        **off_policy_arguments(setting),
-        "gradient_steps": round(hparams["gradient_updates_per_step"] * hparams["train_frequency"]),
-        "tau": hparams["tau"],
-        **(td3_arguments(hparams, action_space) if setting.algo == "td3" else {}),
+        "top_quantiles_to_drop_per_net": hparams["dropped_quantiles"],
+        "use_sde": hparams.get("use_sde", False),
     }
 
 

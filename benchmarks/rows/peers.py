@@ -16,7 +16,7 @@ def tianshou(algo: str, hparams: dict[str, Any], *, name: str = "tianshou", cont
 
 
 def sb3_actor_critic(algo: str, hparams: dict[str, Any], *, name: str = "sb3") -> Peer:
-    """Build a stable-baselines3 peer: SAC or TD3."""
+    """Build a stable-baselines3 peer, SAC or TD3, or one of sb3-contrib, TQC or CrossQ."""
     return Peer(contender=replace(SB3_ACTOR_CRITIC, name=name), hparams=hparams, algo=algo)
 
 

@@ -115,16 +115,21 @@ def _not_here(*_: object) -> Any:
         ("dqn", {"dqn_1": {"eager"}}),
         ("sac", {"sac_1": {"eager", "plain"}, "sac_20": {"eager", "plain"}, "redq_20": {"eager"}}),
         ("iql", {"iql_1": {"eager", "plain"}, "iql_10": {"eager", "plain"}}),
+        ("tqc", {"tqc_1": {"eager"}}),
+        ("crossq", {"crossq_1": {"eager"}}),
+        ("simbav2", {"simbav2_2": {"eager"}}),
     ],
 )
 def test_gpu_times_ours_in_each_mode_beside_a_plain_loop(
     family: str, wanted: dict[str, set[str]], tmp_path: Path
 ) -> None:
-    small = {"batch_size": 4, "hidden_sizes": (8,)}
+    small = {"batch_size": 4, "hidden_sizes": (8,), "critic_hidden_sizes": (8,)}
     cases = {
         name: replace(
             case,
-            hparams=case.hparams.model_copy(update=small),
+            hparams=case.hparams.model_copy(
+                update={name: size for name, size in small.items() if name in type(case.hparams).model_fields}
+            ),
             others={**case.others, "broken": _not_here},
             warm_up=20,
         )

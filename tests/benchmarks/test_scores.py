@@ -158,6 +158,8 @@ def test_tianshou_collects_whole_rounds_of_its_envs() -> None:
         ("td3-pendulum", "sb3", "td3"),
         ("sac-halfcheetah-50k", "sb3", "sac"),
         ("sac-halfcheetah-50k", "sb3-td3", "td3"),
+        ("tqc-pendulum", "sb3_contrib", "tqc"),
+        ("crossq-pendulum", "sb3_contrib", "crossq"),
     ],
 )
 def test_stable_baselines3_receives_the_name_of_its_actor_critic(name: str, peer: str, algo: str) -> None:
