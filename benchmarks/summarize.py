@@ -140,13 +140,14 @@ def scores_by_config(summary: Mapping[str, Any]) -> dict[str, list[dict[str, Any
         source = {"dataset": row.dataset.partition("/")[2]} if row.dataset else {}
         shorter = {"budget": row.steps} if steps < row.steps else {}
         older = {"changed_since": row.changed_since} if row.changed_since else {}
-        facts = {"env_id": row.env_id, **source, "steps": steps, **shorter, "seeds": len(each["seeds"]), **older}
+        facts = {"env_id": row.env_id, **source, "steps": steps, **shorter, "seeds": each["seeds"], **older}
         found.setdefault(row.config, []).append({**facts, "mean": each["mean"], "std": each["std"]})
     for name, entry in summary["atari"].items():
-        scores = [run["final"] for run in entry["runs"] if run["finished"] and run["final"] is not None]
+        scores = {run["seed"]: run["final"] for run in entry["runs"] if run["finished"] and run["final"] is not None}
         if scores:
-            row_facts = {"env_id": ATARI_ROWS[name].env_id, "steps": ATARI_ROWS[name].steps}
-            score = {"seeds": len(scores), "mean": fmean(scores), "std": stdev(scores) if len(scores) > 1 else 0.0}
+            row_facts = {"env_id": ATARI_ROWS[name].env_id, "steps": ATARI_ROWS[name].steps, "seeds": list(scores)}
+            std = stdev(scores.values()) if len(scores) > 1 else 0.0
+            score = {"mean": fmean(scores.values()), "std": std}
             found.setdefault(ATARI_ROWS[name].config, []).append({**row_facts, **round_floats(score)})
     return dict(sorted(found.items()))
 

@@ -21,6 +21,7 @@ from result_tables import (
 from targets import Verdict, missed_rows, seeds_below, summary_text, verdicts
 
 from rl_training.experiment.registry import registry
+from rl_training.results.return_text import seed_ranges
 
 ALGORITHMS = Path(__file__).resolve().parent / "algorithms"
 HEADER = [
@@ -95,12 +96,6 @@ def task_link(name: str, entry: Entry, folder: Path) -> str:
 def target_text(name: str, entry: Entry) -> str:
     outcome = summary_text(name)
     return f"{outcome}: {entry['target']}" if outcome else "none set"
-
-
-def seed_ranges(seeds: Sequence[int]) -> str:
-    """Return `0-4` for whole numbers in a row, else each of them."""
-    whole = list(seeds) == list(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 1
-    return f"{seeds[0]}-{seeds[-1]}" if whole else ", ".join(map(str, seeds))
 
 
 def notes(name: str, entry: Entry, each: Entry) -> str:

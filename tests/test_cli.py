@@ -329,7 +329,7 @@ def test_list_shows_the_score_of_a_config_or_that_it_has_none() -> None:
     (cartpole,) = scores["configs/dqn/cartpole.yaml"]
     line = next(line for line in text.splitlines() if "configs/dqn/cartpole.yaml" in line)
     assert f"{cartpole['mean']:,.1f} ± " in line
-    assert f" on CartPole-v1, {cartpole['steps']:,} steps, {cartpole['seeds']} seeds" in line
+    assert f" on CartPole-v1, {cartpole['steps']:,} steps, seeds 0-{cartpole['seeds'][-1]}" in line
     older = [name for name, found in scores.items() if any("changed_since" in each for each in found)]
     assert [line.split()[0] for line in text.splitlines() if "before a later change" in line] == older
     unscored = [name for name, found in scores.items() if not found]

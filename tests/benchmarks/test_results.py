@@ -113,12 +113,12 @@ def test_a_shorter_run_is_a_configs_score_only_where_there_is_no_full_one() -> N
         "sac-hopper": _entry("sac-hopper", (200_000, 4.0), (100_000, 3.0)),
     }
     scores = scores_by_config({"scores": entries, "atari": {}})
-    facts = {"env_id": "Hopper-v5", "seeds": 2, "std": 1.0}
+    facts = {"env_id": "Hopper-v5", "seeds": [0, 1], "std": 1.0}
     assert scores == {
         "redq/hopper.yaml": [{**facts, "steps": 60_000, "budget": 125_000, "mean": 2.0}],
         "sac/hopper.yaml": [{**facts, "steps": 200_000, "mean": 4.0}],
     }
-    assert score_text(scores["redq/hopper.yaml"][0]) == "2.0 ± 1.0 on Hopper-v5, 60,000 of 125,000 steps, 2 seeds"
+    assert score_text(scores["redq/hopper.yaml"][0]) == "2.0 ± 1.0 on Hopper-v5, 60,000 of 125,000 steps, seeds 0-1"
 
 
 def test_every_result_file_is_summarised(summary: dict[str, dict[str, object]]) -> None:

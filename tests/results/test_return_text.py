@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_training.results.return_text import mean_and_std, return_text
+from rl_training.results.return_text import mean_and_std, return_text, seed_ranges
 from rl_training.results.statistics import summarize
 
 
@@ -32,3 +32,10 @@ def test_a_summary_of_small_scores_can_be_read() -> None:
     assert (
         str(summarize([0.6, 0.6])) == "0.600 ± 0.000 (interquartile mean 0.600, 95 % interval 0.600 to 0.600, 2 seeds)"
     )
+
+
+@pytest.mark.parametrize(
+    ("seeds", "text"), [([0, 1, 2, 3, 4], "0-4"), ([7], "7"), ([0, 2, 5], "0, 2, 5"), ([100, 101], "100-101")]
+)
+def test_seeds_in_a_row_are_a_range(seeds: list[int], text: str) -> None:
+    assert seed_ranges(seeds) == text

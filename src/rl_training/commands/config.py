@@ -9,6 +9,7 @@ from rl_training.commands.messages import reports_errors, show
 from rl_training.commands.options import AsJson, Debug, Overrides
 from rl_training.experiment.config_files import load_config, packaged_configs, shipped_scores
 from rl_training.experiment.registry import AlgorithmSpec, registry
+from rl_training.results.return_text import seed_ranges
 
 config_app = typer.Typer(help="Show settings.", no_args_is_help=True)
 
@@ -33,10 +34,10 @@ def list_algorithms(as_json: AsJson = False, debug: Debug = False) -> None:
 
 
 def score_text(score: dict[str, Any]) -> str:
-    """Describe one score: `500.0 ± 0.0 on CartPole-v1, 50,000 steps, 10 seeds`."""
-    figures = f"{score['mean']:,.1f}" + (f" ± {score['std']:,.1f}" if score["seeds"] > 1 else "")
+    """Describe one score: `500.0 ± 0.0 on CartPole-v1, 50,000 steps, seeds 0-9`."""
+    figures = f"{score['mean']:,.1f}" + (f" ± {score['std']:,.1f}" if len(score["seeds"]) > 1 else "")
     task = f"{score['env_id']} {score.get('dataset', '')}".rstrip()
-    seeds = f"{score['seeds']} seeds" if score["seeds"] > 1 else "1 seed"
+    seeds = f"seed{'s' if len(score['seeds']) > 1 else ''} {seed_ranges(score['seeds'])}"
     older = ", before a later change" if "changed_since" in score else ""
     budget = f" of {score['budget']:,}" if "budget" in score else ""
     return f"{figures} on {task}, {score['steps']:,}{budget} steps, {seeds}{older}"

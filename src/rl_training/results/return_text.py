@@ -1,4 +1,4 @@
-"""Returns as text: with as many decimals as tell small ones apart."""
+"""Returns as text, with as many decimals as tell small ones apart, and seeds."""
 
 from collections.abc import Sequence
 from statistics import fmean, pstdev
@@ -15,3 +15,9 @@ def mean_and_std(returns: Sequence[float]) -> str:
     """Format `mean ± standard deviation` of the returns of episodes."""
     mean, std = fmean(returns), pstdev(returns)
     return f"{return_text(mean, std)} ± {return_text(std, mean)}"
+
+
+def seed_ranges(seeds: Sequence[int]) -> str:
+    """Format seeds: `0-4` for whole numbers in a row, else each of them."""
+    in_a_row = len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]}-{seeds[-1]}" if in_a_row else ", ".join(map(str, seeds))
