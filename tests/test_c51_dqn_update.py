@@ -147,6 +147,13 @@ def test_the_cross_entropy_and_the_divergence_by_hand() -> None:
     assert metrics["q_value_mean"] == pytest.approx(0.5 * 1 + 0.0625 * 2 + 0.25 * 3 + 0.0625 * 4, rel=1e-5)
 
 
+def test_atoms_move_within_the_returns_that_exist() -> None:
+    # 0.5 * [-4, -2, 0, 2, 4] = [-2, -1, 0, 1, 2], each with mass 0.2; returns of rewards -1 and 0 are in [-2, 0].
+    uniform = logits_of(UNIFORM, UNIFORM, UNIFORM)
+    metrics = loss(uniform, uniform, one_step(0.0), v_min=-4.0, clip_targets=True)
+    assert metrics["target_mean"] == pytest.approx(0.2 * (-2.0 - 1.0))
+
+
 def test_a_right_prediction_has_no_error_but_the_entropy_as_its_loss() -> None:
     certain = logits_of([0.0, 0.25, 0.5, 0.25, 0.0], UNIFORM, UNIFORM)
     target = logits_of([0.0, 0.0, 0.5, 0.0, 0.5], UNIFORM, UNIFORM)  # mean 3, the others 2: z / 2 + 0.5 is 1.5 or 2.5

@@ -161,6 +161,21 @@ def test_the_loss_by_hand() -> None:
     assert metrics["td_errors"].tolist() == pytest.approx([1.5])
 
 
+def test_every_quantile_of_the_target_is_clipped_to_the_returns_that_exist() -> None:
+    # r = -1, gamma = 0.5: -1 + 0.5 * [-6, -1, 4] = [-4, -1.5, 1], of which returns are in [-2, 0].
+    target = torch.tensor([-6.0, -1.0, 4.0]).expand(4, 3, 3)
+    batch = {
+        "obs": torch.tensor([0]),
+        "next_obs": torch.tensor([1]),
+        "actions": torch.tensor([0]),
+        "rewards": torch.tensor([-1.0]),
+        "terminated": torch.tensor([False]),
+    }
+    plain, clipped = (loss(target, target, batch, gamma=0.5, clip_targets=on) for on in (False, True))
+    assert plain["target_mean"] == pytest.approx((-4.0 - 1.5 + 1.0) / 3)
+    assert clipped["target_mean"] == pytest.approx((-2.0 - 1.5 + 0.0) / 3)
+
+
 @pytest.mark.parametrize("double_q", [False, True])
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
 def test_the_loss_equals_plain_loops_in_float64(kappa: float, double_q: bool) -> None:

@@ -15,6 +15,7 @@ from rl_training.algorithms.sac import sac_actor_loss
 from rl_training.algorithms.tqc import build_tqc, mean_of_quantiles, pooled_quantiles, tqc_critic_loss
 from rl_training.core.seeding import Streams
 from rl_training.core.types import Batch, Metrics
+from rl_training.hparams.qr_dqn import QRDQNHParams
 from rl_training.hparams.tqc import TQCHParams
 from rl_training.models.continuous import CriticEnsemble
 from rl_training.models.distributions import SquashedGaussian
@@ -55,6 +56,7 @@ def critic_loss(
     *,
     dropped: int = 1,
     alpha: float = 0.0,
+    clip_targets: bool = False,
     batch: Batch | None = None,
 ) -> Metrics:
     return tqc_critic_loss(
@@ -65,6 +67,7 @@ def critic_loss(
         batch or batch_of(),
         dropped_quantiles=dropped,
         gamma=0.5,
+        clip_targets=clip_targets,
         **SHARED,
     )
 
@@ -92,6 +95,12 @@ def test_nothing_is_dropped_at_zero() -> None:
     assert "dropped_quantile_mean" not in metrics  # the mean of nothing
 
 
+def test_every_kept_quantile_is_clipped_to_the_returns_that_exist() -> None:
+    # 1 + 0.5 * [-10, -4, -2, 3] = [-4, -1, 0, 2.5], of which returns are in [-2, 0].
+    metrics = critic_loss(targets=torch.tensor([[-10.0, -2.0], [-4.0, 3.0]]), dropped=0, clip_targets=True)
+    assert metrics["target_mean"].item() == pytest.approx((-2.0 - 1.0) / 4)
+
+
 def test_every_target_counts_the_entropy_and_none_the_future_after_a_termination() -> None:
     # The action is tanh(0) of a standard normal number: log pi = -log(2 pi) / 2. alpha = 2: z + log(2 pi).
     alive = critic_loss(alpha=2.0)["target_mean"]
@@ -111,7 +120,8 @@ def test_one_critic_that_drops_nothing_is_quantile_regression() -> None:
     quantiles, targets = (torch.randn(1, 5, generator=generator) for _ in range(2))
     batch = batch_of(3) | {"rewards": torch.randn(3, generator=generator)}
     taus = (torch.arange(5) + 0.5) / 5
-    expected = quantile_metrics(quantiles.expand(3, -1), targets.expand(3, -1), taus, batch, 0.5, 1.0)["loss"]
+    hparams = QRDQNHParams(gamma=0.5)
+    expected = quantile_metrics(quantiles.expand(3, -1), targets.expand(3, -1), taus, batch, hparams)["loss"]
     # QR-DQN sums over the quantiles of a row, TQC takes their mean.
     assert critic_loss(quantiles, targets, dropped=0, batch=batch)["loss"].item() == pytest.approx(expected.item() / 5)
 

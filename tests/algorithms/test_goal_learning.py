@@ -19,7 +19,12 @@ from rl_training.runtime.setup import make_setup as make_run_setup
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
 from state_comparison import assert_identical
 
-WITH_HER = sorted(name for name, spec in registry().items() if "her" in spec.hparams.model_fields)
+
+def having(setting: str) -> list[str]:
+    return sorted(name for name, spec in registry().items() if setting in spec.hparams.model_fields)
+
+
+WITH_HER = having("her")
 QUIET = RunOptions(show_progress=False)
 BITS = 6
 
@@ -82,15 +87,34 @@ def test_an_evaluation_reads_both_names_that_environments_give_to_success(
     assert ("success" in episode.record()) == (expected is not None)
 
 
+# Goals are replaced in single steps; targets are compared for single steps, too.
+SINGLE_STEPS = {
+    "n_step": 1,
+    "n_step_start": None,
+    "gamma_start": None,
+    "self_prediction_steps": 0,
+    "prioritized": False,
+}
+
+
+def own_settings(algo: str, **settings: Any) -> dict[str, Any]:
+    """Return the settings that the algorithm has."""
+    fields = registry()[algo].hparams.model_fields
+    return {name: value for name, value in (SINGLE_STEPS | settings).items() if name in fields}
+
+
 def goal_config(tmp_path: Path, algo: str, **changes: Any) -> TrainConfig:
-    is_box = "box" in registry()[algo].actions
-    own = {"her": "future", "batch_size": 8, "learning_starts": 4, "n_step": 1, "prioritized": False}
-    if not is_box:  # whatever the length of the run
-        own |= {"learning_rate_schedule": "constant", "epsilon_start": 0.5, "epsilon_end": 0.5}
-        own |= {"n_step_start": None, "gamma_start": None}  # goals are replaced in single steps
-        if "self_prediction_steps" in registry()[algo].hparams.model_fields:
-            own["self_prediction_steps"] = 0
-    env_id = f"rl_training/{'PointReach' if is_box else 'BitFlip'}-v0"
+    spec = registry()[algo]
+    own = own_settings(
+        algo,
+        her="future",
+        batch_size=8,
+        learning_starts=4,
+        learning_rate_schedule="constant",  # whatever the length of the run
+        epsilon_start=0.5,
+        epsilon_end=0.5,
+    )
+    env_id = f"rl_training/{'PointReach' if 'box' in spec.actions else 'BitFlip'}-v0"
     return make_config(
         tmp_path, algo=algo, env_id=env_id, **{"total_timesteps": 24, "num_envs": 2, "algo_kwargs": own, **changes}
     )
@@ -128,14 +152,26 @@ def test_runs_on_the_device_which_have_no_goals_refuse_the_setting(tmp_path: Pat
 # --- Targets of rewards that are -1 and 0 -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algo", ["dqn", "sac", "redq", "td3"])
+def test_every_algorithm_with_new_goals_has_the_setting() -> None:
+    assert having("clip_targets") == WITH_HER
+
+
+@pytest.mark.parametrize("algo", WITH_HER)
 def test_clipped_targets_stay_within_the_returns_that_exist(algo: str) -> None:
-    spec, discrete = registry()[algo], algo == "dqn"
+    spec = registry()[algo]
+    is_box = "box" in spec.actions
+    own = own_settings(algo, gamma=0.5, v_min=-60.0, v_max=60.0)  # atoms beyond both bounds
     # gamma 0.5: returns of rewards -1 and 0 are in [-2, 0]. These rewards leave that range on both sides.
     for reward, bound in ((50.0, 0.0), (-50.0, -2.0)):
-        batch = (make_batch() if discrete else make_box_batch()) | {"rewards": torch.full((8,), reward)}
-        settings: list[dict[str, Any]] = [{"algo": algo, "gamma": 0.5, "clip_targets": on} for on in (True, False)]
-        setups = [make_setup(**each) if discrete else make_box_setup(**each) for each in settings]
+        batch = (make_box_batch() if is_box else make_batch()) | {"rewards": torch.full((8,), reward)}
+        settings = [own | {"algo": algo, "clip_targets": on} for on in (True, False)]
+        setups = [make_box_setup(**each) if is_box else make_setup(**each) for each in settings]
         clipped, plain = (spec.build_algorithm(setup).update(dict(batch)).metrics for setup in setups)
-        assert float(clipped["target_mean"]) == bound
+        assert float(clipped["target_mean"]) == pytest.approx(bound, abs=1e-5)
         assert abs(float(plain["target_mean"])) > 20.0
+
+
+@pytest.mark.parametrize("algo", WITH_HER)
+def test_clipped_targets_need_a_discount_below_one(algo: str) -> None:
+    with pytest.raises(ValueError, match="clip_targets needs a gamma below 1, got 1"):
+        make_setup(algo=algo, clip_targets=True, gamma=1.0)

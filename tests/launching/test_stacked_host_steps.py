@@ -120,6 +120,21 @@ def test_members_learn_as_single_runs_do(algo: str, tmp_path: Path) -> None:
             assert ours[-1]["metrics"][name] == pytest.approx(value, rel=1e-2, abs=1e-2), name
 
 
+def with_new_goals(algo: str) -> dict[str, Any]:
+    plain = {"n_step": 1, "normalize_observations": False} if algo == "sac" else {}
+    task = "PointReach" if algo in CONTINUOUS else "BitFlip"
+    return {"env_id": f"rl_training/{task}-v0", "algo_kwargs": {"her": "future", "clip_targets": True, **plain}}
+
+
+@pytest.mark.parametrize("algo", ["sac", "dqn", "discrete_sac"])
+def test_members_learn_from_new_goals_as_single_runs_do(algo: str, tmp_path: Path) -> None:
+    result = train_members(tmp_path, algo, (0, 5), **with_new_goals(algo))
+    for number, seed in enumerate((0, 5)):
+        alone = train(base(tmp_path, algo, seed=seed, **with_new_goals(algo)), QUIET)
+        assert_same_draws(member(result, number), alone.run_dir)
+        assert_close(member(result, number), alone.run_dir)
+
+
 def test_a_member_does_not_depend_on_the_others(tmp_path: Path) -> None:
     three = train_members(tmp_path, seeds=(0, 1, 2))
     fewer = train_members(tmp_path, seeds=(2, 0))
@@ -174,6 +189,13 @@ def test_members_learn_as_single_runs_do_in_the_order_of_a_gpu(algo: str, tmp_pa
     ]
     assert [each["learned"] for each in counters] == [False, False]
     assert counters[0]["gradient_step"] == counters[1]["gradient_step"]
+
+
+def test_members_learn_from_new_goals_in_the_order_of_a_gpu(tmp_path: Path, as_on_a_gpu: None) -> None:
+    result = train_members(tmp_path, "sac", **with_new_goals("sac"))
+    alone = train(base(tmp_path, "sac", seed=1, **with_new_goals("sac")), QUIET)
+    assert_same_draws(member(result, 1), alone.run_dir)
+    assert_close(member(result, 1), alone.run_dir)
 
 
 def test_one_call_asks_the_networks_of_all_members_and_they_learn_before_the_next_step(

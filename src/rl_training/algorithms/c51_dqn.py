@@ -33,7 +33,7 @@ from rl_training.learners.q_learning import (
     weighted_mean,
 )
 from rl_training.learners.self_prediction import values_and_losses
-from rl_training.learners.targets import td_target
+from rl_training.learners.targets import clip_to_returns, td_target
 from rl_training.models.layers import Expectation
 from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
 from rl_training.models.self_prediction import SelfPredictiveNetwork, predicted_steps
@@ -54,6 +54,8 @@ def c51_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: C51HP
     next_probs = pick(next_probs, greedy_actions((selected * atoms).sum(2), batch))
     discounts = batch["discounts"][:, None] if "discounts" in batch else hparams.gamma
     positions = td_target(batch["rewards"][:, None], batch["terminated"][:, None], atoms, discounts)
+    if hparams.clip_targets:
+        positions = clip_to_returns(positions, hparams.gamma)
     targets = project(next_probs, positions, atoms).detach()
     losses = -(targets * log_probs).sum(1)
     entropy = -(targets * targets.clamp(min=1e-12).log()).sum(1)

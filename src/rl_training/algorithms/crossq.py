@@ -35,7 +35,7 @@ from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network
 from rl_training.learners.optim import clipped_adam, descend_part, named_part
 from rl_training.learners.random_inputs import RandomInput, normal
-from rl_training.learners.targets import critic_metrics, td_target
+from rl_training.learners.targets import clip_to_returns, critic_metrics, td_target
 from rl_training.models.batch_renorm import FlatMoments
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.encoders import build_encoder
@@ -54,6 +54,7 @@ def crossq_critic_loss(
     policy: SquashedGaussian,
     apply_actor: ApplyActor,
     apply_critics: ByBatch,
+    clip_targets: bool = False,
 ) -> Metrics:
     """Compute the critics' loss, its metrics and the `moments` of the joint batch.
 
@@ -69,6 +70,8 @@ def crossq_critic_loss(
     next_values = next_values.amin(0) - alpha * next_log_probs
     discounts = batch.get("discounts", gamma)
     targets = td_target(batch["rewards"], batch["terminated"], next_values, discounts).detach()
+    if clip_targets:
+        targets = clip_to_returns(targets, gamma)
     return {**critic_metrics(values, targets, batch), "moments": moments}
 
 
@@ -141,6 +144,7 @@ class CrossQ:
                 state["temperature.params"].exp(),
                 batch,
                 gamma=self.hparams.gamma,
+                clip_targets=self.hparams.clip_targets,
                 policy=self.policy,
                 apply_actor=self._by_running_moments("actor", state),
                 apply_critics=self._by_batch("critic", state),

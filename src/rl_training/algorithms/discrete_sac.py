@@ -27,7 +27,7 @@ from rl_training.learners.networks import build_network, check_output, submodule
 from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput
 from rl_training.learners.scaling import normalizes
-from rl_training.learners.targets import critic_metrics, td_target
+from rl_training.learners.targets import clip_to_returns, critic_metrics, td_target
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_discrete_sac import MLPDiscreteSACModel
 
@@ -70,6 +70,7 @@ def discrete_sac_critic_loss(
     estimate: CriticsEstimate,
     apply_actor: Apply,
     apply_critics: Apply,
+    clip_targets: bool = False,
 ) -> Metrics:
     """Compute the critics' loss and its metrics.
 
@@ -82,6 +83,8 @@ def discrete_sac_critic_loss(
     next_values = (log_probs.exp() * (next_q - alpha * log_probs)).sum(1)
     discounts = batch.get("discounts", gamma)
     targets = td_target(batch["rewards"], batch["terminated"], next_values, discounts).detach()
+    if clip_targets:
+        targets = clip_to_returns(targets, gamma)
     values = _of_actions(apply_critics(params, batch["obs"]), batch["actions"])
     return critic_metrics(values, targets, batch)
 
@@ -155,6 +158,7 @@ class DiscreteSAC:
                 alpha if own == "auto" else torch.full_like(alpha, own),
                 batch,
                 gamma=self.hparams.gamma,
+                clip_targets=self.hparams.clip_targets,
                 estimate=self.hparams.critics_estimate,
                 apply_actor=self.actor.apply,
                 apply_critics=self.critics.apply,

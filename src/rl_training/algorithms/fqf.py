@@ -51,8 +51,7 @@ def fqf_loss(params: Tensor, target_params: Tensor, batch: Batch, hparams: FQFHP
         pick(next_output.values, best_actions),
         output.tau_hats.detach(),
         batch,
-        hparams.gamma,
-        hparams.kappa,
+        hparams,
         widths=output.widths,
         next_widths=next_output.widths,
     )

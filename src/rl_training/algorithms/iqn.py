@@ -57,7 +57,7 @@ def iqn_loss(
         next_quantiles = soft_values(selected.mean(2), next_quantiles, hparams.munchausen_tau)
     else:
         next_quantiles = pick(next_quantiles, greedy_actions(selected.mean(2), batch))
-    return quantile_metrics(quantiles, next_quantiles, taus, batch, hparams.gamma, hparams.kappa)
+    return quantile_metrics(quantiles, next_quantiles, taus, batch, hparams)
 
 
 class IQN:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
+from rl_training.hparams.fqf import FQFHParams
+from rl_training.hparams.iqn import IQNHParams
 from rl_training.hparams.qr_dqn import QRDQNHParams
 from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.distributional import quantile_huber
@@ -27,7 +29,7 @@ from rl_training.learners.q_learning import (
     pick,
     weighted_mean,
 )
-from rl_training.learners.targets import td_target
+from rl_training.learners.targets import clip_to_returns, td_target
 from rl_training.models.layers import MeanOfLast
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
 
@@ -44,7 +46,7 @@ def qr_dqn_loss(
     next_quantiles = pick(next_quantiles, greedy_actions(selected.mean(2), batch))
     num_quantiles = quantiles.shape[1]
     taus = (torch.arange(num_quantiles, device=params.device) + 0.5) / num_quantiles
-    return quantile_metrics(quantiles, next_quantiles, taus, batch, hparams.gamma, hparams.kappa)
+    return quantile_metrics(quantiles, next_quantiles, taus, batch, hparams)
 
 
 def quantile_metrics(
@@ -52,8 +54,7 @@ def quantile_metrics(
     next_quantiles: Tensor,
     taus: Tensor,
     batch: Batch,
-    gamma: float,
-    kappa: float,
+    hparams: QRDQNHParams | IQNHParams | FQFHParams,
     *,
     widths: Tensor | None = None,
     next_widths: Tensor | None = None,
@@ -63,13 +64,15 @@ def quantile_metrics(
     The TD error of a row is the distance of the two means. `widths`, (batch, n) and (batch, m), weigh the quantiles in
     the means; without them all count the same.
     """
-    discounts = batch["discounts"][:, None] if "discounts" in batch else gamma
+    discounts = batch["discounts"][:, None] if "discounts" in batch else hparams.gamma
     targets = td_target(batch["rewards"][:, None], batch["terminated"][:, None], next_quantiles, discounts).detach()
+    if hparams.clip_targets:
+        targets = clip_to_returns(targets, hparams.gamma)
     q_values = _mean(quantiles.detach(), widths)
     target_means = _mean(targets, next_widths)
     td_errors = (target_means - q_values).abs()
     return {
-        "loss": weighted_mean(quantile_huber(quantiles, targets, taus, kappa), batch),
+        "loss": weighted_mean(quantile_huber(quantiles, targets, taus, hparams.kappa), batch),
         "q_value_mean": q_values.mean(),
         "target_mean": target_means.mean(),
         "td_error_mean": td_errors.mean(),

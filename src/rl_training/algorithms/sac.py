@@ -24,6 +24,7 @@ from rl_training.hparams.mbpo import ModelHParams
 from rl_training.hparams.redq import REDQHParams
 from rl_training.hparams.sac import SACHParams
 from rl_training.hparams.simbav2 import SimBaV2HParams
+from rl_training.hparams.tqc import TQCHParams
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.actor_critic_networks import action_size, build_model
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
@@ -136,7 +137,7 @@ class SAC:
         self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
         self.policy = SquashedGaussian(action_field(setup.spaces.action).shape)
         self.explore, self.best, self.draw = self.policy.sample, self.policy.mode, self.policy.draw
-        if isinstance(self.hparams, SACHParams | REDQHParams) and self.hparams.clip_targets:
+        if isinstance(self.hparams, SACHParams | REDQHParams | TQCHParams) and self.hparams.clip_targets:
             critic_loss = partial(critic_loss, clip_targets=True)
         self._critic_loss, self._entropy_in_target = critic_loss, entropy_in_target
         self._target_estimate, self._actor_estimate = target_estimate, actor_estimate

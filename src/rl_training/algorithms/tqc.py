@@ -28,7 +28,7 @@ from rl_training.learners.actor_critic_networks import build_model
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.distributional import quantile_huber
 from rl_training.learners.q_learning import weighted_mean
-from rl_training.learners.targets import td_target
+from rl_training.learners.targets import clip_to_returns, td_target
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.mlp_sac import MLPSACModel
 
@@ -63,6 +63,7 @@ def tqc_critic_loss(
     apply_actor: ApplyActor,
     apply_critics: ApplyCritics,
     estimate: CriticEstimate = pooled_quantiles,
+    clip_targets: bool = False,
 ) -> Metrics:
     """Compute the critics' loss and its metrics. `apply_critics`: (critics, batch, quantiles).
 
@@ -79,6 +80,8 @@ def tqc_critic_loss(
     next_values = kept - (alpha * next_log_probs)[:, None]
     discounts = batch["discounts"][:, None] if "discounts" in batch else gamma
     targets = td_target(batch["rewards"][:, None], batch["terminated"][:, None], next_values, discounts).detach()
+    if clip_targets:
+        targets = clip_to_returns(targets, gamma)
     taus = (torch.arange(num_quantiles, device=quantiles.device) + 0.5) / num_quantiles
     # The authors' mean over the quantiles as well, to which their learning rate belongs; QR-DQN sums over them.
     losses = quantile_huber(_by_row(quantiles), targets, taus.repeat(num_critics), 1.0) / (num_critics * num_quantiles)

@@ -10,6 +10,7 @@ from rl_training.hparams.fields import (
     AtLeastTwo,
     BatchSize,
     BufferCapacity,
+    ClipTargets,
     Discount,
     Fixed,
     HiddenSizes,
@@ -119,6 +120,7 @@ class C51HParams(HParams):
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
     evaluation_epsilon: EvaluationEpsilon = 0.0
+    clip_targets: ClipTargets = False
     v_min: Annotated[Real, FIXED_ATOMS] = Field(
         -10.0, description="smallest return that can be represented: the first atom"
     )

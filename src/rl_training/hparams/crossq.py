@@ -15,12 +15,13 @@ from rl_training.hparams.actor_critic_fields import (
     UpdatesPerStep,
 )
 from rl_training.hparams.base import HParams
-from rl_training.hparams.checks import check_goal_rewards, check_hindsight, check_replay
+from rl_training.hparams.checks import check_goal_rewards, check_hindsight, check_replay, check_target_range
 from rl_training.hparams.fields import (
     ActorLearningRate,
     AdamEps,
     BatchSize,
     BufferCapacity,
+    ClipTargets,
     CountOrZero,
     Discount,
     HindsightGoals,
@@ -44,7 +45,7 @@ from rl_training.hparams.fields import (
 class CrossQHParams(HParams):
     """CrossQ (Bhatt et al. 2024)."""
 
-    checks: ClassVar = (check_replay, check_hindsight)
+    checks: ClassVar = (check_replay, check_hindsight, check_target_range)
     run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
@@ -86,6 +87,7 @@ class CrossQHParams(HParams):
     max_grad_norm: MaxGradNormOrNull = None
 
     gamma: Discount = 0.99
+    clip_targets: ClipTargets = False
     policy_delay: PolicyDelay = 3
     noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"

@@ -14,14 +14,23 @@ from rl_training.hparams.actor_critic_fields import (
     UpdatesPerStep,
 )
 from rl_training.hparams.base import HParams
-from rl_training.hparams.checks import check_network, check_replay
+from rl_training.hparams.checks import (
+    check_goal_rewards,
+    check_hindsight,
+    check_network,
+    check_replay,
+    check_target_range,
+)
 from rl_training.hparams.fields import (
     ActorLearningRate,
     AdamEps,
     BatchSize,
     BufferCapacity,
+    ClipTargets,
     Discount,
     HiddenSizes,
+    HindsightGoals,
+    HindsightRatio,
     ImportanceEnd,
     ImportanceStart,
     LearningRate,
@@ -46,7 +55,8 @@ CriticsEstimate = Literal["min", "mean"]
 class DiscreteSACHParams(HParams):
     """Soft actor-critic for discrete actions (Christodoulou 2019)."""
 
-    checks: ClassVar = (check_replay, check_network)
+    checks: ClassVar = (check_replay, check_hindsight, check_network, check_target_range)
+    run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
     memory: MemoryKind = "ram"
@@ -59,6 +69,8 @@ class DiscreteSACHParams(HParams):
     prioritized_alpha: PriorityExponent = 0.6
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
+    her: HindsightGoals = "none"
+    her_ratio: HindsightRatio = 4.0
     normalize_observations: RunningNormalization = "auto"
     observation_clip: ObservationClip = 10.0
 
@@ -75,6 +87,7 @@ class DiscreteSACHParams(HParams):
 
     gamma: Discount = 0.99
     tau: Tau = 0.005
+    clip_targets: ClipTargets = False
     policy_delay: PolicyDelay = 1
     alpha: Positive | Literal["auto"] = Field(
         "auto",

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from rl_training.hparams.base import HParams, variant
-from rl_training.hparams.checks import check_goal_rewards, check_target_range
+from rl_training.hparams.checks import check_goal_rewards
 from rl_training.hparams.fields import (
     BatchSize,
     BufferCapacity,
@@ -63,7 +63,7 @@ from rl_training.hparams.q_fields import (
 class DQNHParams(HParams):
     """Deep Q-learning (Mnih et al. 2015)."""
 
-    checks: ClassVar = (*Q_CHECKS, check_target_range, check_munchausen)
+    checks: ClassVar = (*Q_CHECKS, check_munchausen)
     run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 100_000

@@ -10,6 +10,7 @@ from rl_training.hparams.fields import (
     AtLeastTwo,
     BatchSize,
     BufferCapacity,
+    ClipTargets,
     Discount,
     HiddenSizes,
     HindsightGoals,
@@ -114,6 +115,7 @@ class FQFHParams(HParams):
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
     evaluation_epsilon: EvaluationEpsilon = 0.0
+    clip_targets: ClipTargets = False
     num_quantiles: AtLeastTwo = Field(32, description="fractions that are proposed for each state")
     kappa: Kappa = 1.0
     entropy_coef: NonNegative = Field(1e-3, description="weight of the fractions' entropy, which keeps them apart")

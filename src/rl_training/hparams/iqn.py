@@ -10,6 +10,7 @@ from rl_training.hparams.fields import (
     AtLeastTwo,
     BatchSize,
     BufferCapacity,
+    ClipTargets,
     Discount,
     HiddenSizes,
     HindsightGoals,
@@ -117,6 +118,7 @@ class IQNHParams(HParams):
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
     evaluation_epsilon: EvaluationEpsilon = 0.0
+    clip_targets: ClipTargets = False
     num_quantiles: AtLeastTwo = Field(32, description="fractions whose mean value selects the action (the paper's K)")
     num_tau_samples: AtLeastTwo = Field(
         8, description="fractions sampled per transition in the loss, for values and for targets (the paper's N and N')"

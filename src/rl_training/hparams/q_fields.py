@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 from pydantic import Field
 
-from rl_training.hparams.checks import check_hindsight, check_network, check_replay
+from rl_training.hparams.checks import check_hindsight, check_network, check_replay, check_target_range
 from rl_training.hparams.fields import (
     FIXED_BUFFER,
     REAL,
@@ -220,6 +220,7 @@ Q_CHECKS = (
     check_gradient_steps,
     check_target_update,
     check_network,
+    check_target_range,
     check_act_with_target,
     check_annealing,
 )

@@ -10,6 +10,7 @@ from rl_training.hparams.fields import (
     AtLeastTwo,
     BatchSize,
     BufferCapacity,
+    ClipTargets,
     Discount,
     HiddenSizes,
     HindsightGoals,
@@ -106,5 +107,6 @@ class QRDQNHParams(HParams):
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
     evaluation_epsilon: EvaluationEpsilon = 0.0
+    clip_targets: ClipTargets = False
     num_quantiles: AtLeastTwo = Field(51, description="quantiles of the return's distribution per action")
     kappa: Kappa = 1.0

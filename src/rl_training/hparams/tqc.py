@@ -26,12 +26,14 @@ from rl_training.hparams.checks import (
     check_hindsight,
     check_network,
     check_replay,
+    check_target_range,
 )
 from rl_training.hparams.fields import (
     ActorLearningRate,
     AdamEps,
     BatchSize,
     BufferCapacity,
+    ClipTargets,
     Count,
     CountOrZero,
     Discount,
@@ -61,7 +63,14 @@ def check_dropped_quantiles(num_quantiles: int, dropped_quantiles: int) -> None:
 class TQCHParams(HParams):
     """Truncated quantile critics (Kuznetsov et al. 2020)."""
 
-    checks: ClassVar = (check_replay, check_hindsight, check_network, check_critic_network, check_dropped_quantiles)
+    checks: ClassVar = (
+        check_replay,
+        check_hindsight,
+        check_network,
+        check_critic_network,
+        check_target_range,
+        check_dropped_quantiles,
+    )
     run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
@@ -98,6 +107,7 @@ class TQCHParams(HParams):
 
     gamma: Discount = 0.99
     tau: Tau = 0.005
+    clip_targets: ClipTargets = False
     policy_delay: PolicyDelay = 1
     noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"
