@@ -65,6 +65,34 @@ def test_an_update_is_redqs_on_the_same_batch() -> None:
     torch.testing.assert_close(rlpd.state, redq.state)
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (2.0 + 100.0) / 2),
+        ({"reward_scale": 0.5, "reward_shift": -1.0}, (0.0 + 49.0) / 2),  # 0.5 * 2 - 1 and 0.5 * 100 - 1
+        ({"reward_scale": "return"}, (1_000.0 + 50_000.0) / 2),  # returns of 200 and 202: 1000 / 2 times each reward
+    ],
+)
+def test_rewards_of_both_halves_are_scaled_and_shifted(settings: dict[str, Any], expected: float) -> None:
+    batch = make_box_batch(size=ROWS) | {"rewards": torch.tensor([2.0] * 4 + [100.0] * 4)}
+    batch["terminated"] = torch.ones(ROWS, dtype=torch.bool)  # targets are the rewards alone
+    learner = build_rlpd(rlpd_setup(**settings))
+    assert learner.update(batch).metrics["target_mean"].item() == pytest.approx(expected)
+
+
+def test_values_of_shifted_rewards_are_no_estimate_of_returns() -> None:
+    obs, actions = np.zeros((2, 3), np.float32), np.zeros((2, 2), np.float32)
+    assert build_rlpd(rlpd_setup()).estimated_returns(obs, actions) is not None
+    assert build_rlpd(rlpd_setup(reward_shift=-1.0)).estimated_returns(obs, actions) is None
+
+
+def test_a_resume_scales_rewards_as_the_run_did() -> None:
+    learner, resumed = build_rlpd(rlpd_setup(reward_scale="return")), build_rlpd(rlpd_setup(reward_scale="return"))
+    resumed.state["reward_scale"].fill_(1.0)
+    resumed.load_state_dict(clone(learner.state_dict()))
+    assert resumed.state["reward_scale"].item() == 500.0
+
+
 def test_the_entropy_aims_at_half_of_sacs_and_may_be_left_out_of_the_target() -> None:
     learner = build_rlpd(rlpd_setup())
     assert isinstance(learner.recipe, SAC)

@@ -17,11 +17,14 @@ from rl_training.core.setup import Setup
 from rl_training.hparams.rlpd import RLPDHParams
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.actor_critic_networks import build_model
+from rl_training.learners.dataset_rewards import reward_constants
 from rl_training.models.mlp_redq import MLPREDQModel
 
 
 def build_rlpd(setup: Setup[RLPDHParams]) -> ActorCritic:
     hparams = setup.hparams
+    # Without these settings the state has no constants, as in checkpoints of versions before they existed.
+    scales_rewards = hparams.reward_scale != "none" or hparams.reward_shift != 0.0
     recipe = SAC(
         build_model(setup, MLPREDQModel, num_critics=hparams.num_critics, by_member=True),
         setup,
@@ -30,5 +33,6 @@ def build_rlpd(setup: Setup[RLPDHParams]) -> ActorCritic:
         target_estimate=minimum_over_subset,
         actor_estimate=mean_over_critics,
         extra_random_inputs=Subsets(hparams.num_critics, hparams.subset_size).random_inputs,
+        reward_constants=reward_constants(setup) if scales_rewards else None,
     )
     return ActorCritic(recipe, setup)

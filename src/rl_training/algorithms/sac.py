@@ -28,6 +28,7 @@ from rl_training.hparams.tqc import TQCHParams
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.actor_critic_networks import action_size, build_model
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
+from rl_training.learners.dataset_rewards import scale_rewards
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.optim import Optimizer, clipped_adam, descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
@@ -117,7 +118,8 @@ class SAC:
     targets reward the entropy of the next action. `entropy_per_number`: what `target_entropy: auto` aims at for each
     number of an action. `extra_random_inputs`: the random inputs that the estimates and the loss need, as a function of
     the number of updates and of whether the actor learns. `value_of`: the values, (critics, batch), of critics whose
-    outputs are distributions (tqc.py).
+    outputs are distributions (tqc.py). `reward_constants`: entries of the state by which rewards are scaled, of the
+    dataset and of the environment alike (dataset_rewards.py); None: they are learned as they are.
     """
 
     def __init__(
@@ -132,6 +134,7 @@ class SAC:
         actor_estimate: CriticEstimate = minimum_over_critics,
         extra_random_inputs: Callable[[int, bool], Mapping[str, RandomInput]] = lambda rounds, actor: {},
         value_of: Callable[[Tensor], Tensor] = lambda outputs: outputs,
+        reward_constants: State | None = None,
     ) -> None:
         self.hparams = setup.hparams
         self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
@@ -142,6 +145,7 @@ class SAC:
         self._critic_loss, self._entropy_in_target = critic_loss, entropy_in_target
         self._target_estimate, self._actor_estimate = target_estimate, actor_estimate
         self._extra_random_inputs, self._value_of = extra_random_inputs, value_of
+        self._reward_constants = reward_constants or {}
         target = self.hparams.target_entropy
         self._target_entropy = entropy_per_number * action_size(setup) if target == "auto" else target
         rates = learning_rates(self.hparams)
@@ -154,7 +158,7 @@ class SAC:
             "actor": self.actor.params,
             "temperature": self.actor.params.new_tensor(alpha).log(),
         }
-        state = {"target_critic": self.critics.params.clone()}
+        state = {"target_critic": self.critics.params.clone(), **self._reward_constants}
         for name, optimizer in self._optimizers.items():
             state |= named_part(name, optimizer.state(params[name]))
         return state
@@ -168,6 +172,8 @@ class SAC:
 
     def learn_critics(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         alpha = state["temperature.params"].exp()
+        if self._reward_constants:
+            batch = scale_rewards(batch, state)
         if not self._entropy_in_target:
             alpha = torch.zeros_like(alpha)
 

@@ -47,6 +47,8 @@ from rl_training.hparams.fields import (
     NStep,
     Prioritized,
     PriorityExponent,
+    RewardScale,
+    RewardShift,
     TrainFrequency,
 )
 
@@ -68,6 +70,8 @@ class RLPDHParams(HParams):
     dataset_id: DatasetId = None
     dataset_size: DatasetSize = None
     dataset_seed: DatasetSeed = 0
+    reward_scale: RewardScale = "none"
+    reward_shift: RewardShift = 0.0
     offline_ratio: OfflineRatio = 0.5
     buffer_capacity: BufferCapacity = 1_000_000
     memory: MemoryKind = "ram"
