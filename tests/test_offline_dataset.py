@@ -104,6 +104,43 @@ def test_a_truncation_that_a_file_does_not_mark_is_found_by_a_jump_of_the_observ
     assert dataset.truncated.tolist() == [False, False, False, True, True]
 
 
+def test_a_jump_inside_an_episode_is_a_truncation_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    # Row 1 is followed by row 2, whose observation is 2 and not 7; rows 3 and 4 end episodes, which may jump.
+    found = columns([0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 1, 0], next_observations=[1, 7, 3, 9, 9, 9])
+    dataset = dataset_of(found)
+    assert dataset.truncated.tolist() == [False, True, False, False, True, False]
+    assert dataset.next_obs[:, 0].tolist() == [1, 7, 3, 9, 9, 9]
+    assert found["truncations"].tolist() == [False, False, False, False, True, False]  # the caller's own array
+    assert [record.message for record in caplog.records] == [
+        "the file: the next observation is not the next row's observation in 1 of 6 rows, first in row 1: [7.], "
+        "although no episode ends there; these rows count as truncated"
+    ]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_rounded_next_observations_are_no_jumps(dtype: type, caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(0)
+    walk = rng.normal(size=(201, 3)).cumsum(0) * [1.0, 100.0, 1e-3]
+    found = {
+        "observations": walk[:-1],
+        "next_observations": walk[1:].astype(dtype).astype(np.float64),
+        "actions": np.zeros(200, np.int64),
+        "rewards": np.zeros(200),
+        "terminations": np.zeros(200, np.bool_),
+    }
+    for marked in ({}, {"truncations": np.arange(200) == 100}):
+        transitions = build_transitions(found | marked, source="the file")
+        assert np.flatnonzero(transitions.truncations).tolist() == ([100] if marked else [199])
+    assert not caplog.records
+
+
+def test_whole_numbers_jump_by_any_difference() -> None:
+    found = columns([0, 0, 0, 0], [0, 0, 0, 0])
+    found["observations"] = np.array([[5_000], [5_001], [5_003], [5_004]])
+    found["next_observations"] = np.array([[5_001], [5_002], [5_004], [5_005]])
+    assert build_transitions(found, source="the file").truncations.tolist() == [False, True, False, False]
+
+
 @given(seed=st.integers(0, 2**32), rows=st.integers(2, 40))
 def test_a_derived_successor_is_always_in_the_same_episode(seed: int, rows: int) -> None:
     rng = np.random.default_rng(seed)
@@ -141,7 +178,7 @@ def test_the_memory_draws_every_row_with_its_own_fields() -> None:
 
 
 def test_split_chooses_whole_episodes_by_a_seed() -> None:
-    dataset = dataset_of(columns([0, 1] * 10, [0, 0] * 10, next_observations=[0] * 20))
+    dataset = dataset_of(columns([0, 1] * 10, [0, 0] * 10, next_observations=list(range(1, 21))))
     train, held_out = dataset.split(0.3, seed=1)
     assert (len(train), len(held_out)) == (14, 6)
     assert sorted([*train.obs[:, 0], *held_out.obs[:, 0]]) == list(range(20))

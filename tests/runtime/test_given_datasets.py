@@ -39,11 +39,11 @@ QUIET = RunOptions(show_progress=False)
 def make_arrays(*, rows: int = 100, seed: int = 0, scale: float = 1.0) -> dict[str, np.ndarray]:
     """Return episodes of ten steps with three observed numbers and actions of two in [-scale, scale]."""
     rng = np.random.default_rng(seed)
-    obs = rng.uniform(-0.9, 0.9, (rows, 3)).astype(np.float32)
+    obs = rng.uniform(-0.9, 0.9, (rows + 1, 3)).astype(np.float32)
     return {
-        "observations": obs,
-        "next_observations": rng.uniform(-0.9, 0.9, (rows, 3)).astype(np.float32),
-        "actions": scale * obs[:, :2],
+        "observations": obs[:-1],
+        "next_observations": obs[1:],
+        "actions": scale * obs[:-1, :2],
         "rewards": rng.normal(size=rows),
         "terminations": np.zeros(rows, np.bool_),
         "truncations": np.arange(rows) % 10 == 9,

@@ -23,6 +23,7 @@ COLUMN_NAMES = {
 }
 _MERGED_ENDS = ("dones", "done")  # these do not distinguish termination from truncation
 PER_STEP = ("rewards", "terminations", "truncations")  # one number per row
+_ROUNDING = 1e-3  # share of the largest size of an entry by which rounding may change it: half precision, three digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +103,8 @@ def build_transitions(
         arrays = _with_successors(arrays, source)
     elif next_obs.shape != obs.shape:
         raise DatasetError(f"{source}: next_observations have shape {next_obs.shape}, but observations {obs.shape}")
-    elif "truncations" not in arrays:
-        arrays["truncations"] = _find_jumps(obs, next_obs) & ~arrays["terminations"]
+    else:
+        arrays["truncations"] = _all_truncations(arrays, source)
     return Transitions(source=source, spaces=spaces, env_id=env_id, **arrays)
 
 
@@ -148,11 +149,29 @@ def _as_flags(name: str, array: np.ndarray, source: str) -> np.ndarray:
     return array.astype(np.bool_)
 
 
+def _all_truncations(arrays: dict[str, np.ndarray], source: str) -> np.ndarray:
+    """Return the truncations of the file and those that only a jump of the observations shows."""
+    next_obs, terminations = arrays["next_observations"], arrays["terminations"]
+    marked = arrays.get("truncations", np.zeros_like(terminations))
+    jumps = _find_jumps(arrays["observations"], next_obs) & ~terminations & ~marked
+    if "truncations" not in arrays:
+        jumps[-1] = not terminations[-1]
+    elif jumps.any():
+        problem = describe_rows(jumps, next_obs, "the next observation is not the next row's observation")
+        log.warning("%s: %s, although no episode ends there; these rows count as truncated", source, problem)
+    truncations: np.ndarray = marked | jumps
+    return truncations
+
+
 def _find_jumps(obs: np.ndarray, next_obs: np.ndarray) -> np.ndarray:
-    """Return where the next row is not the successor: an episode ended there, truncated if it did not terminate."""
-    rows = len(obs)
-    jumps = np.ones(rows, np.bool_)
+    """Return where the next row does not begin with this row's next observation, which may be stored rounded."""
+    jumps = np.zeros(len(obs), np.bool_)
     jumps[:-1] = rows_with(next_obs[:-1] != obs[1:])
+    found = np.flatnonzero(jumps)
+    if len(found) and np.result_type(obs, next_obs).kind == "f":
+        with np.errstate(all="ignore"):  # numbers that are not finite are refused later
+            distances = np.abs(next_obs[found] - obs[found + 1])
+            jumps[found] = rows_with(distances > _ROUNDING * np.abs(obs).max(0))
     return jumps
 
 
