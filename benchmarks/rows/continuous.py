@@ -141,6 +141,17 @@ ROWS = {
         eval_episodes=20,
         chosen_on="seeds 100 to 102",
     ),
+    "sac-point_reach": Row(
+        config="sac/point_reach.yaml",
+        env_id="rl_training/PointReach-v0",
+        steps=5_000,
+        target=">= -4.5 on 5/5 seeds",  # the best return of these episodes is -3.83
+        controls={"ours-no-her": Control(config="sac/point_reach.yaml", hparams={"her": "none"})},
+        threshold=-5.0,
+        track_every=500,
+        eval_episodes=100,
+        chosen_on="seed 100",
+    ),
     "tqc-pendulum": pendulum(
         "tqc",
         5_000,
