@@ -1,16 +1,13 @@
-"""The layers of the networks: noisy weights, dueling streams, cosine embeddings, ensembles, residual blocks."""
+"""The layers of the networks: noisy weights, dueling streams, cosine embeddings, ensembles."""
 
 import math
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from builders import make_config
-from rl_training.errors import ConfigError
 from rl_training.models.layers import (
     CosineEmbedding,
     Dueling,
@@ -19,7 +16,6 @@ from rl_training.models.layers import (
     MeanOfLast,
     NoisyLayers,
     NoisyLinear,
-    Residual,
     StackedLayerNorm,
     StackedLinear,
     action_layers,
@@ -30,7 +26,6 @@ from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
 from rl_training.models.mlp_q_network import MLPQNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
-from rl_training.runtime.trainer import RunOptions, train
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -330,68 +325,3 @@ def test_a_network_of_stacked_layers_equals_its_members_one_by_one(residual: boo
         for own, all_members in values:
             own.data = all_members.detach()[k].t() if own.ndim == 2 else all_members.detach()[k, 0]
         torch.testing.assert_close(together[k], member(x))
-
-
-# --- Residual blocks -------------------------------------------------------------------------------------------------
-
-
-def test_a_residual_block_adds_to_its_input() -> None:
-    # 2 x + 1 added to x = [1, -2]: [1 + 3, -2 - 3].
-    linear = nn.Linear(2, 2)
-    with torch.no_grad():
-        linear.weight.copy_(2.0 * torch.eye(2))
-        linear.bias.fill_(1.0)
-    assert Residual(linear)(torch.tensor([[1.0, -2.0]])).tolist() == [[4.0, -5.0]]
-
-
-def test_residual_networks_are_made_as_in_the_paper() -> None:
-    # Linear; per block norm, four times as many units, ReLU, back, added; a last norm; linear.
-    layers = mlp(3, (8, 8), 2, residual=True)
-    assert [type(layer) for layer in layers] == [nn.Linear, Residual, Residual, nn.LayerNorm, nn.Linear]
-    assert [type(part) for part in layers[1].children()] == [nn.LayerNorm, nn.Linear, nn.ReLU, nn.Linear]
-    assert [tuple(p.shape) for p in layers[1].parameters() if p.ndim == 2] == [(32, 8), (8, 32)]
-    x = randn(5, 3)
-    first, block, other, norm, last = layers
-    h = first(x)
-    for part in (block, other):
-        before, inner, _, back = part.children()
-        h = h + back(torch.relu(inner(before(h))))
-    torch.testing.assert_close(nn.Sequential(*layers)(x), last(norm(h)))
-    assert nn.Sequential(*mlp(3, (8, 8), None, residual=True))(x).shape == (5, 8)
-    assert [type(layer) for layer in mlp(3, (), 2, residual=True)] == [nn.Linear]
-
-
-RESIDUAL_ALGORITHMS = ["dqn", "rainbow_dqn", "qr_dqn", "iqn", "fqf", "ppo", "sac", "td3", "redq"]
-
-
-@pytest.mark.learning
-@pytest.mark.parametrize("algo", RESIDUAL_ALGORITHMS)
-def test_every_algorithm_trains_residual_networks(algo: str, tmp_path: Path) -> None:
-    box = algo in ("sac", "td3", "redq", "ppo")
-    config = make_config(
-        tmp_path,
-        algo=algo,
-        env_id="rl_training/Identity-v0",
-        env_kwargs={"actions": "box" if box else "discrete"},
-        total_timesteps=20,
-        algo_kwargs={"network": "simba", "hidden_sizes": [8, 8]},
-    )
-    result = train(config, RunOptions(show_progress=False))
-    assert result.gradient_step > 0
-    assert all(np.isfinite(value) for value in result.metrics.values())
-    shapes = [tuple(value.shape) for value in result.algorithm.policy_state_dict().values() if hasattr(value, "shape")]
-    assert (32, 8) in shapes  # the inside of a block has four times its units
-
-
-@pytest.mark.parametrize("algo", ["dqn", "ppo", "sac"])
-@pytest.mark.parametrize("sizes", [[8, 16], []])
-def test_residual_blocks_of_unequal_sizes_are_refused(algo: str, sizes: list[int], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_config(tmp_path, algo=algo, algo_kwargs={"network": "simba", "hidden_sizes": sizes})
-    expected = f"{algo}.algo_kwargs: network: simba needs hidden_sizes that are all alike, got {sizes}"
-    assert str(caught.value) == expected
-
-
-def test_an_unknown_kind_of_network_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^sac\.algo_kwargs\.network must be 'mlp' or 'simba', got 'resnet'$"):
-        make_config(tmp_path, algo="sac", algo_kwargs={"network": "resnet"})

@@ -29,8 +29,8 @@ def mlp(
     """Return the layers of an MLP: (batch, in_features) -> (batch, out_features); without an output layer if None.
 
     `residual`: hidden layers are blocks x + W2 f(W1 norm(x)) with four times as many units inside, between a first
-    linear layer and a last norm (SimBa: Lee et al. 2025). They are normalised with or without `layer_norm`. `dropout`:
-    a `Dropout` after each linear layer of the hidden ones; not for residual blocks.
+    linear layer and a last norm (SimBa: Lee et al. 2025), with SimBa's first weights. They are normalised with or
+    without `layer_norm`. `dropout`: a `Dropout` after each linear layer of the hidden ones; not for residual blocks.
     """
     layers: list[nn.Module] = []
     if residual and hidden_sizes:
@@ -45,7 +45,19 @@ def mlp(
             after = [activation(), *norms] if norm_after_activation else [*norms, activation()]
             layers += [dense(in_features, size), *([Dropout()] if dropout else []), *after]
             in_features = size
-    return layers if out_features is None else [*layers, dense(in_features, out_features)]
+    if out_features is not None:
+        layers = [*layers, dense(in_features, out_features)]
+    return _with_simba_weights(layers) if residual else layers
+
+
+def _with_simba_weights(layers: list[nn.Module]) -> list[nn.Module]:
+    """Initialise the layers outside of residual blocks orthogonally, and those inside He-normal."""
+    for layer in layers:
+        if isinstance(layer, Residual):
+            init_truncated(layer, math.sqrt(2.0))
+        else:
+            init_orthogonal(layer, 1.0)
+    return layers
 
 
 NORM_EPS = 1e-4  # of Dreamer's normalisation
@@ -59,26 +71,31 @@ def normed_mlp(in_features: int, hidden_sizes: Sequence[int], out_features: int 
 
 @torch.no_grad()
 def init_orthogonal(module: nn.Module, gain: float) -> None:
-    """Initialise all linear layers and convolutions with orthogonal weights and zero biases."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Conv2d | StackedLinear):
-            weights = part.weight if isinstance(part, StackedLinear) else [part.weight]
-            for weight in weights:
-                nn.init.orthogonal_(weight, gain)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
+    """Initialise linear layers and convolutions with orthogonal weights and zero biases.
+
+    Residual blocks keep theirs.
+    """
+    if isinstance(module, Residual):
+        return
+    if isinstance(module, nn.Linear | nn.Conv2d | StackedLinear):
+        for weight in module.weight if isinstance(module, StackedLinear) else [module.weight]:
+            nn.init.orthogonal_(weight, gain)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    for part in module.children():
+        init_orthogonal(part, gain)
 
 
 @torch.no_grad()
-def init_truncated(module: nn.Module) -> None:
-    """Initialise weights from a normal distribution truncated at two deviations, of deviation 1 / sqrt(inputs).
+def init_truncated(module: nn.Module, gain: float = 1.0) -> None:
+    """Initialise weights from a normal distribution truncated at two deviations, of deviation gain / sqrt(inputs).
 
-    Biases are zero.
+    Biases are zero. With gain sqrt(2) it is He-normal.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | StackedLinear):
             nn.init.trunc_normal_(part.weight, std=1.0, a=-2.0, b=2.0)
-            part.weight.mul_(1.0 / (0.87962566 * math.sqrt(_fan_in(part))))  # truncation reduces the deviation to 0.88
+            part.weight.mul_(gain / (0.87962566 * math.sqrt(_fan_in(part))))  # truncation reduces the deviation to 0.88
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
 
