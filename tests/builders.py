@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {
     "num_quantiles": 6,
     "num_tau_samples": 4,
     "embedding_dim": 8,
-    # Critics of REDQ, TQC and CrossQ
+    # Critics of REDQ, TQC, CrossQ and SimBaV2
     "num_critics": 4,
     "critic_hidden_sizes": [16],
     # Models of MBPO and MOPO
@@ -72,7 +72,8 @@ SMALL: dict[str, Any] = {
 
 def small_hparams(algo: str, **changes: Any) -> dict[str, Any]:
     """Return the small settings of an algorithm; changes to settings that it does not have are left out."""
-    known = registry()[algo].hparams.model_fields
+    fields = registry()[algo].hparams.model_fields.items()
+    known = {name for name, field in fields if (name, field.default) != ("critic_hidden_sizes", None)}  # as the actor
     return {name: value for name, value in {**SMALL, **changes}.items() if name in known}
 
 

@@ -469,7 +469,7 @@ def test_compiled_rounds_equal_eager_updates() -> None:
         settings: dict[str, dict[str, Any]] = {
             "redq": {"normalize_observations": True, "dropout": 0.2, "layer_norm": True},
             "tqc": {"num_critics": 2, "num_quantiles": 3, "dropped_quantiles": 1, "critic_hidden_sizes": (8,)},
-            "td3": {"layer_norm": True},
+            "td3": {"layer_norm": True, "weight_decay": 0.1},
             "rebrac": {"reward_scale": 0.5},
             "cql": {"normalize_observations": False, "num_sampled_actions": 2},
             "crossq": {"norm_warmup": 2},  # ends within the rounds

@@ -118,7 +118,7 @@ class CrossQ:
         }
 
     def state(self) -> State:
-        alpha = 1.0 if self.hparams.alpha == "auto" else self.hparams.alpha
+        alpha = self.hparams.initial_alpha if self.hparams.alpha == "auto" else self.hparams.alpha
         params = {name: network.params for name, network in self._networks.items()}
         params["temperature"] = self.actor.params.new_tensor(alpha).log()
         state: State = {}

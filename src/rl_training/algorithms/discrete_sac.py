@@ -122,7 +122,7 @@ class DiscreteSAC:
         self._optimizers = {name: clipped_adam(hparams, rate) for name, rate in rates.items()}
 
     def state(self) -> State:
-        alpha = 1.0 if self.hparams.alpha == "auto" else self.hparams.alpha
+        alpha = self.hparams.initial_alpha if self.hparams.alpha == "auto" else self.hparams.alpha
         params = {
             "critic": self.critics.params,
             "actor": self.actor.params,

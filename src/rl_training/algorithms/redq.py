@@ -20,7 +20,7 @@ from rl_training.core.setup import Setup
 from rl_training.core.types import Batch
 from rl_training.hparams.redq import REDQHParams
 from rl_training.learners.actor_critic import ActorCritic
-from rl_training.learners.actor_critic_networks import build_model
+from rl_training.learners.actor_critic_networks import build_model, critic_sizes
 from rl_training.learners.random_inputs import RandomInput
 from rl_training.models.mlp_redq import MLPREDQModel
 
@@ -52,7 +52,7 @@ class DropoutMasks:
     """Draws which hidden units stay: other ones for each update, critic, row, and use of the critics in an update."""
 
     def __init__(self, hparams: REDQHParams) -> None:
-        self._rate, self._rows, self._units = hparams.dropout, hparams.batch_size, sum(hparams.hidden_sizes)
+        self._rate, self._rows, self._units = hparams.dropout, hparams.batch_size, sum(critic_sizes(hparams))
         self._num_critics, self._subset_size = hparams.num_critics, hparams.subset_size
 
     def random_inputs(self, rounds: int, actor: bool) -> Mapping[str, RandomInput]:

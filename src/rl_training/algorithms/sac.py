@@ -26,7 +26,7 @@ from rl_training.hparams.sac import SACHParams
 from rl_training.hparams.simbav2 import SimBaV2HParams
 from rl_training.hparams.tqc import TQCHParams
 from rl_training.learners.actor_critic import ActorCritic
-from rl_training.learners.actor_critic_networks import action_size, build_model
+from rl_training.learners.actor_critic_networks import action_size, build_model, network_adam
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.dataset_rewards import scale_rewards
 from rl_training.learners.flat_module import FlatModule
@@ -149,10 +149,14 @@ class SAC:
         target = self.hparams.target_entropy
         self._target_entropy = entropy_per_number * action_size(setup) if target == "auto" else target
         rates = learning_rates(self.hparams)
-        self._optimizers = {name: clipped_adam(self.hparams, rate) for name, rate in rates.items()}
+        self._optimizers = {
+            "critic": network_adam(self.critics, self.hparams, rates["critic"]),
+            "actor": network_adam(self.actor, self.hparams, rates["actor"]),
+            "temperature": clipped_adam(self.hparams, rates["temperature"]),
+        }
 
     def state(self) -> State:
-        alpha = 1.0 if self.hparams.alpha == "auto" else self.hparams.alpha
+        alpha = self.hparams.initial_alpha if self.hparams.alpha == "auto" else self.hparams.alpha
         params = {
             "critic": self.critics.params,
             "actor": self.actor.params,

@@ -21,10 +21,10 @@ from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.actor_critic import DelayedHParams
 from rl_training.hparams.td3 import TD3HParams
 from rl_training.learners.actor_critic import ActorCritic
-from rl_training.learners.actor_critic_networks import action_size, build_model
+from rl_training.learners.actor_critic_networks import action_size, build_model, network_adam
 from rl_training.learners.checks import BOX_ACTIONS, check_tensors
 from rl_training.learners.flat_module import FlatModule
-from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
+from rl_training.learners.optim import descend_part, named_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
 from rl_training.learners.targets import clip_to_returns, critic_metrics, td_target
 from rl_training.models.mlp_td3 import MLPTD3Model
@@ -93,8 +93,8 @@ class TD3:
         self._action_shape, self._action_size = action_field(setup.spaces.action).shape, action_size(setup)
         rate = self.hparams.learning_rate
         self._optimizers = {
-            "critic": clipped_adam(self.hparams, rate),
-            "actor": clipped_adam(self.hparams, self.hparams.actor_learning_rate or rate),
+            "critic": network_adam(self.critics, self.hparams, rate),
+            "actor": network_adam(self.actor, self.hparams, self.hparams.actor_learning_rate or rate),
         }
 
     def state(self) -> State:

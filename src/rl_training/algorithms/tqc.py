@@ -103,7 +103,6 @@ def build_tqc(setup: Setup[TQCHParams]) -> ActorCritic:
         setup,
         MLPSACModel,
         num_critics=hparams.num_critics,
-        critic_hidden_sizes=hparams.critic_hidden_sizes,
         num_quantiles=hparams.num_quantiles,
     )
     recipe = SAC(

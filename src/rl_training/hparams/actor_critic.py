@@ -18,6 +18,8 @@ from rl_training.hparams.tqc import TQCHParams
 SoftHParams: TypeAlias = (
     SACHParams | REDQHParams | TQCHParams | RLPDHParams | MBPOHParams | MOPOHParams | CQLHParams | CalQLHParams
 )
+# Online, without a model of the environment: critics of their own sizes, and weight decay.
+ModelFreeHParams: TypeAlias = SACHParams | REDQHParams | TQCHParams | RLPDHParams | TD3HParams
 DelayedHParams: TypeAlias = TD3HParams | BehaviorRegularizedHParams
 MLPHParams: TypeAlias = SoftHParams | DelayedHParams  # of networks that `build_model` builds
 ActorCriticHParams: TypeAlias = MLPHParams | CrossQHParams | SimBaV2HParams | DiscreteSACHParams

@@ -30,6 +30,9 @@ ActorHiddenSizes = Annotated[
     Field(description="units of the actor's hidden layers after the encoder"),
 ]
 CriticHiddenSizes = Annotated[Sizes, Field(description="units of the critics' hidden layers after the encoder")]
+OwnCriticHiddenSizes = Annotated[
+    Sizes | None, Field(description="units of the critics' hidden layers after the encoder; null: hidden_sizes")
+]
 CriticLayerNorm = Annotated[
     Switch,
     Search(choices=(False, True)),
@@ -69,6 +72,7 @@ Temperature = Annotated[
     Positive | Literal["auto"],
     Field(description="temperature: weight of the entropy; auto: learned, so that the entropy meets target_entropy"),
 ]
+InitialTemperature = Annotated[Positive, Field(description="first temperature with alpha: auto")]
 TargetEntropy = Annotated[
     Real | Literal["auto"],
     Field(

@@ -28,6 +28,7 @@ from rl_training.hparams.fields import (
     PriorityExponent,
     Real,
     TrainFrequency,
+    WeightDecay,
 )
 from rl_training.hparams.q_fields import (
     Q_CHECKS,
@@ -56,7 +57,6 @@ from rl_training.hparams.q_fields import (
     SelfPredictionSteps,
     TargetTau,
     TargetUpdateInterval,
-    WeightDecay,
     check_self_prediction,
 )
 

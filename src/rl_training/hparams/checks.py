@@ -19,8 +19,9 @@ def check_network(network: NetworkName, hidden_sizes: Sizes) -> None:
     _check_blocks(network, "hidden_sizes", hidden_sizes)
 
 
-def check_critic_network(network: NetworkName, critic_hidden_sizes: Sizes) -> None:
-    _check_blocks(network, "critic_hidden_sizes", critic_hidden_sizes)
+def check_critic_network(network: NetworkName, critic_hidden_sizes: Sizes | None) -> None:
+    if critic_hidden_sizes is not None:
+        _check_blocks(network, "critic_hidden_sizes", critic_hidden_sizes)
 
 
 def _check_blocks(network: NetworkName, setting: str, sizes: Sizes) -> None:

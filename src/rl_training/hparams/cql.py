@@ -8,6 +8,7 @@ from rl_training.hparams.actor_critic_fields import (
     AlphaLearningRate,
     CriticLayerNorm,
     EntropyInTarget,
+    InitialTemperature,
     OfflineRatio,
     PolicyDelay,
     TargetEntropy,
@@ -103,6 +104,7 @@ class CQLHParams(HParams):
     tau: Tau = 0.005
     policy_delay: PolicyDelay = 1
     alpha: Temperature = "auto"
+    initial_alpha: InitialTemperature = 1.0
     target_entropy: TargetEntropy = "auto"
     entropy_in_target: EntropyInTarget = False
     conservative_weight: ConservativeWeight = 10.0
@@ -149,6 +151,7 @@ class CalQLHParams(HParams):
     tau: Tau = 0.005
     policy_delay: PolicyDelay = 1
     alpha: Temperature = "auto"
+    initial_alpha: InitialTemperature = 1.0
     target_entropy: TargetEntropy = "auto"
     entropy_in_target: EntropyInTarget = False
     conservative_weight: ConservativeWeight = 10.0

@@ -8,6 +8,7 @@ from rl_training.hparams.actor_critic_fields import (
     ActorHiddenSizes,
     AlphaLearningRate,
     CriticHiddenSizes,
+    InitialTemperature,
     NoiseColor,
     PolicyDelay,
     TargetEntropy,
@@ -91,4 +92,5 @@ class CrossQHParams(HParams):
     policy_delay: PolicyDelay = 3
     noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"
+    initial_alpha: InitialTemperature = 1.0
     target_entropy: TargetEntropy = "auto"

@@ -7,6 +7,7 @@ from pydantic import Field
 from rl_training.hparams.actor_critic_fields import (
     AlphaLearningRate,
     CriticLayerNorm,
+    InitialTemperature,
     ObservationClip,
     PolicyDelay,
     RunningNormalization,
@@ -93,6 +94,7 @@ class DiscreteSACHParams(HParams):
         "auto",
         description="temperature: weight of the entropy; auto: learned, so that the entropy meets target_entropy_ratio",
     )
+    initial_alpha: InitialTemperature = 1.0
     target_entropy_ratio: OpenFraction | Literal["auto"] = Field(
         "auto",
         description="entropy that alpha: auto aims at, as a share of that of the uniform policy; auto: 0.7 for up to "

@@ -25,6 +25,7 @@ from rl_training.hparams.fields import (
     Prioritized,
     PriorityExponent,
     TrainFrequency,
+    WeightDecay,
 )
 from rl_training.hparams.q_fields import (
     Q_CHECKS,
@@ -55,7 +56,6 @@ from rl_training.hparams.q_fields import (
     ResetShare,
     TargetTau,
     TargetUpdateInterval,
-    WeightDecay,
     check_munchausen,
 )
 

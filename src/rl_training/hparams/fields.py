@@ -255,6 +255,10 @@ CosineSchedule = Annotated[
     Field(description="schedule of the policy's learning rate; cosine: decay to 0 over the run"),
 ]
 AdamEps = Annotated[Positive, Field(description="epsilon of Adam")]
+WeightDecay = Annotated[
+    NonNegative,
+    Field(description="decoupled weight decay (AdamW) of matrices and convolutions, times the learning rate; 0: none"),
+]
 MaxGradNorm = Annotated[
     Positive, Search(0.3, 10.0, log=True), Field(description="global norm to which larger gradients are clipped")
 ]

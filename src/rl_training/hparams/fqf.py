@@ -29,6 +29,7 @@ from rl_training.hparams.fields import (
     PriorityExponent,
     Search,
     TrainFrequency,
+    WeightDecay,
 )
 from rl_training.hparams.q_fields import (
     Q_CHECKS,
@@ -57,7 +58,6 @@ from rl_training.hparams.q_fields import (
     ResetShare,
     TargetTau,
     TargetUpdateInterval,
-    WeightDecay,
 )
 
 

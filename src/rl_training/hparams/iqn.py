@@ -26,6 +26,7 @@ from rl_training.hparams.fields import (
     Prioritized,
     PriorityExponent,
     TrainFrequency,
+    WeightDecay,
 )
 from rl_training.hparams.q_fields import (
     Q_CHECKS,
@@ -58,7 +59,6 @@ from rl_training.hparams.q_fields import (
     ResetShare,
     TargetTau,
     TargetUpdateInterval,
-    WeightDecay,
     check_munchausen,
 )
 

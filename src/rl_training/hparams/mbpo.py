@@ -6,6 +6,7 @@ from pydantic import Field
 
 from rl_training.hparams.actor_critic_fields import (
     CriticLayerNorm,
+    InitialTemperature,
     PolicyDelay,
     TargetEntropy,
     Tau,
@@ -116,6 +117,7 @@ class MBPOHParams(HParams):
     tau: Tau = 0.005
     policy_delay: PolicyDelay = 1
     alpha: Temperature = "auto"
+    initial_alpha: InitialTemperature = 1.0
     target_entropy: TargetEntropy = "auto"
 
     num_ensembles: NumEnsembles = 7
@@ -171,6 +173,7 @@ class MOPOHParams(HParams):
     tau: Tau = 0.005
     policy_delay: PolicyDelay = 1
     alpha: Temperature = "auto"
+    initial_alpha: InitialTemperature = 1.0
     target_entropy: TargetEntropy = "auto"
 
     num_ensembles: NumEnsembles = 7

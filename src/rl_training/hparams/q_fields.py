@@ -85,10 +85,6 @@ QMaxGradNorm = Annotated[
     Search(0.3, 10.0, log=True),
     Field(description="global norm to which larger gradients are clipped; null: no clipping"),
 ]
-WeightDecay = Annotated[
-    NonNegative,
-    Field(description="decoupled weight decay (AdamW) of matrices and convolutions, times the learning rate; 0: none"),
-]
 
 # --- Algorithm: targets ----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from rl_training.hparams.fields import (
     Prioritized,
     PriorityExponent,
     TrainFrequency,
+    WeightDecay,
 )
 from rl_training.hparams.q_fields import (
     Q_CHECKS,
@@ -53,7 +54,6 @@ from rl_training.hparams.q_fields import (
     ResetShare,
     TargetTau,
     TargetUpdateInterval,
-    WeightDecay,
 )
 
 

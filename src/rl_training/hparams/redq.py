@@ -8,9 +8,11 @@ from pydantic import Field
 from rl_training.hparams.actor_critic_fields import (
     AlphaLearningRate,
     CriticLayerNorm,
+    InitialTemperature,
     NoiseColor,
     NumCritics,
     ObservationClip,
+    OwnCriticHiddenSizes,
     PolicyDelay,
     RunningNormalization,
     SubsetSize,
@@ -22,6 +24,7 @@ from rl_training.hparams.actor_critic_fields import (
 )
 from rl_training.hparams.base import HParams
 from rl_training.hparams.checks import (
+    check_critic_network,
     check_goal_rewards,
     check_hindsight,
     check_network,
@@ -53,6 +56,7 @@ from rl_training.hparams.fields import (
     PriorityExponent,
     Search,
     TrainFrequency,
+    WeightDecay,
 )
 
 
@@ -64,7 +68,15 @@ def check_dropout(network: NetworkName, dropout: float) -> None:
 class REDQHParams(HParams):
     """Randomized ensembled double Q-learning (Chen et al. 2021); with dropout: DroQ (Hiraoka et al. 2022)."""
 
-    checks: ClassVar = (check_replay, check_hindsight, check_network, check_subset, check_dropout, check_target_range)
+    checks: ClassVar = (
+        check_replay,
+        check_hindsight,
+        check_network,
+        check_critic_network,
+        check_subset,
+        check_dropout,
+        check_target_range,
+    )
     run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
@@ -85,6 +97,7 @@ class REDQHParams(HParams):
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
+    critic_hidden_sizes: OwnCriticHiddenSizes = None
     layer_norm: CriticLayerNorm = False
     dropout: Annotated[float, Ge(0.0), Lt(1.0), REAL, Search(choices=(0.0, 0.001, 0.01))] = Field(
         0.0, description="share of the critics' hidden units that each computation drops while learning; 0.01: DroQ"
@@ -96,6 +109,7 @@ class REDQHParams(HParams):
     learning_rate_schedule: LinearSchedule = "constant"
     adam_eps: AdamEps = 1e-8
     max_grad_norm: MaxGradNormOrNull = None
+    weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
     tau: Tau = 0.005
@@ -103,6 +117,7 @@ class REDQHParams(HParams):
     policy_delay: PolicyDelay = 20
     noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"
+    initial_alpha: InitialTemperature = 1.0
     target_entropy: TargetEntropy = "auto"
     num_critics: NumCritics = 10
     subset_size: SubsetSize = 2

@@ -7,10 +7,12 @@ from rl_training.hparams.actor_critic_fields import (
     CriticLayerNorm,
     EntropyInTarget,
     HalfTargetEntropy,
+    InitialTemperature,
     NoiseColor,
     NumCritics,
     ObservationClip,
     OfflineRatio,
+    OwnCriticHiddenSizes,
     PolicyDelay,
     RunningNormalization,
     SubsetSize,
@@ -22,7 +24,7 @@ from rl_training.hparams.actor_critic_fields import (
     check_whole_shares,
 )
 from rl_training.hparams.base import HParams
-from rl_training.hparams.checks import check_network, check_replay
+from rl_training.hparams.checks import check_critic_network, check_network, check_replay
 from rl_training.hparams.datasets import check_dataset
 from rl_training.hparams.fields import (
     ActorLearningRate,
@@ -50,6 +52,7 @@ from rl_training.hparams.fields import (
     RewardScale,
     RewardShift,
     TrainFrequency,
+    WeightDecay,
 )
 
 
@@ -60,6 +63,7 @@ class RLPDHParams(HParams):
         check_dataset,
         check_replay,
         check_network,
+        check_critic_network,
         check_subset,
         check_plain_replay,
         check_whole_shares,
@@ -89,6 +93,7 @@ class RLPDHParams(HParams):
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
+    critic_hidden_sizes: OwnCriticHiddenSizes = None
     layer_norm: CriticLayerNorm = True
 
     learning_rate: LearningRate = 3e-4
@@ -97,12 +102,14 @@ class RLPDHParams(HParams):
     learning_rate_schedule: LinearSchedule = "constant"
     adam_eps: AdamEps = 1e-8
     max_grad_norm: MaxGradNormOrNull = None
+    weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
     tau: Tau = 0.005
     policy_delay: PolicyDelay = 20
     noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"
+    initial_alpha: InitialTemperature = 1.0
     target_entropy: HalfTargetEntropy = "auto"
     entropy_in_target: EntropyInTarget = True
     num_critics: NumCritics = 10

@@ -5,8 +5,10 @@ from typing import ClassVar
 from rl_training.hparams.actor_critic_fields import (
     AlphaLearningRate,
     CriticLayerNorm,
+    InitialTemperature,
     NoiseColor,
     ObservationClip,
+    OwnCriticHiddenSizes,
     PolicyDelay,
     RunningNormalization,
     TargetEntropy,
@@ -16,6 +18,7 @@ from rl_training.hparams.actor_critic_fields import (
 )
 from rl_training.hparams.base import HParams
 from rl_training.hparams.checks import (
+    check_critic_network,
     check_goal_rewards,
     check_hindsight,
     check_network,
@@ -44,13 +47,14 @@ from rl_training.hparams.fields import (
     Prioritized,
     PriorityExponent,
     TrainFrequency,
+    WeightDecay,
 )
 
 
 class SACHParams(HParams):
     """Soft actor-critic (Haarnoja et al. 2018)."""
 
-    checks: ClassVar = (check_replay, check_hindsight, check_network, check_target_range)
+    checks: ClassVar = (check_replay, check_hindsight, check_network, check_critic_network, check_target_range)
     run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
@@ -71,6 +75,7 @@ class SACHParams(HParams):
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
+    critic_hidden_sizes: OwnCriticHiddenSizes = None
     layer_norm: CriticLayerNorm = False
 
     learning_rate: LearningRate = 3e-4
@@ -79,6 +84,7 @@ class SACHParams(HParams):
     learning_rate_schedule: LinearSchedule = "constant"
     adam_eps: AdamEps = 1e-8
     max_grad_norm: MaxGradNormOrNull = None
+    weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
     tau: Tau = 0.005
@@ -86,4 +92,5 @@ class SACHParams(HParams):
     policy_delay: PolicyDelay = 1
     noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"
+    initial_alpha: InitialTemperature = 1.0
     target_entropy: TargetEntropy = "auto"

@@ -7,6 +7,7 @@ from pydantic import Field
 from rl_training.hparams.actor_critic_fields import (
     AlphaLearningRate,
     HalfTargetEntropy,
+    InitialTemperature,
     NoiseColor,
     NumCritics,
     PolicyDelay,
@@ -91,5 +92,5 @@ class SimBaV2HParams(HParams):
     policy_delay: PolicyDelay = 1
     noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"
-    initial_alpha: Positive = Field(0.01, description="first temperature with alpha: auto")
+    initial_alpha: InitialTemperature = 0.01
     target_entropy: HalfTargetEntropy = "auto"

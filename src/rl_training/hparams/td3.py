@@ -8,6 +8,7 @@ from rl_training.hparams.actor_critic_fields import (
     CriticLayerNorm,
     NoiseColor,
     ObservationClip,
+    OwnCriticHiddenSizes,
     RunningNormalization,
     TargetNoise,
     TargetNoiseClip,
@@ -17,6 +18,7 @@ from rl_training.hparams.actor_critic_fields import (
 )
 from rl_training.hparams.base import HParams
 from rl_training.hparams.checks import (
+    check_critic_network,
     check_goal_rewards,
     check_hindsight,
     check_network,
@@ -47,13 +49,14 @@ from rl_training.hparams.fields import (
     PriorityExponent,
     Search,
     TrainFrequency,
+    WeightDecay,
 )
 
 
 class TD3HParams(HParams):
     """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018)."""
 
-    checks: ClassVar = (check_replay, check_hindsight, check_network, check_target_range)
+    checks: ClassVar = (check_replay, check_hindsight, check_network, check_critic_network, check_target_range)
     run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
@@ -74,6 +77,7 @@ class TD3HParams(HParams):
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)
+    critic_hidden_sizes: OwnCriticHiddenSizes = None
     layer_norm: CriticLayerNorm = False
 
     learning_rate: LearningRate = 3e-4
@@ -81,6 +85,7 @@ class TD3HParams(HParams):
     learning_rate_schedule: LinearSchedule = "constant"
     adam_eps: AdamEps = 1e-8
     max_grad_norm: MaxGradNormOrNull = None
+    weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
     tau: Tau = 0.005

@@ -9,6 +9,7 @@ from rl_training.hparams.actor_critic_fields import (
     AlphaLearningRate,
     CriticHiddenSizes,
     CriticLayerNorm,
+    InitialTemperature,
     NoiseColor,
     NumCritics,
     ObservationClip,
@@ -52,6 +53,7 @@ from rl_training.hparams.fields import (
     PriorityExponent,
     Search,
     TrainFrequency,
+    WeightDecay,
 )
 
 
@@ -104,6 +106,7 @@ class TQCHParams(HParams):
     learning_rate_schedule: LinearSchedule = "constant"
     adam_eps: AdamEps = 1e-8
     max_grad_norm: MaxGradNormOrNull = None
+    weight_decay: WeightDecay = 0.0
 
     gamma: Discount = 0.99
     tau: Tau = 0.005
@@ -111,6 +114,7 @@ class TQCHParams(HParams):
     policy_delay: PolicyDelay = 1
     noise_color: NoiseColor = 0.0
     alpha: Temperature = "auto"
+    initial_alpha: InitialTemperature = 1.0
     target_entropy: TargetEntropy = "auto"
     num_critics: NumCritics = 5
     num_quantiles: Count = Field(25, description="quantiles of the return's distribution per critic")

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -10,8 +10,11 @@ from torch import nn
 
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
-from rl_training.hparams.actor_critic import ActorCriticHParams, MLPHParams
+from rl_training.hparams.actor_critic import ActorCriticHParams, MLPHParams, ModelFreeHParams
+from rl_training.hparams.fields import Sizes
+from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, submodules, trial_obs
+from rl_training.learners.optim import ClippedAdam, clipped_adam, matrix_decay
 from rl_training.learners.scaling import normalizes
 from rl_training.models.continuous import ContinuousActorCritic
 from rl_training.models.encoders import build_encoder
@@ -23,14 +26,13 @@ def build_model(
     *,
     num_critics: int,
     by_member: bool = False,
-    critic_hidden_sizes: Sequence[int] | None = None,
     num_quantiles: int | None = None,
     dropout: float = 0.0,
 ) -> nn.Module:
     """Return the user's networks, or new ones of this kind for the run's spaces.
 
-    `by_member`: the recipe also computes the values of some critics alone. `critic_hidden_sizes`: None: as the actor.
-    `num_quantiles`: outputs of a critic whose values are distributions. `dropout`: its rate in the critics.
+    `by_member`: the recipe also computes the values of some critics alone. `num_quantiles`: outputs of a critic whose
+    values are distributions. `dropout`: its rate in the critics.
     """
     hparams, outputs = setup.hparams, kind.outputs_per_action * action_size(setup)
 
@@ -39,7 +41,7 @@ def build_model(
             lambda: build_encoder(setup.spaces.observation),
             action_size(setup),
             hparams.hidden_sizes,
-            critic_hidden_sizes=critic_hidden_sizes,
+            critic_hidden_sizes=critic_sizes(hparams),
             num_critics=num_critics,
             num_quantiles=num_quantiles,
             layer_norm=hparams.layer_norm,
@@ -53,6 +55,18 @@ def build_model(
         _check_networks(network, setup, outputs, of_critics, by_member=by_member)
 
     return build_network(setup, build, check)
+
+
+def critic_sizes(hparams: MLPHParams) -> Sizes:
+    """Return the units of the critics' hidden layers."""
+    own = hparams.critic_hidden_sizes if isinstance(hparams, ModelFreeHParams) else None
+    return hparams.hidden_sizes if own is None else own
+
+
+def network_adam(network: FlatModule, hparams: MLPHParams, learning_rate: float) -> ClippedAdam:
+    """Return Adam for an actor or critics, with weight decay of their matrices where the settings have it."""
+    decay = hparams.weight_decay if isinstance(hparams, ModelFreeHParams) else 0.0
+    return clipped_adam(hparams, learning_rate, decay=matrix_decay(network.module, decay))
 
 
 def action_size(setup: Setup[ActorCriticHParams]) -> int:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.core.transforms import is_transformed
 from rl_training.core.types import Metrics, State
+from rl_training.models.layers import StackedLayerNorm
 
 
 def adam(
@@ -159,10 +160,28 @@ class AdamSettings(Protocol):
     def max_grad_norm(self) -> float | None: ...
 
 
-def clipped_adam(hparams: AdamSettings, learning_rate: float, *, beta1: float = 0.9) -> ClippedAdam:
+def clipped_adam(
+    hparams: AdamSettings, learning_rate: float, *, beta1: float = 0.9, decay: Tensor | None = None
+) -> ClippedAdam:
     return ClippedAdam(
-        learning_rate=learning_rate, eps=hparams.adam_eps, max_grad_norm=hparams.max_grad_norm, beta1=beta1
+        learning_rate=learning_rate, eps=hparams.adam_eps, max_grad_norm=hparams.max_grad_norm, beta1=beta1, decay=decay
     )
+
+
+def matrix_decay(network: nn.Module, decay: float) -> Tensor | None:
+    """Return the weight decay of every parameter in the network's order: 0 for biases and norms; None if all are 0.
+
+    In a stack of networks these are not vectors, but have the dimensions of the stack's matrices.
+    """
+    if not decay:
+        return None
+
+    def of(part: nn.Module, name: str, parameter: Tensor) -> Tensor:
+        is_vector = parameter.ndim == 1 or name == "bias" or isinstance(part, StackedLayerNorm)
+        return torch.full((parameter.numel(),), 0.0 if is_vector else decay, device=parameter.device)
+
+    parts = network.modules()
+    return torch.cat([of(part, *named) for part in parts for named in part.named_parameters(recurse=False)])
 
 
 def descend(loss: Callable[[Tensor], Metrics], state: State, optimizer: Optimizer) -> tuple[State, Metrics]:

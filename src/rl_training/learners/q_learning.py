@@ -6,7 +6,6 @@ selection, dueling streams, noisy layers, n-step returns and prioritized replay 
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -38,7 +37,7 @@ from rl_training.hparams.q_learning import QLearningHParams
 from rl_training.learners.augmentation import Augmentation
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, trial_obs
-from rl_training.learners.optim import ClippedAdam, Optimizer, clipped_adam, descend, polyak
+from rl_training.learners.optim import ClippedAdam, Optimizer, clipped_adam, descend, matrix_decay, polyak
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, noise, uniform
 from rl_training.learners.replay_on_device import ReplayLearner, acting_noise, epsilon_greedy, with_random_inputs
@@ -406,12 +405,9 @@ def build_augmentation(setup: Setup[QLearningHParams]) -> Augmentation | None:
 
 
 def q_optimizer(network: nn.Module, setup: Setup[QLearningHParams]) -> ClippedAdam:
-    """Return Adam for the parameters of a network, with weight decay of those that are no vectors."""
-    adam, decay = clipped_adam(setup.hparams, setup.hparams.learning_rate), setup.hparams.weight_decay
-    if not decay:
-        return adam
-    each = [torch.full((p.numel(),), decay if p.ndim > 1 else 0.0, device=setup.device) for p in network.parameters()]
-    return replace(adam, decay=torch.cat(each))
+    """Return Adam for the parameters of a network, with weight decay of its matrices."""
+    hparams = setup.hparams
+    return clipped_adam(hparams, hparams.learning_rate, decay=matrix_decay(network, hparams.weight_decay))
 
 
 def build_q_network(
