@@ -1,4 +1,4 @@
-"""What actor-critics with `network: simba` have of the paper: sizes, weight decay, first temperature."""
+"""What actor-critics with `network: simba` have of the paper: sizes, weight decay, first temperature, normalization."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
 from builders import make_box_batch, make_box_setup, make_setup
 from rl_training.core.setup import Setup
+from rl_training.core.spaces import pack_space
+from rl_training.errors import SpaceError
 from rl_training.experiment.registry import registry
 from rl_training.hparams.sac import SACHParams
 from rl_training.hparams.td3 import TD3HParams
@@ -28,6 +31,11 @@ def build(algo: str, *, network: str = "simba", **settings: Any) -> ActorCritic:
     learner = registry()[algo].build_algorithm(setup)
     assert isinstance(learner, ActorCritic)
     return learner
+
+
+def limit_of(learner: ActorCritic) -> float | None:
+    assert learner.scaling.normalizer is not None
+    return learner.scaling.normalizer.limit
 
 
 # --- Sizes -----------------------------------------------------------------------------------------------------------
@@ -109,3 +117,26 @@ def first_temperature(algo: str, setup: Setup[Any]) -> float:
     learner = registry()[algo].build_algorithm(setup)
     assert isinstance(learner, ActorCritic)
     return float(learner.state["temperature.params"].exp())
+
+
+# --- Normalization ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", ["sac", "td3", "redq"])
+def test_simba_does_not_clip_observations_unless_told_to(algo: str) -> None:
+    assert limit_of(build(algo)) is None
+    assert limit_of(build(algo, observation_clip=3.0)) == 3.0
+    assert limit_of(build(algo, network="mlp", normalize_observations=True)) == 10.0
+    assert limit_of(build(algo, network="mlp", normalize_observations=True, observation_clip=None)) is None
+
+
+def test_dict_observations_with_vectors_are_refused_until_the_setting_says_no() -> None:
+    vectors = pack_space(Dict({"position": Box(-1.0, 1.0, (2,), np.float32), "door": Discrete(2)}))
+    with pytest.raises(
+        SpaceError, match=r"network: simba normalizes vectors, but not those inside of Dict\(.*FlattenObs"
+    ):
+        build("sac", observation=vectors)
+    assert build("sac", observation=vectors, normalize_observations=False).scaling.normalizer is None
+    choices = pack_space(Dict({"door": Discrete(2), "key": Discrete(3)}))
+    assert build("sac", observation=choices).scaling.normalizer is None
+    assert build("sac", network="mlp", observation=vectors).scaling.normalizer is None

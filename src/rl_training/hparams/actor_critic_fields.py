@@ -19,7 +19,11 @@ RunningNormalization = Annotated[
     ),
 ]
 ObservationClip = Annotated[
-    Positive | None, Field(description="largest normalized observation, to which others are clipped; null: no clipping")
+    Positive | Literal["auto"] | None,
+    Field(
+        description="largest normalized observation, to which others are clipped; auto: 10, with network: simba null; "
+        "null: no clipping"
+    ),
 ]
 
 # --- Network ---------------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class RLPDHParams(HParams):
     prioritized_beta_start: ImportanceStart = 0.4
     prioritized_beta_end: ImportanceEnd = 1.0
     normalize_observations: RunningNormalization = "auto"
-    observation_clip: ObservationClip = 10.0
+    observation_clip: ObservationClip = "auto"
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)

@@ -73,7 +73,7 @@ class TD3HParams(HParams):
     her: HindsightGoals = "none"
     her_ratio: HindsightRatio = 4.0
     normalize_observations: RunningNormalization = "auto"
-    observation_clip: ObservationClip = 10.0
+    observation_clip: ObservationClip = "auto"
 
     network: NetworkKind = "mlp"
     hidden_sizes: HiddenSizes = (256, 256)

@@ -19,7 +19,7 @@ from rl_training.errors import CheckpointError, SpaceError
 from rl_training.learners.returns import discounted_sum
 
 _EPS = 1e-8  # added to variances, so that constant entries become 0
-_LIMIT = 10.0  # normalised values are clipped to ± this
+LIMIT = 10.0  # normalised values are clipped to ± this
 _MIN_STD = 1e-3  # of a dataset's entries: one that hardly varies there may vary in the environment
 _ROWS_AT_ONCE = 65_536  # converted to float64 at a time
 
@@ -93,7 +93,7 @@ class RunningMoments:
         self.total.fill_(int(state["count"]))
 
 
-def normalized(obs: Tensor, mean: Tensor, scale: Tensor, limit: float | None = _LIMIT) -> Tensor:
+def normalized(obs: Tensor, mean: Tensor, scale: Tensor, limit: float | None = LIMIT) -> Tensor:
     scaled = (obs - mean) * scale
     return scaled if limit is None else scaled.clamp(-limit, limit)
 
@@ -109,7 +109,7 @@ class ObsNormalizer:
         shape: tuple[int, ...],
         *,
         min_std: float = 0.0,
-        limit: float | None = _LIMIT,
+        limit: float | None = LIMIT,
         device: torch.device | str = "cpu",
         live: bool = False,
     ) -> None:
@@ -150,13 +150,13 @@ class ObsNormalizer:
         self._scale = (1.0 / self.moments.std.clamp(min=self._min_std)).float().cpu().numpy()
 
 
-def normalize_batch(batch: Batch, state: State, limit: float | None = _LIMIT) -> Batch:
+def normalize_batch(batch: Batch, state: State, limit: float | None = LIMIT) -> Batch:
     """Return the batch with observations normalised by the constants in the state of a pure step."""
     mean, scale = state["obs_mean"], state["obs_scale"]
     return {**batch, **{name: normalized(batch[name], mean, scale, limit) for name in ("obs", "next_obs")}}
 
 
-def vector_normalizer(space: gym.Space[Any], *, min_std: float = 0.0, limit: float | None = _LIMIT) -> ObsNormalizer:
+def vector_normalizer(space: gym.Space[Any], *, min_std: float = 0.0, limit: float | None = LIMIT) -> ObsNormalizer:
     """Return a normalizer without statistics; raise `SpaceError` for observations that are no vectors."""
     if observation_kind(space) != "vector":
         raise SpaceError(f"normalize_observations needs vector observations, but these are {space}; set it to false")
@@ -262,5 +262,5 @@ def scaled_rewards(
     returns = discounted_sum(torch.cat((first, earned[1:])).flip(0), decay.flip(0)).flip(0)
     mean, variance, count = merged_moments(moments, returns.flatten())
     std = deviation(variance)
-    scaled = (rewards / std).clamp(-_LIMIT, _LIMIT) + terminal / std
+    scaled = (rewards / std).clamp(-LIMIT, LIMIT) + terminal / std
     return scaled.float(), (mean, variance, count, returns[-1] * (~ended[-1]))

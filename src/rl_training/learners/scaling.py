@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.core.packed_space import PackedSpace
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import observation_kind
 from rl_training.core.types import Batch, State, StateDict
+from rl_training.errors import SpaceError
 from rl_training.hparams.actor_critic import ActorCriticHParams
 from rl_training.hparams.crossq import CrossQHParams
 from rl_training.hparams.mbpo import ModelHParams
@@ -20,6 +22,7 @@ from rl_training.hparams.offline import DatasetCriticHParams
 from rl_training.hparams.simbav2 import SimBaV2HParams
 from rl_training.learners.dataset_rewards import reward_constants, scale_rewards
 from rl_training.learners.normalization import (
+    LIMIT,
     ObsNormalizer,
     ReturnScaler,
     dataset_normalizer,
@@ -122,13 +125,23 @@ def _write(normalizer: ObsNormalizer, state: State) -> None:
 
 def normalizes(setup: Setup[ActorCriticHParams]) -> bool:
     """Return whether the settings ask for normalised observations; `auto`: SimBa's network with vectors."""
-    hparams = setup.hparams
+    hparams, space = setup.hparams, setup.spaces.observation
     if isinstance(hparams, ModelHParams | CrossQHParams | SimBaV2HParams):
         return False
-    if hparams.normalize_observations == "auto":
-        is_simba = setup.network is None and hparams.network == "simba"
-        return is_simba and observation_kind(setup.spaces.observation) == "vector"
-    return hparams.normalize_observations
+    if hparams.normalize_observations != "auto":
+        return hparams.normalize_observations
+    if not _has_simba(setup):
+        return False
+    if isinstance(space, PackedSpace) and any(observation_kind(leaf.space) == "vector" for leaf in space.leaves):
+        raise SpaceError(
+            f"network: simba normalizes vectors, but not those inside of {space}: set normalize_observations to false, "
+            "or make one vector of all parts by the setting wrappers: [gymnasium.wrappers:FlattenObservation]"
+        )
+    return observation_kind(space) == "vector"
+
+
+def _has_simba(setup: Setup[Any]) -> bool:
+    return setup.network is None and setup.hparams.network == "simba"
 
 
 def build_scaling(setup: Setup[ActorCriticHParams]) -> Scaling:
@@ -145,4 +158,7 @@ def _obs_normalizer(setup: Setup[ActorCriticHParams]) -> ObsNormalizer | None:
     if isinstance(setup.hparams, DatasetCriticHParams):
         return dataset_normalizer(setup.spaces.observation, None if setup.dataset is None else setup.dataset.obs)
     assert not isinstance(setup.hparams, ModelHParams | CrossQHParams | SimBaV2HParams)
-    return vector_normalizer(setup.spaces.observation, limit=setup.hparams.observation_clip)
+    limit = setup.hparams.observation_clip
+    if limit == "auto":
+        limit = None if _has_simba(setup) else LIMIT
+    return vector_normalizer(setup.spaces.observation, limit=limit)
