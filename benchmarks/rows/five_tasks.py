@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from benchmarks.engine import Row
+from benchmarks.engine import Control, Row
 from benchmarks.rows.continuous import mujoco
 from benchmarks.suites import Suite
 
@@ -80,21 +80,38 @@ ZOO_TQC = {
 class Entrant:
     """An algorithm on the five tasks.
 
-    `hparams`: changes to the config, by task. `published`: further scores of others, by task. `suffix`: of the names of
-    the rows, where a task also has a row with a config of its own.
+    `hparams`: changes to the config, by task. `controls`: other changes, by contender and task. `published`: further
+    scores of others, by task. `suffix`: of the names of the rows, where a task also has a row with a config of its own.
     """
 
     config: str
     hparams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    controls: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     suffix: str = ""
     chosen_on: str = "none: the authors' values"
 
 
+# The values of SimBa's authors; the targets of the entropy are minus half the action dimensions.
+SIMBA = {
+    "network": "simba",
+    "hidden_sizes": [128],
+    "critic_hidden_sizes": [512, 512],
+    "learning_rate": 1e-4,
+    "actor_learning_rate": None,
+    "alpha_learning_rate": None,
+    "weight_decay": 0.01,
+    "initial_alpha": 0.01,
+    "gamma": 0.995,
+    "gradient_updates_per_step": 2,
+}
+SIMBA_ENTROPY = {"HalfCheetah": -3.0, "Hopper": -1.5, "Walker2d": -3.0, "Ant": -4.0, "Humanoid": -8.5}
+
 ENTRANTS = {
     "sac": Entrant(
         config="sac/mujoco.yaml",
         suffix="-mujoco",
+        controls={"ours-simba": {task: {**SIMBA, "target_entropy": SIMBA_ENTROPY[task]} for task in TASKS}},
         chosen_on="seeds 100 to 102 of HalfCheetah, Hopper, Walker2d and Ant",
     ),
     "td3": Entrant(config="td3/mujoco.yaml", suffix="-mujoco"),
@@ -134,6 +151,9 @@ def five_tasks_row(algo: str, task: str, steps: int) -> Row:
         steps,
         f">= {target}",
         hparams=entrant.hparams.get(task, {}),
+        controls={
+            name: Control(config=entrant.config, hparams=changes[task]) for name, changes in entrant.controls.items()
+        },
         threshold=float(target),
         track_every=10_000,
         track_episodes=5,
