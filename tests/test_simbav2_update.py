@@ -130,6 +130,21 @@ def test_rows_have_length_1_after_every_update_and_those_of_the_target_do_not() 
     assert (ones - row_lengths(learner, "critics", learner.state["target_critic"])).max() > 1e-4
 
 
+@pytest.mark.compile
+def test_compiled_updates_equal_eager_ones_and_keep_rows_at_length_1() -> None:
+    settings: dict[str, Any] = {"batch_size": 2, "learning_rate": 0.01, "learning_rate_schedule": "constant"}
+    eager, learner = (build(acceleration=mode, critic_hidden_sizes=(8,), **settings) for mode in ("eager", "compile"))
+    for each in (eager, learner):
+        each.update(make_box_batch(size=5 * 2))
+    torch.testing.assert_close(learner.state, eager.state, rtol=1e-4, atol=1e-6)
+    for seed in range(199):
+        learner.update(make_box_batch(seed, size=5 * 2))
+    assert learner.num_updates == 1000
+    for name, params in (("actor", "actor.params"), ("critics", "critic.params")):
+        found = row_lengths(learner, name, learner.state[params])
+        torch.testing.assert_close(found, torch.ones_like(found), atol=1e-6, rtol=0)
+
+
 def test_only_matrices_are_divided() -> None:
     learner = build()
     named = recipe_of(learner).critics.named(torch.arange(1.0, 1.0 + learner.state["critic.params"].numel()))
