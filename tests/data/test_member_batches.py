@@ -1,5 +1,6 @@
 """Batches for a stack: each member's own rows, drawn while the device may still read the places before."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,12 +9,14 @@ import pytest
 import torch
 
 from rl_training.acceleration.transfers import Block
+from rl_training.core.frame_space import FrameStackSpace
 from rl_training.core.spaces import Field
 from rl_training.data import member_batches
+from rl_training.data.frame_storage import FrameStorage
 from rl_training.data.member_batches import MemberBatches, MemberReplays
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.data.row_storage import RowStorage
+from rl_training.data.row_storage import RowStorage, Storage
 
 
 def make_memories(*drawn: list[list[int]]) -> list[Any]:
@@ -51,9 +54,9 @@ FIELDS = {"obs": Field((3,), np.dtype(np.float32)), "rewards": Field((), np.dtyp
 FIELDS |= {"terminated": Field((), np.dtype(np.bool_)), "actions": Field((), np.dtype(np.int64))}
 
 
-def make_buffer(seed: int, *, prioritized: bool) -> ReplayBuffer | PrioritizedReplayBuffer:
-    numbers = np.arange(20) + 100 * seed
+def rows_of(seed: int) -> RowStorage:
     storage = RowStorage(20, FIELDS)
+    numbers = np.arange(20) + 100 * seed
     storage.add(
         {
             "obs": np.stack([numbers] * 3, 1).astype(np.float32),
@@ -62,7 +65,24 @@ def make_buffer(seed: int, *, prioritized: bool) -> ReplayBuffer | PrioritizedRe
             "actions": numbers,
         }
     )
-    generator = np.random.default_rng(seed)
+    return storage
+
+
+def frames_of(seed: int) -> FrameStorage:
+    """Stacks of two frames, each of whose pixels is the number of its step."""
+    stack = Field((2, 3, 3), np.dtype(np.uint8))
+    storage = FrameStorage(20, FIELDS | {"obs": stack, "next_obs": stack}, FrameStackSpace(2, (2, 3, 3)))
+    frames = np.full((22, 3, 3), np.arange(22)[:, None, None] + 100 * seed, np.uint8)
+    for step in range(20):
+        rows = {name: np.full(1, step, field.dtype) for name, field in FIELDS.items()}
+        storage.add(rows | {"obs": frames[None, step : step + 2], "next_obs": frames[None, step + 1 : step + 3]})
+    return storage
+
+
+def make_buffer(
+    seed: int, *, prioritized: bool, storage_of: Callable[[int], Storage] = rows_of
+) -> ReplayBuffer | PrioritizedReplayBuffer:
+    storage, generator = storage_of(seed), np.random.default_rng(seed)
     if not prioritized:
         return ReplayBuffer(storage, generator=generator)
     settings: dict[str, Any] = {"alpha": 0.5, "beta_start": 0.4, "beta_end": 1.0, "total_draws": 10, "batch_size": 4}
@@ -71,8 +91,13 @@ def make_buffer(seed: int, *, prioritized: bool) -> ReplayBuffer | PrioritizedRe
 
 @pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_members_sample_from_their_own_buffers_what_they_would_sample_alone(rounds: int, prioritized: bool) -> None:
-    alone, members = ([make_buffer(seed, prioritized=prioritized) for seed in (1, 2)] for _ in range(2))
+@pytest.mark.parametrize("storage_of", [rows_of, frames_of])
+def test_members_sample_from_their_own_buffers_what_they_would_sample_alone(
+    storage_of: Callable[[int], Storage], rounds: int, prioritized: bool
+) -> None:
+    alone, members = (
+        [make_buffer(seed, prioritized=prioritized, storage_of=storage_of) for seed in (1, 2)] for _ in range(2)
+    )
     samplers = [buffer.sampler(rounds * 4) for buffer in alone]
     together = MemberReplays(members, 4, torch.device("cpu"))
     for _ in range(2):  # the second time with priorities of the first

@@ -5,16 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from benchmarks.exactness import differences
+from gymnasium.spaces import Box
+from gymnasium.wrappers import FrameStackObservation, TransformObservation
 
 import rl_training
 from builders import make_config
 from rl_training.acceleration import acting, steps
 from rl_training.core import memory_limits
 from rl_training.data import replay_buffer
+from rl_training.envs.tiny import TinyImage
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, resumable_names
 from rl_training.experiment.config import TrainConfig
@@ -149,6 +153,21 @@ def test_members_may_differ_in_their_learning_rates(tmp_path: Path) -> None:
     for number in range(2):
         own = read_run_config(member(result, number))
         assert_close(member(result, number), train(own, QUIET).run_dir)
+
+
+def stacked_frames() -> gym.Env[Any, Any]:
+    grey = TransformObservation(TinyImage(8), lambda obs: obs[..., 0], Box(0, 255, (8, 8), np.uint8))
+    return FrameStackObservation(grey, 2)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_members_learn_from_stacked_frames_as_single_runs_do(prioritized: bool, tmp_path: Path) -> None:
+    options = RunOptions(show_progress=False, env_factory=stacked_frames)
+    changes: dict[str, Any] = {"env_id": "frames", "algo_kwargs": {"prioritized": prioritized}}
+    result = train_members(tmp_path, "dqn", options=options, **changes)
+    alone = train(base(tmp_path, "dqn", seed=1, **changes), options)
+    assert_same_draws(member(result, 1), alone.run_dir)
+    assert_close(member(result, 1), alone.run_dir)
 
 
 @pytest.mark.parametrize("algo", ["sac", "td3", "simbav2", "crossq", "rainbow_dqn"])

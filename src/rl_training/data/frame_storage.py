@@ -29,8 +29,8 @@ from rl_training.errors import CheckpointError
 Pixels: TypeAlias = Any
 
 _ROWS_PER_SPARE_FRAME = 20
+_STACKS = ("obs", "next_obs")  # fields
 _STACKS_KEPT = 2  # per env; 4 are as fast, 1 is slower, because its frames then move at every step
-_EMPTY = torch.empty(0)
 
 
 class FrameStorage:
@@ -158,7 +158,8 @@ class FrameStorage:
         rows = self.rows.reader(batch_size, device, columns)
         numbers, next_numbers = rows.host["obs_frames"].numpy(), rows.host["next_obs_frames"].numpy()
         names = (*self._fields, *columns)
-        batch = {name: rows.batch.get(name, _EMPTY) for name in names}
+        no_stacks = {name: torch.empty((0, *self._fields[name].shape), dtype=torch.uint8) for name in _STACKS}
+        batch = {name: (rows.batch | no_stacks)[name] for name in names}
         stacks: _StackReader | None = None
 
         def fill(places: np.ndarray) -> None:
@@ -173,7 +174,7 @@ class FrameStorage:
             nonlocal stacks
             parts = {**batch, **rows.snapshot()}
             # Hand out the stacks instead of copying them: a copy takes as long as gathering them again.
-            batch.update(dict.fromkeys(("obs", "next_obs"), _EMPTY))
+            batch.update(no_stacks)
             stacks = None
             return {name: parts[name] for name in names}
 
@@ -327,7 +328,7 @@ class _StackReader:
 def _row_fields(fields: Mapping[str, Field], space: FrameStackSpace) -> dict[str, Field]:
     """Return the fields of a row that holds frame numbers in place of its two stacks."""
     number = np.dtype(np.int64)
-    rest = {name: field for name, field in fields.items() if name not in ("obs", "next_obs")}
+    rest = {name: field for name, field in fields.items() if name not in _STACKS}
     numbers = Field((space.num_frames,), number)
     return {"obs_frames": numbers, "next_obs_frames": numbers, **rest}
 
