@@ -120,3 +120,21 @@ def test_a_member_that_has_ended_draws_nothing() -> None:
     after = together.draw(1, {0})["rewards"]
     assert torch.equal(after[0], before[0])
     assert not torch.equal(after[1], before[1])
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_rows_of_a_member_that_ended_before_its_first_draw_are_zero(
+    prioritized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Used(Block):
+        """Memory that something else was in."""
+
+        def __init__(self, num_bytes: int, device: torch.device) -> None:
+            super().__init__(num_bytes, device)
+            self.host.fill_(-1)
+
+    monkeypatch.setattr(member_batches, "Block", Used)
+    together = MemberReplays([make_buffer(seed, prioritized=prioritized) for seed in (1, 2)], 4, torch.device("cpu"))
+    batch = together.draw(1, {0})
+    assert {name for name, values in batch.items() if values[0].any()} == set()
+    assert batch["rewards"][1].all()

@@ -81,7 +81,7 @@ class MemberReplays:
         members, size = len(self._memories), self._batch_size
         storages = [cast(RowStorage, memory.storage) for memory in self._memories]
         layout, number = storages[0].layout, rounds * len(self._memories) * self._batch_size
-        block = Block(WORD * number * layout.words, self._device)
+        block = self._zeros(number * layout.words)
         host = block.host.view(rounds, members, size, layout.words).numpy()
 
         def fill(number: int) -> None:
@@ -106,7 +106,7 @@ class MemberReplays:
             starts[name] = end
             words = -(-rounds * members * size * math.prod(shape) * dtype.itemsize // WORD)
             end += -(-words // _ALIGNMENT) * _ALIGNMENT
-        block = Block(WORD * end, self._device)
+        block = self._zeros(end)
 
         def views(words: Tensor) -> Batch:
             return {
@@ -125,6 +125,12 @@ class MemberReplays:
         batch = {name: values.flatten(0, 1) for name, values in views(block.on_device).items()}
         mark_fixed(batch)
         return block, fill, batch
+
+    def _zeros(self, words: int) -> Block:
+        """Return a block of valid rows: those of a member that ends before it draws any enter the step, too."""
+        block = Block(WORD * words, self._device)
+        block.host.zero_()
+        return block
 
     def update_priorities(self, errors: Tensor, number: int) -> None:
         """Set the priorities of the rows that a member drew last; `errors`: on the host, (rounds, members, batch)."""
