@@ -1,7 +1,8 @@
 """Stacked members with environments on the host: each acts, steps, samples and learns as it would alone."""
 
 import json
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from builders import make_config
 from rl_training.acceleration import acting, steps
 from rl_training.core import memory_limits
 from rl_training.data import replay_buffer
+from rl_training.envs.resumable import ReplayCheck
 from rl_training.envs.tiny import TinyImage
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, resumable_names
@@ -29,7 +31,7 @@ from rl_training.experiment.registry import registry
 from rl_training.experiment.run_dir import read_run_config
 from rl_training.launching.populations import PopulationResult, resume_population, train_population
 from rl_training.learners import stack, stacked_acting
-from rl_training.runtime import collector, loops, stacked_host_steps, stacked_runs
+from rl_training.runtime import collector, loops, replaying, stacked_host_steps, stacked_runs
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import RunOptions, resume, train
@@ -351,6 +353,51 @@ def test_a_member_evaluates_loads_and_resumes_alone(tmp_path: Path) -> None:
     metadata = json.loads((folder / "metadata.json").read_text())
     assert metadata["starts"][0]["population"] == "member 0 of 2, stacked"
     assert metadata["starts"][0]["resume"].startswith("exact: episodes were repeated")
+
+
+# --- The check of the environments -----------------------------------------------------------------------------------
+
+
+def test_environments_are_checked_once_for_all_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checks: list[int] = []
+
+    def check(factory: Any, seed: int, **kwargs: Any) -> ReplayCheck:
+        checks.append(seed)
+        return ReplayCheck(repeats=False, trials=2, unlimited=True)
+
+    monkeypatch.setattr(replaying, "check_replay", check)
+    result = train_members(tmp_path, "dqn", total_timesteps=4, eval_interval=0)
+    assert len(checks) == 1
+    for number in range(2):
+        (start,) = json.loads((member(result, number) / "metadata.json").read_text())["starts"]
+        assert start["resume"] == (
+            "at an episode boundary: seed and actions did not repeat an episode of this environment (trial 2)"
+        )
+    for warning in ("has no time limit", "a resume of this run will continue at an episode boundary"):
+        assert sum(warning in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.process
+def test_a_signal_during_the_check_ends_the_population_before_its_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(factory: Any, seed: int, *, should_stop: Callable[[], bool]) -> ReplayCheck:
+        signal.raise_signal(signal.SIGTERM)
+        assert should_stop()
+        return ReplayCheck(repeats=True, trials=1, unlimited=False)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, "check_replay", check)
+        outside = signal.signal(signal.SIGTERM, lambda *_: None)  # a signal that is not handled would end the tests
+        try:
+            result = train_members(tmp_path, "dqn", total_timesteps=4)
+        finally:
+            signal.signal(signal.SIGTERM, outside)
+    assert result.interrupted
+    result = resume_population(result.folder, QUIET)
+    assert [(state.state, state.step) for state in result.states.values()] == [("done", 4)] * 2
 
 
 # --- What is refused -------------------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ from rl_training.core.seeding import Streams
 from rl_training.envs.resumable import ReplayCheck, check_replay, repeats_episode
 from rl_training.experiment.run_dir import correct_resume_claim
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collector import Collector, NoCollector
-from rl_training.runtime.device_collector import DeviceCollector
+from rl_training.runtime.collector import Collector
 from rl_training.runtime.episodes import MAX_EPISODE_STEPS
 from rl_training.runtime.run import Run
 
@@ -23,14 +22,15 @@ def claim_of(run: Run) -> str:
     return resume_claim(run.collector.exactness, device=device, deterministic=deterministic)
 
 
-def check_envs(run: Run) -> None:
+def check_envs(run: Run, *others: Run) -> None:
     """Sample whether seed and actions repeat the episodes of a new run, and note it in the collector.
 
-    A signal ends the check.
+    `others`: new runs with the same environment, for which one check is enough. A signal ends the check.
     """
-    collector = run.collector
-    if isinstance(collector, NoCollector | DeviceCollector) or run.env_factory is None:
+    collectors = [one.collector for one in (run, *others) if isinstance(one.collector, Collector)]
+    if not collectors or run.env_factory is None:
         return
+    collector = collectors[0]
     if collector.envs.cannot_repeat:
         collector.replayable, collector.evidence = False, collector.envs.cannot_repeat
     else:
@@ -46,6 +46,8 @@ def check_envs(run: Run) -> None:
             )
     if not collector.exact:
         log.warning("a resume of this run will continue %s", collector.exactness)
+    for other in collectors[1:]:
+        other.replayable, other.evidence = collector.replayable, collector.evidence
 
 
 def _describe(check: ReplayCheck) -> str:

@@ -129,13 +129,15 @@ def train_stack(
             stack.enter_context(locked(folder))
         stack.enter_context(hangs_end(configs[0].worker_timeout, folders[0]))
         prepared, points = _prepare(folders, configs, step, options)
+        runs = [stack.enter_context(_opened(*one, options)) for one in zip(prepared, points, folders, strict=True)]
+        stack.enter_context(signals_stop(*runs))
+        if step == 0:
+            check_envs(*runs)
         members = [
-            stack.enter_context(_opened(*one, number, len(folders), options))
-            for number, one in enumerate(zip(prepared, points, folders, strict=True))
+            stack.enter_context(_member(*one, f"member {number} of {len(runs)}, stacked", options))
+            for number, one in enumerate(zip(runs, prepared, points, strict=True))
         ]
-        training = StackedTraining(population, members, options, until=until)
-        with signals_stop(*(member.run for member in members)):
-            return training.run()
+        return StackedTraining(population, members, options, until=until).run()
 
 
 def _check_options(options: RunOptions) -> None:
@@ -193,9 +195,7 @@ def _remove_newer(folder: Path, step: int) -> None:
 
 
 @contextlib.contextmanager
-def _opened(
-    prepared: PreparedRun, point: ResumePoint | None, folder: Path, number: int, members: int, options: RunOptions
-) -> Iterator[Member]:
+def _opened(prepared: PreparedRun, point: ResumePoint | None, folder: Path, options: RunOptions) -> Iterator[Run]:
     """Open the run of a member, with callbacks of its own."""
     own = replace(options, callbacks=copy.deepcopy(options.callbacks))
     keep_arrays(prepared.arrays, prepared.spaces, folder, replace_existing=False)
@@ -206,15 +206,21 @@ def _opened(
         rewind_run_dir(folder, point)
     collector = make_collector(prepared, replayable=True, crash_dir=folder / "crash")
     with contextlib.closing(collector), opened_run(prepared, collector, folder, own, point) as run:
-        if run.step == 0:
-            check_envs(run)
-        facts = facts_of(run, prepared, point) | {"population": f"member {number} of {members}, stacked"}
-        write_metadata(folder, facts)
-        checkpoints = MemberCheckpoints()
-        evaluation = Evaluation(checkpoints)
-        logs = [EpisodeLog(), RepeatEpisodes(), *run.config.spec.build_callbacks(run), *own.callbacks, MetricsLog()]
-        with tracked(folder, options.track, tensorboard=run.config.tensorboard):
-            yield Member(run=run, checkpoints=checkpoints, evaluation=evaluation, logs=logs)
+        yield run
+
+
+@contextlib.contextmanager
+def _member(
+    run: Run, prepared: PreparedRun, point: ResumePoint | None, place: str, options: RunOptions
+) -> Iterator[Member]:
+    """Describe an open run in its folder, and yield it with its callbacks. `place`: which member it is."""
+    folder = run.folder.path
+    write_metadata(folder, facts_of(run, prepared, point) | {"population": place})
+    checkpoints = MemberCheckpoints()
+    evaluation = Evaluation(checkpoints)
+    logs = [EpisodeLog(), RepeatEpisodes(), *run.config.spec.build_callbacks(run), *run.callbacks, MetricsLog()]
+    with tracked(folder, options.track, tensorboard=run.config.tensorboard):
+        yield Member(run=run, checkpoints=checkpoints, evaluation=evaluation, logs=logs)
 
 
 class StackedTraining:
