@@ -12,7 +12,7 @@ import pytest
 import torch
 from benchmarks.exactness import differences
 from gymnasium.spaces import Box
-from gymnasium.wrappers import FrameStackObservation, TransformObservation
+from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
 
 import rl_training
 from builders import make_config
@@ -20,7 +20,7 @@ from rl_training.acceleration import acting, steps
 from rl_training.core import memory_limits
 from rl_training.data import replay_buffer
 from rl_training.envs.resumable import ReplayCheck
-from rl_training.envs.tiny import TinyImage
+from rl_training.envs.tiny import Chain, TinyImage
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, resumable_names
 from rl_training.experiment.config import TrainConfig
@@ -377,6 +377,32 @@ def test_environments_are_checked_once_for_all_members(
         )
     for warning in ("has no time limit", "a resume of this run will continue at an episode boundary"):
         assert sum(warning in record.message for record in caplog.records) == 1
+
+
+class OddSecondEpisode(Chain):
+    """The rewards of its second episode are larger."""
+
+    episode = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.episode += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, reward + (self.episode == 2), *rest
+
+
+def test_all_episodes_that_were_chosen_between_two_logs_are_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "check_replay", lambda *_, **__: ReplayCheck(True, 1, unlimited=False))
+    options = RunOptions(show_progress=False, env_factory=lambda: TimeLimit(OddSecondEpisode(), 4))
+    changes: dict[str, Any] = {"env_id": "odd", "max_episode_steps": None, "checkpoint_interval": 120}
+    result = train_members(tmp_path, "dqn", options=options, **changes, log_interval=120, eval_interval=0)
+    for number in range(2):  # each of them played the chosen episodes 1 and 10 before its only log
+        (start,) = json.loads((member(result, number) / "metadata.json").read_text())["starts"]
+        assert start["resume"] == "at an episode boundary: episode 1 was different when it was played again"
 
 
 @pytest.mark.process

@@ -138,6 +138,11 @@ def test_finished_episodes_have_their_return_length_seed_and_step() -> None:
     ]
 
 
+def test_the_chosen_episodes_are_kept_until_a_callback_clears_them() -> None:
+    collector, *_ = collect([[*[1] * 12, 9]], 12)
+    assert [(played.number, played.ret) for played in collector.played] == [(1, 1.0), (10, 1.0)]
+
+
 def test_with_three_envs_each_counts_its_own_episodes() -> None:
     collector, _, _, _ = collect([[2, 9], [1, 3, 9], [9]], 4)
     found = [(e.step, e.env, e.episode, e.ret, e.length) for e in collector.finished]

@@ -86,7 +86,7 @@ class Collector:
         self.envs = envs
         self.replayable = replayable  # whether reset(seed) and the same actions repeat an episode bit for bit
         self.evidence = "episodes are assumed to repeat"  # for the claim that a resume is exact
-        self.played: PlayedEpisode | None = None  # an episode to be repeated, until a callback clears it
+        self.played: list[PlayedEpisode] = []  # to be played again, until a callback reads them and clears the list
         self.finished: list[Episode] = []  # until a callback reads them and clears the list
         self.inexact_restores: list[int] = []  # envs that a resume could restore only at the start of an episode
         self._streams = streams
@@ -318,7 +318,7 @@ class Collector:
         episode = self._open[index]
         if index == 0 and episode.number in REPEATED_EPISODES and self.replayable:
             recipe = EpisodeRecipe(episode.seed, np.asarray(episode.actions))
-            self.played = PlayedEpisode(episode.number, recipe, last_obs, episode.ret)
+            self.played.append(PlayedEpisode(episode.number, recipe, last_obs, episode.ret))
         self.finished.append(
             Episode(step, index, episode.number, episode.seed, episode.ret, length=len(episode.actions))
         )

@@ -61,13 +61,18 @@ class RepeatEpisodes(Callback):
 
     def on_step(self, run: Run) -> None:
         collector = run.collector
-        if not isinstance(collector, Collector) or collector.played is None or run.env_factory is None:
+        if not isinstance(collector, Collector) or run.env_factory is None:
             return
-        played, collector.played = collector.played, None
-        if repeats_episode(run.env_factory, played.recipe, obs=played.obs, ret=played.ret):
-            return
+        played, collector.played = collector.played, []
+        for episode in played:
+            if not repeats_episode(run.env_factory, episode.recipe, obs=episode.obs, ret=episode.ret):
+                self._correct(run, collector, episode.number)
+                return
+
+    @staticmethod
+    def _correct(run: Run, collector: Collector, number: int) -> None:
         collector.replayable = False
-        collector.evidence = f"episode {played.number} was different when it was played again"
+        collector.evidence = f"episode {number} was different when it was played again"
         correct_resume_claim(run.folder.path, claim_of(run))
         if not collector.exact:
             log.warning("a resume of this run will continue %s", collector.exactness)
