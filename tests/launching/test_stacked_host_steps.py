@@ -435,8 +435,24 @@ def test_replay_buffers_that_do_not_fit_are_refused_with_the_figures(
     real = memory_limits.check_memory
     monkeypatch.setattr(replay_buffer, "check_memory", lambda *args: real(*args, available=20_000))
     message = (
-        r"the replay buffers of 3 members, 200 transitions each, needs 0.0 MiB, but only 0.0 MiB of memory are "
-        "available; lower algo_kwargs.buffer_capacity or the number of members, or keep the buffers in a file"
+        r"a stack of 3 members with replay buffers of 200 transitions each needs 0.1 MiB, but only 0.0 MiB of memory "
+        "are available; lower algo_kwargs.buffer_capacity or the number of members, or keep the buffers in a file: "
+        "algo_kwargs.memory: mmap"
     )
     with pytest.raises(ConfigError, match=message):
         train_members(tmp_path, seeds=(0, 1, 2))
+
+
+@pytest.mark.parametrize(("memory", "stacks"), [("ram", 1), ("mmap", 0)])
+def test_buffers_in_the_memory_of_a_cpu_are_added_to_its_stack(
+    memory: str, stacks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed: dict[str, int] = {}
+    monkeypatch.setattr(replay_buffer, "check_memory", lambda size, what, setting: needed.update({what: size}))
+    monkeypatch.setattr(replay_buffer, "check_disk", lambda size, folder, what, setting: needed.update({what: size}))
+    monkeypatch.setattr(stack, "check_memory", lambda size, *_, available: needed.update(stack=size))
+    train_members(tmp_path, "dqn", (0, 1, 2), total_timesteps=4, eval_interval=0, algo_kwargs={"memory": memory})
+    buffer = needed["a replay buffer of 200 transitions"]
+    together = needed["a stack of 3 members with replay buffers of 200 transitions each"]
+    assert needed["stack"] > 0
+    assert together == 3 * buffer + stacks * needed["stack"]

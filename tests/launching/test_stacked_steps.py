@@ -17,6 +17,7 @@ from rl_training.experiment.manifest import MEMORY, POLICY
 from rl_training.experiment.population import PopulationConfig, PopulationDir
 from rl_training.experiment.run_dir import read_run_config
 from rl_training.launching.populations import PopulationResult, resume_population, train_population
+from rl_training.learners import stack as learners_stack
 from rl_training.runtime import device_loop, device_replay_loop, stacked_work
 from rl_training.runtime.device_loop import DeviceLoop
 from rl_training.runtime.trainer import RunOptions, resume, train
@@ -180,6 +181,26 @@ def test_shuffles_resets_and_actions_of_a_stack_are_those_of_single_runs_bit_for
         assert both.num_ended[number] == alone.num_ended
         for epoch in range(2):
             assert torch.equal(both._learning._order(epoch)[number], alone._learning._order(epoch))
+
+
+def test_the_check_of_the_memory_counts_what_an_update_keeps_of_each_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed: list[int] = []
+    monkeypatch.setattr(learners_stack, "check_memory", lambda size, *_, available: needed.append(size))
+    made: list[DeviceLoop] = []
+    real = DeviceLoop.__init__
+
+    def noted(self: DeviceLoop, *args: Any) -> None:
+        made.append(self)
+        real(self, *args)
+
+    monkeypatch.setattr(DeviceLoop, "__init__", noted)
+    stack(tmp_path, "ppo", (0, 1))
+    (loop,) = made
+    state = sum(value.nbytes for name, value in loop.state.items() if name != "alive")
+    kept = sum(value.nbytes for value in loop._learning._memory.values())
+    assert needed == [learners_stack.COPIES * state + loop._rollout.num_bytes + kept]
 
 
 @pytest.mark.parametrize("algo", LOOPS)

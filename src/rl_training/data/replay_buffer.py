@@ -210,11 +210,12 @@ def choose_allocator(hparams: BufferSettings, needed: int, rows: str) -> Allocat
     return mapped_zeros if hparams.memory == "mmap" else np.zeros
 
 
-def check_buffers(hparams: BufferSettings, needed: int, what: str, others: str = "") -> None:
-    """Raise `ConfigError` if one or several buffers, `what`, do not fit. `others`: settings that make them smaller."""
-    setting = f"algo_kwargs.buffer_capacity{others}"
+def check_buffers(hparams: BufferSettings, needed: int, what: str, members: int = 1) -> None:
+    """Raise `ConfigError` if one replay buffer, or those of several members, do not fit. `what` needs the bytes."""
+    setting, kept = "algo_kwargs.buffer_capacity", "the buffer"
+    if members > 1:
+        setting, kept = f"{setting} or the number of members", "the buffers"
     if hparams.memory == "mmap":
         check_disk(needed, mapped_folder(), what, setting)
     else:
-        kept = "the buffer" if not others else "the buffers"
         check_memory(needed, what, f"{setting}, or keep {kept} in a file: algo_kwargs.memory: mmap")

@@ -112,6 +112,21 @@ class RolloutLearner:
         found = self.estimate(batch, state)
         return {name: found[name] for name in state}, {}
 
+    def empty_memory(self, rollout: Batch) -> Batch:
+        """Return zeros for what an update computes about each row of a rollout, (..., rows)."""
+        rewards = rollout["rewards"]
+        memory = {name: torch.zeros_like(rewards) for name in (*self.estimates, "rewards")}
+        shape = (*rewards.shape[:-1], self.setup.hparams.update_epochs, rewards.shape[-1])
+        memory["words"] = torch.zeros(shape, dtype=torch.int32, device=rewards.device)
+        if self.normalizes_obs:
+            memory |= {name: torch.zeros_like(rollout[name], dtype=torch.float32) for name in ("obs", "next_obs")}
+        return memory
+
+    def memory_bytes(self, rollout: Batch) -> int:
+        """Return the size of that memory, without allocating it."""
+        empty = self.empty_memory({name: values.to("meta") for name, values in rollout.items()})
+        return sum(values.nbytes for values in empty.values())
+
 
 class RolloutUpdate:
     """Learns from a rollout in place: for one run, or for all members of a stack, each as it would alone."""
@@ -127,7 +142,7 @@ class RolloutUpdate:
         row = torch.arange(rewards.shape[-1], device=rewards.device).expand(rewards.shape)
         self._numbers = {"seed": seeds.view(self._axes), "row": row}
         self._first = torch.arange(len(learners), device=rewards.device).view(-1, 1)
-        self._memory = self._empty_memory()  # what an update computes about each row of a rollout
+        self._memory = learners[0].empty_memory(rollout)
         learner, over_members = learners[0], torch.func.vmap if self._axes else _only
         identity = learner.setup.identity
         self._scale_in_place = accelerate(over_members(learner.scale), mode, "scaling", identity=identity)
@@ -187,15 +202,6 @@ class RolloutUpdate:
         rows = words.shape[1]
         order = (words.long() + (self._first << 32)).flatten().argsort(stable=True)
         return order.view_as(words) - self._first * rows
-
-    def _empty_memory(self) -> Batch:
-        rewards = self._rollout["rewards"]
-        memory = {name: torch.zeros_like(rewards) for name in (*self._learner.estimates, "rewards")}
-        shape = (*self._axes, self._hparams.update_epochs, rewards.shape[-1])
-        memory["words"] = torch.zeros(shape, dtype=torch.int32, device=rewards.device)
-        if self._learner.normalizes_obs:
-            memory |= {name: torch.zeros_like(self._rollout[name], dtype=torch.float32) for name in ("obs", "next_obs")}
-        return memory
 
 
 def statistics_of(obs_normalizer: ObsNormalizer | None, reward_scaler: RewardScaler | None) -> State:

@@ -19,7 +19,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from rl_training.core.durable_files import check_free_space
-from rl_training.core.types import Metrics
+from rl_training.core.types import Metrics, RolloutAlgorithm
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.device_replay import DeviceReplay
 from rl_training.data.device_rollout import DeviceRollout
@@ -37,6 +37,7 @@ from rl_training.experiment.checkpointing import (
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.population import MemberState, PopulationDir
 from rl_training.experiment.run_dir import create_run_dir, locked, read_run_config, write_metadata
+from rl_training.learners.on_device import RolloutLearner
 from rl_training.learners.stack import StackedLearner, check_stack, stack_bytes, to_host
 from rl_training.runtime.callbacks import (
     MAX_SHARE_OF_SAVES,
@@ -170,18 +171,22 @@ def _prepare(
 
 def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
     """Raise `ConfigError` if the members do not fit into the memory of the device, or on the disk."""
+    hparams, device = first.setup.hparams, first.setup.device
     each, shared = stack_bytes(cast(StackedLearner, first.algorithm)), 0
     if isinstance(first.memory, DeviceReplay):
         each += first.memory.plan.num_bytes
     elif isinstance(first.memory, DeviceRollout):
-        each += first.memory.num_bytes
+        learner: RolloutLearner = cast(RolloutAlgorithm, first.algorithm).on_device()
+        each += first.memory.num_bytes + learner.memory_bytes(first.memory.rows())
     elif isinstance(first.memory, DatasetMemory):
         shared = first.memory.storage.memory.nbytes
     else:
-        hparams = first.setup.hparams
-        what = f"the replay buffers of {members} members, {hparams.buffer_capacity:,} transitions each,"
-        check_buffers(hparams, members * replay_bytes(first.setup), what, " or the number of members")
-    check_stack(members, each, shared, first.setup.device)
+        buffer = replay_bytes(first.setup)
+        if device.type == "cpu" and hparams.memory != "mmap":  # the stack is in the same memory
+            buffer += each
+        what = f"a stack of {members} members with replay buffers of {hparams.buffer_capacity:,} transitions each"
+        check_buffers(hparams, members * buffer, what, members)
+    check_stack(members, each, shared, device)
     check_free_space(members * checkpoint_bytes(first), folder, f"a checkpoint of {members} members")
     report_held_out(first)
 
