@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def as_on_a_gpu(recorded_graphs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the order of steps, the acting and its graphs be those of a GPU."""
     for module in (loops, stacked_host_steps):
         monkeypatch.setattr(module, "learns_meanwhile", lambda config: True)
-    monkeypatch.setattr(stacked_acting, "asks_together", lambda device: True)
+    monkeypatch.setattr(stacked_acting, "evaluates_together", lambda device: True)
     real = acting.on_arrays
     monkeypatch.setattr(
         stacked_acting, "on_arrays", lambda function, device, mode: real(function, device, "cuda_graph")
@@ -219,7 +220,7 @@ def test_members_learn_from_new_goals_in_the_order_of_a_gpu(tmp_path: Path, as_o
     assert_close(member(result, 1), alone.run_dir)
 
 
-def test_one_call_asks_the_networks_of_all_members_and_they_learn_before_the_next_step(
+def test_one_call_evaluates_the_networks_of_all_members_and_they_learn_before_the_next_step(
     tmp_path: Path, as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
@@ -233,11 +234,11 @@ def test_one_call_asks_the_networks_of_all_members_and_they_learn_before_the_nex
 
         monkeypatch.setattr(owner, method, call)
 
-    noted(acting, "start_work", "asked")  # once while the device computes actions, once more after that
+    noted(acting, "start_work", "evaluated")  # once while the device computes actions, once more after that
     noted(stack.Stack, "update", "update")
     noted(collector.Collector, "step", "step")
     train_members(tmp_path, "td3", total_timesteps=40, eval_interval=0)
-    assert calls[-10:] == ["asked", "update", "asked", "step", "step"] * 2
+    assert calls[-10:] == ["evaluated", "update", "evaluated", "step", "step"] * 2
 
 
 # --- Kills, resumes, and what becomes of a member ---------------------------------------------------------------------
@@ -353,6 +354,10 @@ def test_a_member_evaluates_loads_and_resumes_alone(tmp_path: Path) -> None:
     metadata = json.loads((folder / "metadata.json").read_text())
     assert metadata["starts"][0]["population"] == "member 0 of 2, stacked"
     assert metadata["starts"][0]["resume"].startswith("exact: episodes were repeated")
+
+
+def test_members_with_environments_on_the_host_need_no_tensor_environments() -> None:
+    assert replace(registry()["fqf"], device_loop=False).stackable
 
 
 # --- The check of the environments -----------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class AlgorithmSpec:
     # with 120x84 units, batch 128), so that the second run of this length is faster for it, if not the first.
     min_updates_to_compile: int = 10_000
     device_loop: bool = False  # whether it can learn on the device from tensor environments (`on_device`)
+    # Whether the members of a population can be trained as one stack; on-policy, with tensor environments only.
+    stackable: bool = False
     # Settings that may differ between the members of a stack, where the step reads them from its state
     # (learners/member_settings.py).
     per_member: frozenset[str] = frozenset()
@@ -61,11 +63,6 @@ class AlgorithmSpec:
     @property
     def entry_point(self) -> str:
         return f"train_{self.name}"
-
-    @property
-    def stackable(self) -> bool:
-        """Whether the members of a population can be trained as one stack; on-policy, with tensor environments only."""
-        return bool(self.per_member) or (self.device_loop and self.loop == "off_policy")
 
     @property
     def class_doc(self) -> str:

@@ -1,4 +1,4 @@
-"""Acting of all members of a stack: their networks are asked in one call on a GPU, and each by itself on a CPU."""
+"""Acting of all members of a stack: one call evaluates all networks on a GPU; on a CPU, each is evaluated by itself."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
@@ -38,7 +38,7 @@ class StackedOutputs:
         """`state`: of the stack. Every call reads its present numbers."""
         self._learners, self._arrays = learners, list[np.ndarray]()
         self._forward: Callable[..., np.ndarray] | None = None
-        if asks_together(device):
+        if evaluates_together(device):
             acting = {name: state[name] for name in learners[0].acting_entries}
             each = torch.func.vmap(learners[0].network_function())
             self._forward = on_arrays(lambda *inputs: each(acting, *inputs), device, acceleration)
@@ -62,8 +62,8 @@ class StackedOutputs:
         return [pending.inputs] if pending.noise is None else [pending.inputs, pending.noise]
 
 
-def asks_together(device: torch.device) -> bool:
-    """Return whether one call asks all networks: small ones on a CPU are faster one by one, without PyTorch."""
+def evaluates_together(device: torch.device) -> bool:
+    """Return whether one call evaluates all networks: small ones on a CPU are faster one by one, without PyTorch."""
     return device.type == "cuda"
 
 

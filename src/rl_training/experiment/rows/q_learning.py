@@ -43,6 +43,7 @@ def _q_learning(
         memory="rl_training.data.replay_buffer:build_replay_buffer",
         updates_until=q_learning_updates,
         device_loop=True,
+        stackable=True,
         per_member=frozenset({"learning_rate"}),
         policy_module="rl_training.learners.q_learning:q_policy",
         reference_config=f"{name}/cartpole.yaml",
