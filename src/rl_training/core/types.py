@@ -85,7 +85,7 @@ class Observer(Protocol):
 
 
 class Exploring(Protocol):
-    """An algorithm whose network can be asked for several algorithms at once, between two parts of `act`."""
+    """An algorithm that can draw its exploration before its network is evaluated."""
 
     def begin_act(
         self, obs: np.ndarray, *, step: int, action_mask: np.ndarray | None = None, carry: Carry | None = None

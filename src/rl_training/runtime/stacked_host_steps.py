@@ -1,10 +1,11 @@
 """The off-policy loop of a stack whose members step environments on the host: ordinary ones, each in its collector.
 
-    choose    each member draws its exploration; one call asks the networks of all of them
-    learn     each member samples from its replay buffer; one transfer, and one step per update for all of them
+    choose    each member draws its exploration; on a GPU, one call evaluates the networks of all of them
+    learn     each member samples from its replay buffer; one step per update for all of them
     step      each member steps its environments, and stores the transitions
 
-The order is that of `run_off_policy`: on a GPU, the device learns while the host steps the environments.
+This is the order on a GPU, which learns while the host steps the environments. On a CPU, as in `run_off_policy`, the
+environments are stepped before the updates.
 """
 
 from collections.abc import Sequence
@@ -75,7 +76,7 @@ class StackedHostSteps:
         return failed
 
     def end(self, number: int) -> None:
-        """Step the environments of this member no more."""
+        """Stop stepping the environments of this member."""
         self._ended.add(number)
 
     def publish(self, run: Run, number: int, metrics: Metrics) -> None:

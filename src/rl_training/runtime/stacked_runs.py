@@ -267,7 +267,7 @@ class StackedTraining:
             step = members[0].run.step
             while step < self._until and self._live() and not self._is_interrupted():
                 step = self._advance(step)
-            if self._looked_step != step:  # a signal came after the last look
+            if self._looked_step != step:  # a signal came, or the members wait here, between two logs
                 self._look(step)
             self._save(by_time=False)
         for member in self._live() if self._until >= self._config.total_timesteps else ():

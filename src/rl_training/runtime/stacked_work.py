@@ -74,7 +74,7 @@ class StackedUpdates:
         return {}
 
     def end(self, number: int) -> None:
-        """Do nothing: the updates of a member cost no more than those of none."""
+        """Do nothing: leaving out a member saves no time."""
 
     def publish(self, run: Run, number: int, metrics: Metrics) -> None:
         run.last_metrics = cast(StackedLearner, run.algorithm).keep(metrics)
@@ -97,7 +97,7 @@ class StackedSteps:
         return {}
 
     def end(self, number: int) -> None:
-        """Do nothing: the steps of a member cost no more than those of none."""
+        """Do nothing: leaving out a member saves no time."""
 
     def publish(self, run: Run, number: int, metrics: Metrics) -> None:
         run.last_metrics = self._loop.keep(metrics, number)
