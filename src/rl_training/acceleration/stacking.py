@@ -8,7 +8,6 @@ from torch import Tensor
 from rl_training.acceleration.steps import Step
 from rl_training.core.types import Batch, Metrics, State
 
-ERRORS = "td_errors"  # metric of a step, (batch,): what the priorities of its rows follow from
 ALIVE = "alive"  # entry of a stacked state, (members,): whether all numbers of a member have been finite so far
 
 
@@ -36,13 +35,3 @@ def stacked(step: Step) -> Step:
         return {name: keep(value, state[name]) for name, value in new.items()} | {ALIVE: alive}, metrics
 
     return stacked_step
-
-
-def without_errors(step: Step) -> Step:
-    """Return the step without the errors of single rows, `td_errors`, among its metrics."""
-
-    def step_without_errors(state: State, batch: Batch) -> tuple[State, Metrics]:
-        new, metrics = step(state, batch)
-        return new, {name: value for name, value in metrics.items() if name != ERRORS}
-
-    return step_without_errors

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
-from rl_training.core.types import Batch, Metrics, State
+from rl_training.core.types import Batch, Metrics, State, without_td_errors
 from rl_training.hparams.iql import ExpectileHParams
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
@@ -89,7 +89,7 @@ def iql_critic_loss(
     check_tensors("iql_critic_loss", {**batch, "next_values": next_values}, IQL_BATCH)
     targets = td_target(batch["rewards"], batch["terminated"], next_values, hparams.gamma)
     metrics = critic_metrics(networks.critics(params, batch["obs"], batch["actions"]), targets, batch)
-    return {name: value for name, value in metrics.items() if name != "td_errors"}
+    return without_td_errors(metrics)
 
 
 def minimum_of_targets(target_params: Tensor, batch: Batch, networks: Networks) -> Tensor:

@@ -42,6 +42,14 @@ class UpdateResult:
     td_errors: Tensor | None = None  # per row, for prioritized replay
 
 
+TD_ERRORS = "td_errors"  # metric of a step, (batch,): what the priorities of its rows follow from
+
+
+def without_td_errors(metrics: Metrics) -> Metrics:
+    """Return the metrics of a step without the errors of single rows."""
+    return {name: value for name, value in metrics.items() if name != TD_ERRORS}
+
+
 class Algorithm(Protocol):
     """The interface that loops, evaluation and checkpoints use."""
 

@@ -13,13 +13,13 @@ from gymnasium.spaces import Discrete
 from torch import Tensor
 
 from rl_training.acceleration.acting import act_function
-from rl_training.acceleration.stacking import without_errors
 from rl_training.acceleration.steps import Step, accelerate_rounds
 from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.state_checks import check_like
 from rl_training.core.types import (
+    TD_ERRORS,
     ActResult,
     Batch,
     Carry,
@@ -28,6 +28,7 @@ from rl_training.core.types import (
     State,
     StateDict,
     UpdateResult,
+    without_td_errors,
 )
 from rl_training.hparams.actor_critic import ActorCriticHParams
 from rl_training.hparams.discrete_sac import DiscreteSACHParams
@@ -43,6 +44,7 @@ from rl_training.learners.random_inputs import RandomInput, RandomInputs
 from rl_training.learners.replay_on_device import LANE, ReplayLearner, warm_up, with_random_inputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.learners.scaling import OBS_CONSTANTS, Scaling, build_scaling
+from rl_training.learners.stack import steps_of
 from rl_training.models.batch_renorm import FlatMoments
 from rl_training.models.distributions import Categorical, SquashedGaussian
 
@@ -215,8 +217,8 @@ class ActorCritic:
         for kind, count in self.kinds(rounds):
             part = batch if count == rounds else _cut(batch, done * rows, (done + count) * rows)
             metrics = self._learn(part, count, kind)
-            td_errors.append(metrics["td_errors"].flatten())
-            metrics = {name: values for name, values in metrics.items() if name != "td_errors"}
+            td_errors.append(metrics[TD_ERRORS].flatten())
+            metrics = without_td_errors(metrics)
             self._metrics |= metrics if count == 1 else {name: values.mean() for name, values in metrics.items()}
             self.num_updates += count
             done += count
@@ -272,10 +274,8 @@ class ActorCritic:
 
     @property
     def pure_steps(self) -> Mapping[str, Step]:
-        """The steps of both kinds of update; the errors of single rows are for prioritized replay alone."""
-        steps = {"critic": self._critics_step, "whole": self.pure_step}
-        keeps = getattr(self.hparams, "prioritized", False)
-        return steps if keeps else {kind: without_errors(step) for kind, step in steps.items()}
+        """The steps of both kinds of update."""
+        return steps_of(self.hparams, {"critic": self._critics_step, "whole": self.pure_step})
 
     @property
     def noise(self) -> np.random.Generator:

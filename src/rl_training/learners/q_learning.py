@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.acceleration.acting import act_function
-from rl_training.acceleration.stacking import without_errors
 from rl_training.acceleration.steps import Step, accelerate
 from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import observation_kind
 from rl_training.core.types import (
+    TD_ERRORS,
     ActResult,
     Batch,
     Carry,
@@ -28,6 +28,7 @@ from rl_training.core.types import (
     State,
     StateDict,
     UpdateResult,
+    without_td_errors,
 )
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams import schedules
@@ -43,6 +44,7 @@ from rl_training.learners.random_inputs import RandomInput, RandomInputs, noise,
 from rl_training.learners.replay_on_device import ReplayLearner, acting_noise, epsilon_greedy, with_random_inputs
 from rl_training.learners.resets import ResetWeights
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
+from rl_training.learners.stack import steps_of
 from rl_training.models.distributions import Categorical
 from rl_training.models.encoders import build_encoder
 from rl_training.models.layers import HeadStyle, NoisyLayers, noise_factors
@@ -127,6 +129,8 @@ def weighted_mean(losses: Tensor, batch: Batch) -> Tensor:
 
 class QLearner:
     """Acts epsilon-greedily, or by the noise of its weights, and takes one gradient step per update."""
+
+    scaling = None  # of observations and rewards
 
     def __init__(self, recipe: QRecipe, setup: Setup[QLearningHParams], optimizer: Optimizer | None = None) -> None:
         self.recipe, self.hparams = recipe, setup.hparams
@@ -243,9 +247,7 @@ class QLearner:
         metrics = self._step_in_place(self._state, batch)  # writes the new weights into self._state
         self.num_updates += 1
         self.end_updates()
-        return UpdateResult(
-            {name: value for name, value in metrics.items() if name != "td_errors"}, td_errors=metrics["td_errors"]
-        )
+        return UpdateResult(without_td_errors(metrics), td_errors=metrics[TD_ERRORS])
 
     def scheduled_rates(self) -> dict[str, float]:
         """Return the learning rate of the next update by its name in the state; none if it is constant."""
@@ -296,8 +298,8 @@ class QLearner:
 
     @property
     def pure_steps(self) -> Mapping[str, Step]:
-        """The step of an update; the errors of single rows are for prioritized replay alone."""
-        return {"whole": self.pure_step if self.hparams.prioritized else without_errors(self.pure_step)}
+        """The step of an update."""
+        return steps_of(self.hparams, {"whole": self.pure_step})
 
     @property
     def noise(self) -> np.random.Generator:

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.acceleration.stacking import ALIVE, ERRORS, stacked
+from rl_training.acceleration.stacking import ALIVE, stacked
 from rl_training.acceleration.steps import Step, accelerate_rounds
 from rl_training.acceleration.transfers import WORD, Block
 from rl_training.core.memory_limits import check_memory
-from rl_training.core.types import Batch, Metrics, State
+from rl_training.core.types import TD_ERRORS, Batch, Metrics, State, without_td_errors
 from rl_training.hparams.base import HParams
 from rl_training.learners.member_settings import differing_settings
 from rl_training.learners.random_inputs import MemberInputs, RandomInput
@@ -101,8 +101,8 @@ class Stack:
             part = batch if count == rounds else {name: values[start:end] for name, values in batch.items()}
             drawn = self._inputs(kind, count).fill([learner.noise for learner in self._learners])
             new = self._steps_in_place[kind](self.state, part | drawn, count)
-            if ERRORS in new:
-                errors.append(new.pop(ERRORS).reshape(count, len(self._learners), -1))
+            if TD_ERRORS in new:
+                errors.append(new.pop(TD_ERRORS).reshape(count, len(self._learners), -1))
             metrics |= new if count == 1 else {name: values.mean(0) for name, values in new.items()}
         self.errors = torch.cat(errors) if errors else None
         for learner in self._learners:
@@ -134,6 +134,20 @@ class Stack:
         """Return which members have had finite numbers only; waits for the device."""
         flags: list[bool] = self.state[ALIVE].tolist()
         return flags
+
+
+def steps_of(hparams: HParams, steps: Mapping[str, Step]) -> Mapping[str, Step]:
+    """Return the steps for a stack: the errors of single rows are kept for prioritized replay alone."""
+    keeps = getattr(hparams, "prioritized", False)
+    return steps if keeps else {kind: _without_errors(step) for kind, step in steps.items()}
+
+
+def _without_errors(step: Step) -> Step:
+    def step_without_errors(state: State, batch: Batch) -> tuple[State, Metrics]:
+        new, metrics = step(state, batch)
+        return new, without_td_errors(metrics)
+
+    return step_without_errors
 
 
 def stack_states(states: Sequence[State]) -> State:

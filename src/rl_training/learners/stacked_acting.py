@@ -22,6 +22,11 @@ class StackedActor(StackedLearner, Exploring, Protocol):
         """The entries of the state that acting reads."""
         ...
 
+    @property
+    def scaling(self) -> Scaling | None:
+        """How observations and rewards are scaled; None if they are not."""
+        ...
+
     def network_function(self) -> Callable[..., Tensor]:
         """Return the network's outputs as a pure function of (state, obs) or (state, obs, noise)."""
         ...

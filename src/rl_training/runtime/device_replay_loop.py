@@ -18,7 +18,7 @@ from torch import Tensor
 from rl_training.acceleration.stacking import stacked
 from rl_training.acceleration.steps import accelerate
 from rl_training.core.spaces import Field
-from rl_training.core.types import Batch, DeviceAlgorithm, Metrics, UpdateResult
+from rl_training.core.types import TD_ERRORS, Batch, DeviceAlgorithm, Metrics, UpdateResult
 from rl_training.data.device_replay import DeviceReplay, stack_replays
 from rl_training.data.device_rollout import DeviceRollout
 from rl_training.experiment.config import TrainConfig
@@ -141,7 +141,7 @@ class DeviceReplayLoop:
             for kind in kinds:
                 batch = replay.sample(self._update) | {"seed": self._seed}
                 metrics = metrics | self._steps[kind](self.state, batch)
-                replay.update_priorities(metrics.pop("td_errors"))
+                replay.update_priorities(metrics.pop(TD_ERRORS))
                 self._update += 1
         self.num_ended += self.episodes.rows()["ended"].sum(-1)
         return metrics

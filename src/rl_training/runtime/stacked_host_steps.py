@@ -17,7 +17,6 @@ from rl_training.core.types import Metrics, UpdateResult
 from rl_training.data.member_batches import MemberMemory, MemberReplays
 from rl_training.errors import TrainingError
 from rl_training.experiment.config import TrainConfig
-from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.stack import Stack
 from rl_training.learners.stacked_acting import StackedActor, StackedOutputs, StackedStatistics
 from rl_training.runtime.collector import Collector
@@ -39,7 +38,7 @@ class StackedHostSteps:
         self.state, self.alive = self._stack.state, self._stack.alive
         device = next(iter(self.state.values())).device
         self._outputs = StackedOutputs(self._learners, self.state, device, config.acceleration)
-        scalings = [learner.scaling for learner in self._learners if isinstance(learner, ActorCritic)]
+        scalings = [learner.scaling for learner in self._learners if learner.scaling is not None]
         self._statistics = StackedStatistics(scalings, self.state, device)
         self._batches = MemberReplays(self._memories, hparams.batch_size, device)
         self._updates_until = partial(config.spec.updates_until, hparams)
