@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
@@ -16,8 +17,6 @@ from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.row_storage import RowStorage
 
 MemberMemory = ReplayBuffer | PrioritizedReplayBuffer
-# Writes the batches of one member to their places, for all rounds.
-Fill = Callable[[int], None]
 
 _ALIGNMENT = 8  # words: products round differently if their memory starts elsewhere
 
@@ -52,32 +51,41 @@ class MemberBatches:
         return Block(WORD * number, self._rows.device), rows, batch
 
 
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """How the rows of all members become one batch, for a number of rounds."""
+
+    block: Block
+    fill: Callable[[int], None]  # writes the rows that a member draws to its part of the block
+    batch: Batch  # on the device, in the block
+
+
 class MemberReplays:
     """Samples for each member what its own replay buffer would; one transfer moves the batches of all members."""
 
     def __init__(self, memories: Sequence[MemberMemory], batch_size: int, device: torch.device) -> None:
         self._memories, self._batch_size, self._device = memories, batch_size, device
-        # Rows that are sampled as they are stored go straight to their places.
-        self._plain = all(
+        # Rows that are sampled as they are stored go straight to the block.
+        plain = all(
             isinstance(memory, ReplayBuffer) and isinstance(memory.storage, RowStorage) and memory.storage.is_plain
             for memory in memories
         )
-        self._places = cache(self._plain_places if self._plain else self._copied_places)  # by the number of rounds
+        self._gathering = cache(self._gather_plain if plain else self._gather_copied)  # by the number of rounds
 
     def draw(self, rounds: int, ended: Container[int] = ()) -> Batch:
         """Return the batches of all rounds and members, (rounds * members, batch, ...); the next call overwrites it.
 
         Members that have `ended` draw nothing: their rows stay as they were.
         """
-        block, fill, batch = self._places(rounds)
-        block.wait()  # for the last copy only: the device goes on learning
+        gathering = self._gathering(rounds)
+        gathering.block.wait()  # for the last copy only: the device goes on learning
         for number in range(len(self._memories)):
             if number not in ended:
-                fill(number)
-        block.transfer()
-        return batch
+                gathering.fill(number)
+        gathering.block.transfer()
+        return gathering.batch
 
-    def _plain_places(self, rounds: int) -> tuple[Block, Fill, Batch]:
+    def _gather_plain(self, rounds: int) -> Gathering:
         members, size = len(self._memories), self._batch_size
         storages = [cast(RowStorage, memory.storage) for memory in self._memories]
         layout, number = storages[0].layout, rounds * len(self._memories) * self._batch_size
@@ -93,9 +101,9 @@ class MemberReplays:
         fields = layout.tensors(block.on_device, number)
         batch = {name: values.unflatten(0, (-1, size)) for name, values in fields.items()}
         mark_fixed(batch)
-        return block, fill, batch
+        return Gathering(block, fill, batch)
 
-    def _copied_places(self, rounds: int) -> tuple[Block, Fill, Batch]:
+    def _gather_copied(self, rounds: int) -> Gathering:
         members, size = len(self._memories), self._batch_size
         samplers = [memory.host_sampler(rounds * size) for memory in self._memories]
         columns = ("weights",) if isinstance(self._memories[0], PrioritizedReplayBuffer) else ()
@@ -124,7 +132,7 @@ class MemberReplays:
 
         batch = {name: values.flatten(0, 1) for name, values in views(block.on_device).items()}
         mark_fixed(batch)
-        return block, fill, batch
+        return Gathering(block, fill, batch)
 
     def _zeros(self, words: int) -> Block:
         """Return a block of valid rows: those of a member that ends before it draws any enter the step, too."""
