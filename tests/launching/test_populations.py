@@ -25,7 +25,7 @@ from rl_training.experiment.registry import registry
 from rl_training.experiment.run_dir import read_run_config
 from rl_training.launching.populations import PopulationResult, resume_population, train_population
 from rl_training.learners import stack
-from rl_training.runtime import stacked_runs
+from rl_training.runtime import stacked_members, stacked_runs
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import RunOptions, resume, train
@@ -279,11 +279,11 @@ def kill_at_call(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: i
 @pytest.mark.parametrize(
     ("owner", "name", "call"),
     [
-        (stacked_runs, "create_run_dir", 2),  # the settings of one member are filled in, those of the others not
-        (stacked_runs.MemberCheckpoints, "write", 2),  # the first checkpoint: one member has it, the others not
-        (stacked_runs.MemberCheckpoints, "write", 5),  # the second one
+        (stacked_members, "create_run_dir", 2),  # the settings of one member are filled in, those of the others not
+        (stacked_members.MemberCheckpoints, "write", 2),  # the first checkpoint: one member has it, the others not
+        (stacked_members.MemberCheckpoints, "write", 5),  # the second one
         (PopulationDir, "write_states", 2),  # all members have the second one, but nothing says so
-        (stacked_runs.MemberCheckpoints, "remove_older", 5),
+        (stacked_members.MemberCheckpoints, "remove_older", 5),
         (stack.Stack, "update", 3),
         (stacked_runs, "end_run", 2),
     ],
@@ -308,7 +308,7 @@ def test_checkpoints_by_time_are_common_to_all_members_too(tmp_path: Path, monke
     monkeypatch.setattr(stacked_runs, "MAX_SHARE_OF_SAVES", 1e9)  # after every group of updates
     unbroken = train_members(tmp_path / "unbroken", (0, 1, 2), **by_time)
     with monkeypatch.context() as patch:
-        kill_at_call(patch, stacked_runs.MemberCheckpoints, "write", 8)  # the third checkpoint
+        kill_at_call(patch, stacked_members.MemberCheckpoints, "write", 8)  # the third checkpoint
         with pytest.raises(Killed):
             train_members(tmp_path, (0, 1, 2), **by_time)
     (folder,) = tmp_path.glob("population__*")

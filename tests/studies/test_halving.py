@@ -19,7 +19,7 @@ from rl_training.experiment.run_dir import read_run_config
 from rl_training.launching import populations
 from rl_training.launching.pool import Ended, LaunchOptions
 from rl_training.results import statistics
-from rl_training.runtime import stacked_runs, stacked_work
+from rl_training.runtime import stacked_members, stacked_runs, stacked_work
 from rl_training.runtime.trainer import RunOptions, resume, train
 from rl_training.studies import halving, tuning
 from rl_training.studies.halving import HalvingSearch, losers, steps_of_search
@@ -193,7 +193,7 @@ def test_a_kill_loses_nothing(owner: Any, name: str, call: int, unbroken: Path, 
 @pytest.mark.parametrize(
     ("owner", "name", "call"),
     [
-        (stacked_runs.MemberCheckpoints, "write", 3),  # at the first rung: two of five members are saved
+        (stacked_members.MemberCheckpoints, "write", 3),  # at the first rung: two of five members are saved
         (PopulationDir, "write_states", 1),  # all are saved, but nothing says so
         (stacked_work.StackedUpdates, "advance", 2),
     ],

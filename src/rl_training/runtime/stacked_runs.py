@@ -7,105 +7,32 @@ members have.
 """
 
 import contextlib
-import copy
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, cast
 
 from torch import Tensor
 
-from rl_training.core.durable_files import check_free_space
-from rl_training.core.types import Metrics, RolloutAlgorithm
-from rl_training.data.dataset_memory import DatasetMemory
-from rl_training.data.device_replay import DeviceReplay
-from rl_training.data.device_rollout import DeviceRollout
-from rl_training.data.replay_buffer import check_buffers, replay_bytes
+from rl_training.core.types import Metrics
 from rl_training.envs.hang_watch import hangs_end
-from rl_training.errors import ConfigError, TrainingError, exits_are_errors
-from rl_training.experiment.checkpointing import (
-    checkpoint_name,
-    checkpoint_names,
-    prune_checkpoints,
-    remove_checkpoint,
-    save_checkpoint,
-    step_of,
-)
-from rl_training.experiment.config import TrainConfig
+from rl_training.errors import TrainingError, exits_are_errors
 from rl_training.experiment.population import MemberState, PopulationDir
-from rl_training.experiment.run_dir import create_run_dir, locked, read_run_config, write_metadata
-from rl_training.learners.on_device import RolloutLearner
-from rl_training.learners.stack import StackedLearner, check_stack, stack_bytes, to_host
-from rl_training.runtime.callbacks import (
-    MAX_SHARE_OF_SAVES,
-    Callback,
-    Checkpointing,
-    EpisodeLog,
-    Evaluation,
-    MetricsLog,
-)
-from rl_training.runtime.dataset_loading import keep_arrays
+from rl_training.experiment.run_dir import locked, read_run_config
+from rl_training.learners.stack import to_host
+from rl_training.runtime.callbacks import MAX_SHARE_OF_SAVES, Callback
 from rl_training.runtime.progress import Progress
-from rl_training.runtime.replaying import RepeatEpisodes, check_envs
+from rl_training.runtime.replaying import check_envs
 from rl_training.runtime.result import end_run
-from rl_training.runtime.resuming import ResumePoint, find_resume_point, remove_checkpoints, rewind_run_dir
-from rl_training.runtime.run import Run
-from rl_training.runtime.setup import (
-    PreparedRun,
-    RunOptions,
-    make_collector,
-    prepare_run,
-    resolve,
-    resolve_device,
-)
+from rl_training.runtime.setup import RunOptions, resolve, resolve_device
 from rl_training.runtime.signals import signals_stop
+from rl_training.runtime.stacked_members import Member, check_options, described_member, opened_member, prepare_members
 from rl_training.runtime.stacked_work import work_of
-from rl_training.runtime.trainer import checkpoint_bytes, facts_of, opened_run, report_held_out
-from rl_training.tracking.sending import tracked
 
 SAVING_THREADS = 8  # each waits for the disk
 
 log = logging.getLogger("rl_training")
-
-
-class MemberCheckpoints(Checkpointing):
-    """The checkpoints of a member; the stack says when they are written and when older ones are removed."""
-
-    def on_step(self, run: Run) -> None:
-        """Do nothing: all members are saved together."""
-
-    def is_saved(self, run: Run) -> bool:
-        return self._saved_step == run.step
-
-    def write(self, run: Run, parts: dict[str, dict[str, Any]]) -> None:
-        save_checkpoint(run.folder.checkpoints, config=run.config, counters=run.counters(), parts=parts)
-        self._point_at_best(run)
-
-    def remove_older(self, run: Run, *, by_time: bool) -> None:
-        """Remove what the new checkpoint replaces, as a single run does when it has saved one."""
-        folder, replaced = run.folder.checkpoints, self._saved_by_time
-        if replaced is not None and replaced != run.best_step:
-            remove_checkpoint(folder / checkpoint_name(replaced))
-        prune_checkpoints(folder, run.config.keep_checkpoints + by_time)
-        self._saved_step, self._saved_by_time = run.step, run.step if by_time else None
-
-
-@dataclass(kw_only=True)
-class Member:
-    """One run of the stack, with its callbacks."""
-
-    run: Run
-    checkpoints: MemberCheckpoints
-    evaluation: Evaluation
-    logs: list[Callback]
-    ended: bool = False  # before the others: its row of the stack is kept, but no longer looked at
-
-    @property
-    def name(self) -> str:
-        return self.run.folder.path.name
 
 
 @exits_are_errors()
@@ -124,108 +51,23 @@ def train_stack(
     configs = [resolve(config.updated(device=str(resolve_device(config.device)))) for config in configs]
     if options.allow_code:
         configs = [config.as_own() for config in configs]
-    _check_options(options)
+    check_options(options)
     with contextlib.ExitStack() as stack:
         for folder in folders:
             stack.enter_context(locked(folder))
         stack.enter_context(hangs_end(configs[0].worker_timeout, folders[0]))
-        prepared, points = _prepare(folders, configs, step, options)
-        runs = [stack.enter_context(_opened(*one, options)) for one in zip(prepared, points, folders, strict=True)]
+        prepared, points = prepare_members(folders, configs, step, options)
+        runs = [
+            stack.enter_context(opened_member(*one, options)) for one in zip(prepared, points, folders, strict=True)
+        ]
         stack.enter_context(signals_stop(*runs))
         if step == 0:
             check_envs(*runs)
         members = [
-            stack.enter_context(_member(*one, f"member {number} of {len(runs)}, stacked", options))
+            stack.enter_context(described_member(*one, f"member {number} of {len(runs)}, stacked", options))
             for number, one in enumerate(zip(runs, prepared, points, strict=True))
         ]
         return StackedTraining(population, members, options, until=until).run()
-
-
-def _check_options(options: RunOptions) -> None:
-    if options.network is not None:
-        raise ConfigError("a population takes no network: each member has its own, drawn from its seed")
-    if options.dataset is not None:
-        raise ConfigError("the folder of a population is named by its config: give the dataset there, dataset_path")
-
-
-def _prepare(
-    folders: Sequence[Path], configs: Sequence[TrainConfig], step: int, options: RunOptions
-) -> tuple[list[PreparedRun], list[ResumePoint | None]]:
-    """Build all members, which share the dataset; `step`: of the checkpoints that they continue from, or 0."""
-    factory = options.factory_for(configs[0])
-    prepared: list[PreparedRun] = []
-    points: list[ResumePoint | None] = []
-    for folder, config in zip(folders, configs, strict=True):
-        point = None
-        if step:
-            _remove_newer(folder, step)
-            saved = folder / "checkpoints" / checkpoint_name(step)
-            point = find_resume_point(saved, options, changes={}, settings={})
-        used = config if point is None else point.config
-        prepared.append(prepare_run(used, options, factory, folder=folder, sharing=prepared[0] if prepared else None))
-        points.append(point)
-        if len(prepared) == 1:
-            _check_sizes(prepared[0], len(folders), folder)
-    return prepared, points
-
-
-def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
-    """Raise `ConfigError` if the members do not fit into the memory of the device, or on the disk."""
-    hparams, device = first.setup.hparams, first.setup.device
-    each, shared = stack_bytes(cast(StackedLearner, first.algorithm)), 0
-    if isinstance(first.memory, DeviceReplay):
-        each += first.memory.plan.num_bytes
-    elif isinstance(first.memory, DeviceRollout):
-        learner: RolloutLearner = cast(RolloutAlgorithm, first.algorithm).on_device()
-        each += first.memory.num_bytes + learner.memory_bytes(first.memory.rows())
-    elif isinstance(first.memory, DatasetMemory):
-        shared = first.memory.storage.memory.nbytes
-    else:
-        buffer = replay_bytes(first.setup)
-        if device.type == "cpu" and hparams.memory != "mmap":  # the stack is in the same memory
-            buffer += each
-        what = f"a stack of {members} members with replay buffers of {hparams.buffer_capacity:,} transitions each"
-        check_buffers(hparams, members * buffer, what, members)
-    check_stack(members, each, shared, device)
-    check_free_space(members * checkpoint_bytes(first), folder, f"a checkpoint of {members} members")
-    report_held_out(first)
-
-
-def _remove_newer(folder: Path, step: int) -> None:
-    """Remove the checkpoints that only some members wrote before the process was killed."""
-    names = [name for name in checkpoint_names(folder / "checkpoints") if step_of(name) > step]
-    if names:
-        log.warning("member %s goes back to step %d, the last one that all members have", folder.name, step)
-    remove_checkpoints(folder, names)
-
-
-@contextlib.contextmanager
-def _opened(prepared: PreparedRun, point: ResumePoint | None, folder: Path, options: RunOptions) -> Iterator[Run]:
-    """Open the run of a member, with callbacks of its own."""
-    own = replace(options, callbacks=copy.deepcopy(options.callbacks))
-    keep_arrays(prepared.arrays, prepared.spaces, folder, replace_existing=False)
-    if point is None:
-        create_run_dir(prepared.config, folder)  # with what "auto" stands for here
-        remove_checkpoints(folder, checkpoint_names(folder / "checkpoints"))
-    else:
-        rewind_run_dir(folder, point)
-    collector = make_collector(prepared, replayable=True, crash_dir=folder / "crash")
-    with contextlib.closing(collector), opened_run(prepared, collector, folder, own, point) as run:
-        yield run
-
-
-@contextlib.contextmanager
-def _member(
-    run: Run, prepared: PreparedRun, point: ResumePoint | None, place: str, options: RunOptions
-) -> Iterator[Member]:
-    """Describe an open run in its folder, and yield it with its callbacks. `place`: which member it is."""
-    folder = run.folder.path
-    write_metadata(folder, facts_of(run, prepared, point) | {"population": place})
-    checkpoints = MemberCheckpoints()
-    evaluation = Evaluation(checkpoints)
-    logs = [EpisodeLog(), RepeatEpisodes(), *run.config.spec.build_callbacks(run), *run.callbacks, MetricsLog()]
-    with tracked(folder, options.track, tensorboard=run.config.tensorboard):
-        yield Member(run=run, checkpoints=checkpoints, evaluation=evaluation, logs=logs)
 
 
 class StackedTraining:
