@@ -14,7 +14,7 @@ from quantile_reference import best_valid_action, quantile_loss, random_quantile
 from rl_training.algorithms.iqn import build_iqn, iqn_loss
 from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.iqn import IQNHParams
-from rl_training.learners.q_learning import Apply
+from rl_training.learners.q_losses import Apply
 from rl_training.models.encoders import build_encoder
 from rl_training.models.layers import CosineEmbedding, HeadStyle
 from rl_training.models.mlp_iqn_network import MLPIQNetwork

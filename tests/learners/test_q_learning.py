@@ -25,8 +25,9 @@ from rl_training.errors import CheckpointError
 from rl_training.experiment.registry import registry
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.hparams.schedules import epsilon
-from rl_training.learners import q_learning
-from rl_training.learners.q_learning import Apply, QLearner, pick
+from rl_training.learners import q_losses
+from rl_training.learners.q_learning import QLearner
+from rl_training.learners.q_losses import Apply, pick
 from rl_training.models.layers import NoisyLayers, NoisyLinear
 from rl_training.models.mlp_fqf_network import FQFOutput
 from rl_training.runtime.trainer import RunOptions, train
@@ -293,7 +294,7 @@ def test_picking_by_mask_has_the_values_and_gradients_of_picking_by_index(shape:
     values, actions = torch.randn(shape, requires_grad=True), torch.tensor([0, 2, 1, 1, 0])
     with torch.no_grad():
         values[0, 1:], values[1, 0] = torch.inf, torch.nan  # of actions that were not taken
-    by_index, by_mask = q_learning._pick_by_index(values, actions), q_learning._pick_by_mask(values, actions)
+    by_index, by_mask = q_losses._pick_by_index(values, actions), q_losses._pick_by_mask(values, actions)
     assert torch.equal(by_index, by_mask)
     weights = torch.randn_like(by_index)
     (expected,) = torch.autograd.grad(by_index, values, weights)

@@ -17,7 +17,8 @@ from rl_training.experiment.registry import registry
 from rl_training.hparams.schedules import is_reset, updates_since_reset
 from rl_training.learners.augmentation import Augmentation, shifted
 from rl_training.learners.optim import ClippedAdam
-from rl_training.learners.q_learning import QLearner, q_optimizer, q_policy
+from rl_training.learners.q_learning import QLearner, q_policy
+from rl_training.learners.q_networks import q_optimizer
 from rl_training.models.encoders import Encoder, build_encoder
 from state_comparison import assert_identical, clone
 

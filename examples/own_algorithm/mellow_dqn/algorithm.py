@@ -13,7 +13,9 @@ from mellow_dqn.hparams import MellowDQNHParams
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
 from rl_training.learners.checks import CHOICES, check_tensors
-from rl_training.learners.q_learning import Apply, QLearner, build_q_network, noisy_copies, pick, weighted_mean
+from rl_training.learners.q_learning import QLearner
+from rl_training.learners.q_losses import Apply, noisy_copies, pick, weighted_mean
+from rl_training.learners.q_networks import build_q_network
 from rl_training.learners.targets import td_loss, td_target
 from rl_training.models.mlp_q_network import MLPQNetwork
 

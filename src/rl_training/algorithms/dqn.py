@@ -22,16 +22,9 @@ from rl_training.core.types import Batch, Metrics
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.munchausen import bonus, soft_values
-from rl_training.learners.q_learning import (
-    Apply,
-    QLearner,
-    build_q_network,
-    check_munchausen_setup,
-    greedy_actions,
-    noisy_copies,
-    pick,
-    weighted_mean,
-)
+from rl_training.learners.q_learning import QLearner
+from rl_training.learners.q_losses import Apply, greedy_actions, noisy_copies, pick, weighted_mean
+from rl_training.learners.q_networks import build_q_network, check_munchausen_setup
 from rl_training.learners.targets import clip_to_returns, td_loss, td_target
 from rl_training.models.mlp_q_network import MLPQNetwork
 

@@ -23,16 +23,9 @@ from rl_training.errors import ConfigError
 from rl_training.hparams.fqf import FQFHParams
 from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.optim import ClippedAdam, rmsprop
-from rl_training.learners.q_learning import (
-    Apply,
-    QLearner,
-    build_q_network,
-    greedy_actions,
-    noisy_copies,
-    pick,
-    q_optimizer,
-    weighted_mean,
-)
+from rl_training.learners.q_learning import QLearner
+from rl_training.learners.q_losses import Apply, greedy_actions, noisy_copies, pick, weighted_mean
+from rl_training.learners.q_networks import build_q_network, q_optimizer
 from rl_training.models.mlp_fqf_network import MLPFQFNetwork
 
 

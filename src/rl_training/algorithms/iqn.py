@@ -23,15 +23,9 @@ from rl_training.hparams.iqn import IQNHParams
 from rl_training.learners.checks import CHOICES, FLOATS, Expected, check_tensors
 from rl_training.learners.munchausen import bonus, soft_values
 from rl_training.learners.networks import check_output, trial_obs
-from rl_training.learners.q_learning import (
-    Apply,
-    QLearner,
-    build_q_network,
-    check_munchausen_setup,
-    greedy_actions,
-    noisy_copies,
-    pick,
-)
+from rl_training.learners.q_learning import QLearner
+from rl_training.learners.q_losses import Apply, greedy_actions, noisy_copies, pick
+from rl_training.learners.q_networks import build_q_network, check_munchausen_setup
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
 
 FRACTIONS = {"taus": Expected(FLOATS, "batch n"), "target_taus": Expected(FLOATS, "batch m")}

@@ -29,7 +29,7 @@ from rl_training.learners.networks import build_network, check_output, trial_obs
 from rl_training.learners.on_device import LANE, RolloutLearner
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
-from rl_training.learners.q_learning import pick
+from rl_training.learners.q_losses import pick
 from rl_training.learners.returns import lambda_return, successor_values
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.distributions import Categorical

@@ -19,16 +19,9 @@ from rl_training.hparams.iqn import IQNHParams
 from rl_training.hparams.qr_dqn import QRDQNHParams
 from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.distributional import quantile_huber
-from rl_training.learners.q_learning import (
-    Apply,
-    QLearner,
-    build_q_network,
-    check_per_action,
-    greedy_actions,
-    noisy_copies,
-    pick,
-    weighted_mean,
-)
+from rl_training.learners.q_learning import QLearner
+from rl_training.learners.q_losses import Apply, greedy_actions, noisy_copies, pick, weighted_mean
+from rl_training.learners.q_networks import build_q_network, check_per_action
 from rl_training.learners.targets import clip_to_returns, td_target
 from rl_training.models.layers import MeanOfLast
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork

@@ -27,7 +27,7 @@ from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.actor_critic_networks import build_model
 from rl_training.learners.checks import BOX_ACTIONS, FLOATS, Expected, check_tensors
 from rl_training.learners.distributional import quantile_huber
-from rl_training.learners.q_learning import weighted_mean
+from rl_training.learners.q_losses import weighted_mean
 from rl_training.learners.targets import clip_to_returns, td_target
 from rl_training.models.distributions import SquashedGaussian
 from rl_training.models.mlp_sac import MLPSACModel

@@ -1,12 +1,12 @@
 """Deep Q-learning: what all members of the family share, whatever their network says about an action.
 
-A recipe (dqn.py, c51_dqn.py, qr_dqn.py, iqn.py, fqf.py) brings the network, its Q-values and the loss. Double
-selection, dueling streams, noisy layers, n-step returns and prioritized replay are settings that any recipe takes.
+A recipe (dqn.py, c51_dqn.py, qr_dqn.py, iqn.py, fqf.py) brings the network, its Q-values and the loss; what these
+share is in q_networks.py and q_losses.py. Double selection, dueling streams, noisy layers, n-step returns and
+prioritized replay are settings that any recipe takes.
 """
 
 import copy
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +17,6 @@ from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import Step, accelerate
 from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
-from rl_training.core.spaces import observation_kind
 from rl_training.core.types import (
     TD_ERRORS,
     ActResult,
@@ -32,25 +31,20 @@ from rl_training.core.types import (
 )
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.hparams import schedules
-from rl_training.hparams.dqn import DQNHParams
-from rl_training.hparams.iqn import IQNHParams
 from rl_training.hparams.q_learning import QLearningHParams
-from rl_training.learners.augmentation import Augmentation
 from rl_training.learners.flat_module import FlatModule
-from rl_training.learners.networks import build_network, check_output, trial_obs
-from rl_training.learners.optim import ClippedAdam, Optimizer, clipped_adam, descend, matrix_decay, polyak
+from rl_training.learners.networks import check_output, trial_obs
+from rl_training.learners.optim import Optimizer, descend, polyak
 from rl_training.learners.policies import NetworkPolicy
+from rl_training.learners.q_losses import Apply
+from rl_training.learners.q_networks import build_augmentation, q_optimizer
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, noise, uniform
 from rl_training.learners.replay_on_device import ReplayLearner, acting_noise, epsilon_greedy, with_random_inputs
 from rl_training.learners.resets import ResetWeights
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.learners.stack import steps_of
 from rl_training.models.distributions import Categorical
-from rl_training.models.encoders import build_encoder
-from rl_training.models.layers import HeadStyle, NoisyLayers, noise_factors
-from rl_training.models.self_prediction import predicted_steps
-
-Apply = Callable[..., Any]  # (params, obs, ...) -> the network's outputs
+from rl_training.models.layers import NoisyLayers, noise_factors
 
 
 class QRecipe(Protocol):
@@ -79,52 +73,6 @@ class QRecipe(Protocol):
         not weighted.
         """
         ...
-
-
-# --- What the losses share -------------------------------------------------------------------------------------------
-
-
-def noisy_copies(apply: Apply, batch: Batch) -> tuple[Apply, Apply, Apply]:
-    """Return the network for the values of the state, for those of the successor and for selecting its action.
-
-    If the batch brings noise, (3, numbers), each has its own: with shared noise their errors would be correlated.
-    """
-    if "noise" not in batch:
-        return apply, apply, apply
-    online, target, selection = (partial(apply, noise=noise) for noise in batch["noise"].unbind())
-    return online, target, selection
-
-
-def greedy_actions(q_values: Tensor, batch: Batch) -> Tensor:
-    """Return the best action of the successor that its mask allows: (batch, actions) -> (batch,)."""
-    if "next_action_mask" in batch:
-        q_values = q_values.masked_fill(~batch["next_action_mask"], -torch.inf)
-    return q_values.argmax(1)
-
-
-def pick(values: Tensor, actions: Tensor) -> Tensor:
-    """Pick the entry of one action in each row: (batch, actions, ...), (batch,) -> (batch, ...)."""
-    # The deterministic gradient of `gather` sorts on a GPU, which takes longer than all products of a small network.
-    return _pick_by_mask(values, actions) if values.is_cuda else _pick_by_index(values, actions)
-
-
-def _pick_by_index(values: Tensor, actions: Tensor) -> Tensor:
-    index = actions.view(-1, *(1,) * (values.ndim - 1)).expand(-1, 1, *values.shape[2:])
-    return values.gather(1, index).squeeze(1)
-
-
-def _pick_by_mask(values: Tensor, actions: Tensor) -> Tensor:
-    rest = (1,) * (values.ndim - 2)
-    choices = torch.arange(values.shape[1], device=values.device).view(1, -1, *rest)
-    return torch.where(actions.view(-1, 1, *rest) == choices, values, 0.0).sum(1)
-
-
-def weighted_mean(losses: Tensor, batch: Batch) -> Tensor:
-    """Return the mean over the rows, with the importance weights of prioritized replay if there are any."""
-    return (batch["weights"] * losses).mean() if "weights" in batch else losses.mean()
-
-
-# --- The learner -----------------------------------------------------------------------------------------------------
 
 
 class QLearner:
@@ -396,64 +344,3 @@ class QLearner:
 
 def q_policy(learner: QLearner) -> NetworkPolicy:
     return NetworkPolicy(learner.policy, Categorical([learner.num_actions], single=True))
-
-
-def build_augmentation(setup: Setup[QLearningHParams]) -> Augmentation | None:
-    """Return the augmentation of images that the settings ask for; other observations stay as they are."""
-    kind, space = setup.hparams.augmentation, setup.spaces.observation
-    if kind == "none" or observation_kind(space) != "image":
-        return None
-    return Augmentation(space, intensity=kind == "shift_and_intensity", future_steps=predicted_steps(setup))
-
-
-def q_optimizer(network: nn.Module, setup: Setup[QLearningHParams]) -> ClippedAdam:
-    """Return Adam for the parameters of a network, with weight decay of its matrices."""
-    hparams = setup.hparams
-    return clipped_adam(hparams, hparams.learning_rate, decay=matrix_decay(network, hparams.weight_decay))
-
-
-def build_q_network(
-    setup: Setup[QLearningHParams],
-    kind: Callable[..., nn.Module],
-    *,
-    check: Callable[[nn.Module], None] | None = None,
-    **sizes: int,
-) -> nn.Module:
-    """Return the user's network, or one of this kind for the run's spaces: an encoder and the recipe's layers.
-
-    `check` raises for a network of the user that does not fit; the learner checks the Q-values.
-    """
-    hparams = setup.hparams
-    style = HeadStyle(
-        layer_norm=hparams.layer_norm,
-        dueling=hparams.dueling,
-        noisy_sigma=hparams.noisy_sigma if hparams.noisy else None,
-        residual=hparams.network == "simba",
-    )
-    num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
-
-    def build() -> nn.Module:
-        width = hparams.encoder_width if hparams.encoder == "impala" else None
-        encoder, features = build_encoder(setup.spaces.observation, impala_width=width)
-        return kind(features, num_actions, hparams.hidden_sizes, encoder, style=style, **sizes)
-
-    return build_network(setup, build, check)
-
-
-def check_munchausen_setup(setup: Setup[DQNHParams] | Setup[IQNHParams]) -> None:
-    """Raise for Munchausen targets in an environment with action masks."""
-    if setup.hparams.munchausen and setup.spaces.action_mask:
-        raise ConfigError(
-            "algo_kwargs.munchausen: true does not work with action masks: its bonus needs the mask of the state "
-            "itself, and the replay buffer stores that of its successor; set it to false"
-        )
-
-
-def check_per_action(setup: Setup[QLearningHParams], setting: str) -> Callable[[nn.Module], None]:
-    """Return the check of a network with several numbers per action: as many as the setting of this name says."""
-    sizes = {
-        "observations": 2,
-        "actions": int(setup.spaces.action.n),  # type: ignore[attr-defined]
-        setting: getattr(setup.hparams, setting),
-    }
-    return lambda network: check_output(network, (trial_obs(setup),), sizes)
