@@ -5,7 +5,7 @@ steps: one of the critics, one of the actor. The actor's step follows the critic
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -35,9 +35,9 @@ from rl_training.hparams.discrete_sac import DiscreteSACHParams
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.hparams.offline import DatasetCriticHParams
 from rl_training.hparams.schedules import is_warm_up
+from rl_training.learners.actor_critic_recipe import ActorCriticRecipe, DeviceRecipe
 from rl_training.learners.choice_noise import ChoiceNoise
 from rl_training.learners.colored_noise import ColoredNoise
-from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.normalization import take_moments
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.random_inputs import RandomInput, RandomInputs
@@ -47,55 +47,6 @@ from rl_training.learners.scaling import OBS_CONSTANTS, Scaling, build_scaling
 from rl_training.learners.stack import steps_of
 from rl_training.models.batch_renorm import FlatMoments
 from rl_training.models.distributions import Categorical, SquashedGaussian
-
-
-class ActorCriticRecipe(Protocol):
-    """What a member of the family brings."""
-
-    @property
-    def actor(self) -> FlatModule: ...
-
-    @property
-    def critics(self) -> FlatModule: ...
-
-    def state(self) -> State:
-        """Return the first values of everything that an update changes, `actor.params` among them."""
-        ...
-
-    def random_inputs(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, RandomInput]:
-        """Return what is drawn for `rounds` updates of `rows` rows each; with `actor`, for the actor's step, too."""
-        ...
-
-    def explore(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return exploring actions for the actor's outputs, (rows, outputs) -> (rows, *action).
-
-        `noise`: standard normal numbers, (rows, numbers); for choices, noise on their logits, (rows, actions).
-        """
-        ...
-
-    def best(self, outputs: np.ndarray) -> np.ndarray:
-        """Return the actions without exploration for the actor's outputs."""
-        ...
-
-    def values(self, state: State, obs: Tensor, actions: Tensor) -> Tensor:
-        """Return what every critic expects of each row: (critics, batch)."""
-        ...
-
-    def learn_critics(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        """Take the critics' step: return the entries of the state that change, and metrics with td_errors, (batch,)."""
-        ...
-
-    def learn_actor(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        """Take the actor's step: return the entries of the state that change, and metrics."""
-        ...
-
-
-class DeviceRecipe(ActorCriticRecipe, Protocol):
-    """A recipe that can act on the device."""
-
-    def draw(self, outputs: Tensor, keys: Keys, lane: int) -> Tensor:
-        """Return exploring actions for the actor's outputs, by counters: a pure function."""
-        ...
 
 
 class ActorCritic:
