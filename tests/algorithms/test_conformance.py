@@ -37,8 +37,9 @@ from rl_training.hparams.datasets import dataset_choice
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.q_learning import QLearner
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collector import Collector, NoCollector
+from rl_training.runtime.collector import Collector
 from rl_training.runtime.dataset_loading import load_transition_dataset
+from rl_training.runtime.no_collector import NoCollector
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import spaces_of
 from rl_training.runtime.trainer import LOOPS

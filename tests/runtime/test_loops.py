@@ -23,7 +23,7 @@ from rl_training.hparams.dqn import DQNHParams
 from rl_training.hparams.schedules import q_learning_updates
 from rl_training.launching.seed_runs import run_in
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collector import NoCollector
+from rl_training.runtime.no_collector import NoCollector
 from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import LOOPS, RunOptions, train
 from state_comparison import assert_identical

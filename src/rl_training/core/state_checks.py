@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.core.types import Algorithm
+from rl_training.core.types import Algorithm, Carry
 from rl_training.errors import CheckpointError, UserError
 
 MAX_COUNT = 2**62
@@ -49,6 +49,18 @@ def stored_array(
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise CheckpointError(f"{name} holds numbers that are not finite")
     return array
+
+
+def stored_carry(carry: Any, num_envs: int) -> Carry | None:
+    """Return the saved carry of a recurrent algorithm; None for others."""
+    if carry is None or carry == {}:
+        return None
+    if not isinstance(carry, Mapping):
+        raise CheckpointError(f"the carry of a recurrent policy must be a group of arrays, found {str(carry)[:80]}")
+    for name, values in carry.items():
+        if not isinstance(values, Tensor | np.ndarray) or not values.ndim or len(values) != num_envs:
+            raise CheckpointError(f"the carry's {name} must have {num_envs} rows, found {str(values)[:80]}")
+    return {name: np.asarray(values) for name, values in carry.items()}
 
 
 def check_like(saved: Any, fresh: Any, name: str = "") -> None:

@@ -24,7 +24,6 @@ from rl_training.experiment.checkpointing import (
 )
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import POLICY
-from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.evaluation import (
     EvalEpisode,
     EvaluationInterrupted,
@@ -33,6 +32,7 @@ from rl_training.runtime.evaluation import (
     mean_return,
     success_rate,
 )
+from rl_training.runtime.no_collector import NoCollector
 from rl_training.runtime.run import Run
 
 MAX_SHARE_OF_SAVES = 0.05  # of the time: a run whose checkpoints are large saves them less often

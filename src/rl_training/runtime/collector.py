@@ -14,7 +14,7 @@ from torch import Tensor
 from rl_training.core.action_masks import MaskReader
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import action_bounds, action_field, observation_field, to_env_actions
-from rl_training.core.state_checks import stored_array, stored_count, stored_number
+from rl_training.core.state_checks import stored_array, stored_carry, stored_count, stored_number
 from rl_training.core.types import (
     ActResult,
     Algorithm,
@@ -217,11 +217,11 @@ class Collector:
                 self._masks[inexact] = masks
         self.evidence = "the open episodes were repeated"
         self.replayable = self.replayable and not self.inexact_restores
-        self._carry = reset_carry(_arrays(state.get("carry"), num_envs), self.inexact_restores)
+        self._carry = reset_carry(stored_carry(state.get("carry"), num_envs), self.inexact_restores)
         if state["drawn"] is not None and not self.inexact_restores:
             shape = (num_envs, *action_field(self.envs.action_space).shape)
             drawn = stored_array(state["drawn"], "the drawn actions", shape)
-            self._pending = ActResult(drawn, _arrays(state.get("drawn_carry"), num_envs))
+            self._pending = ActResult(drawn, stored_carry(state.get("drawn_carry"), num_envs))
 
     @property
     def exact(self) -> bool:
@@ -325,40 +325,6 @@ class Collector:
 
     def _stored(self, obs: np.ndarray) -> np.ndarray:
         return obs if obs.dtype == self._dtype else obs.astype(self._dtype)
-
-
-class NoCollector:
-    """The collector of a run that takes no env steps: nothing to start, to save or to restore."""
-
-    replayable, exact, exactness = True, True, "exact"
-
-    def __init__(self) -> None:
-        self.finished: list[Episode] = []
-        self.inexact_restores: list[int] = []
-
-    def start(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def state_dict(self) -> StateDict:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        pass
-
-
-def _arrays(carry: Any, num_envs: int) -> Carry | None:
-    """Return the saved carry of a recurrent algorithm; None for others."""
-    if carry is None or carry == {}:
-        return None
-    if not isinstance(carry, Mapping):
-        raise CheckpointError(f"the carry of a recurrent policy must be a group of arrays, found {str(carry)[:80]}")
-    for name, values in carry.items():
-        if not isinstance(values, Tensor | np.ndarray) or not values.ndim or len(values) != num_envs:
-            raise CheckpointError(f"the carry's {name} must have {num_envs} rows, found {str(values)[:80]}")
-    return {name: np.asarray(values) for name, values in carry.items()}
 
 
 def _step_place(episode: _OpenEpisode) -> str:

@@ -25,8 +25,9 @@ from rl_training.errors import CheckpointError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING, first_problem
 from rl_training.experiment.run_dir import RunDir
-from rl_training.runtime.collector import Collector, Episode, NoCollector
+from rl_training.runtime.collector import Collector, Episode
 from rl_training.runtime.device_collector import DeviceCollector
+from rl_training.runtime.no_collector import NoCollector
 from rl_training.runtime.predicting import Observations, make_player
 
 if TYPE_CHECKING:

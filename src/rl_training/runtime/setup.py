@@ -55,9 +55,10 @@ from rl_training.experiment.named_code import check_consent, import_reference, r
 from rl_training.experiment.space_checks import check_spaces
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collector import Collector, NoCollector
+from rl_training.runtime.collector import Collector
 from rl_training.runtime.dataset_loading import GivenDataset, find_arrays, load_transition_dataset
 from rl_training.runtime.device_collector import DeviceCollector
+from rl_training.runtime.no_collector import NoCollector
 from rl_training.runtime.run_size import check_run_size
 from rl_training.tracking.trackers import check_choices
 

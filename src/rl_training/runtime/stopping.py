@@ -7,8 +7,8 @@ import numpy as np
 
 from rl_training.errors import ConfigError
 from rl_training.runtime.callbacks import Callback, read_evaluation
-from rl_training.runtime.collector import NoCollector
 from rl_training.runtime.evaluation import EvalEpisode, mean_return
+from rl_training.runtime.no_collector import NoCollector
 from rl_training.runtime.run import RECENT_EPISODES, Run
 
 

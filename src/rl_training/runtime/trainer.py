@@ -37,13 +37,14 @@ from rl_training.runtime.callbacks import (
     MetricsLog,
 )
 from rl_training.runtime.changed_settings import changed_parts, with_settings
-from rl_training.runtime.collector import Collector, NoCollector
+from rl_training.runtime.collector import Collector
 from rl_training.runtime.dataset_loading import keep_arrays, with_dataset
 from rl_training.runtime.device_collector import DeviceCollector
 from rl_training.runtime.device_loop import run_on_device
 from rl_training.runtime.device_replay_loop import run_replay_on_device
 from rl_training.runtime.loops import run_off_policy, run_offline, run_on_policy
 from rl_training.runtime.malloc_tuning import keep_freed_memory
+from rl_training.runtime.no_collector import NoCollector
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.replaying import RepeatEpisodes, check_envs, claim_of
 from rl_training.runtime.result import TrainResult, end_run
