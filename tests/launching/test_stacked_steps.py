@@ -10,7 +10,6 @@ from benchmarks.exactness import differences
 
 from device_loops import prepare
 from rl_training.errors import ConfigError
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY
@@ -20,9 +19,9 @@ from rl_training.launching.populations import PopulationResult, resume_populatio
 from rl_training.learners import stack as learners_stack
 from rl_training.runtime import device_loop, device_replay_loop, stacked_work
 from rl_training.runtime.device_loop import DeviceLoop
-from rl_training.runtime.trainer import RunOptions, resume, train
+from rl_training.runtime.trainer import resume, train
+from stacks import QUIET, Killed, kill_at, member, poison, saved
 
-QUIET = RunOptions(show_progress=False)
 CONTINUOUS = ("sac", "td3")
 LOOPS = {"dqn": "DeviceReplayLoop", "ppo": "DeviceLoop"}
 ROLLOUTS: dict[str, dict[str, Any]] = {"ppo": {"normalize": "both", "clip_schedule": "linear"}, "pqn": {}}
@@ -62,14 +61,6 @@ def base(folder: Path, algo: str = "dqn", **changes: Any) -> TrainConfig:
 
 def stack(folder: Path, algo: str = "dqn", seeds: tuple[int, ...] = (0, 1, 2), **changes: Any) -> PopulationResult:
     return train_population(PopulationConfig(base=base(folder, algo, **changes), seeds=seeds, run="stacked"), QUIET)
-
-
-def member(result: PopulationResult, number: int) -> Path:
-    return result.folder / "members" / f"{number:03d}"
-
-
-def saved(folder: Path, part: str) -> dict[str, Any]:
-    return open_checkpoint(find_checkpoint(folder)).load(part)
 
 
 def assert_close(ours: Path, theirs: Path) -> None:
@@ -132,17 +123,10 @@ def test_an_interrupted_stack_continues_as_if_it_never_was(
     algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = stack(tmp_path / "whole", algo)
-    advance = stacked_work.StackedSteps.advance
-
-    def fails_late(self: Any, step: int) -> Any:
-        if step == 32:
-            raise KeyboardInterrupt
-        return advance(self, step)
-
-    monkeypatch.setattr(stacked_work.StackedSteps, "advance", fails_late)
-    with pytest.raises(KeyboardInterrupt):
-        stack(tmp_path / "broken", algo)
-    monkeypatch.setattr(stacked_work.StackedSteps, "advance", advance)
+    with monkeypatch.context() as patch:
+        kill_at(patch, stacked_work.StackedSteps, 32)
+        with pytest.raises(Killed):
+            stack(tmp_path / "broken", algo)
     (folder,) = (tmp_path / "broken").iterdir()
     resumed = resume_population(folder, QUIET)
     for number in range(3):
@@ -206,14 +190,7 @@ def test_the_check_of_the_memory_counts_what_an_update_keeps_of_each_row(
 @pytest.mark.parametrize("algo", LOOPS)
 def test_a_member_that_diverges_ends_alone(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     healthy = stack(tmp_path / "healthy", algo)
-    advance = stacked_work.StackedSteps.advance
-
-    def poisoned(self: Any, step: int) -> Any:
-        if step == 24:
-            self.state["params"][1] = torch.nan
-        return advance(self, step)
-
-    monkeypatch.setattr(stacked_work.StackedSteps, "advance", poisoned)
+    poison(monkeypatch, stacked_work.StackedSteps, "params", {24: [1]})
     result = stack(tmp_path / "poisoned", algo)
     assert [state.state for state in result.states.values()] == ["done", "diverged", "done"]
     for number in (0, 2):
