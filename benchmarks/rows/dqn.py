@@ -156,7 +156,6 @@ ROWS = {
         eval_episodes=200,
         track_episodes=100,
         chosen_on="no seed: not tuned",
-        changed_since="intervals between resets begin at step 0: three resets, not two",
     ),
     "dqn-cartpole": cartpole(
         "dqn",
