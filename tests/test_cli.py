@@ -484,6 +484,7 @@ def test_an_output_folder_that_cannot_be_written_is_named(tmp_path: Path) -> Non
         (["--seed", "1", "--seeds", "0-2"], "give --seed or --seeds, not both"),
         (["--jobs", "2"], "give --seeds too"),
         (["--stacked"], "--stacked trains several members: give --seeds too"),
+        (["--looped"], "--looped trains several members: give --seeds too"),
         (["--vary", "seed=1,2"], "--vary trains several members: give --seeds too"),
         (["--seeds", "0-1", "--stacked", "--jobs", "2"], "leave --jobs and --launcher out"),
         (["--seeds", "0-1", "--vary", "algo_kwargs.gamma"], "--vary is given as KEY=V1,V2"),

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from rl_training.experiment.manifest import MEMORY, POLICY
 from rl_training.experiment.population import PopulationConfig, PopulationDir, group_by_structure
 from rl_training.experiment.registry import registry
 from rl_training.experiment.run_dir import read_run_config
+from rl_training.launching import populations
 from rl_training.launching.populations import PopulationResult, resume_population, train_population
 from rl_training.learners import stack
 from rl_training.runtime import stacked_members, stacked_runs
@@ -92,11 +94,51 @@ def test_a_looped_member_equals_the_single_run(tmp_path: Path) -> None:
     assert result.scores["003"] == alone.eval_return
 
 
-def test_any_algorithm_can_be_looped_which_is_the_default(tmp_path: Path) -> None:
+def test_any_algorithm_can_be_looped_which_is_the_default_on_a_cpu(tmp_path: Path) -> None:
     config = make_config(tmp_path, algo="dqn")
     result = train_population(PopulationConfig(base=config, seeds=(3, 4)), QUIET)
     alone = train(config.updated(seed=4), QUIET)
     assert differences(member(result, 1), alone.run_dir) == []
+
+
+@pytest.mark.parametrize(
+    ("algo", "device", "way"), [("iql", "cuda", "stacked"), ("iql", "cpu", "looped"), ("mbpo", "cuda", "looped")]
+)
+def test_auto_stacks_on_a_gpu_what_can_be_stacked(
+    algo: str, device: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(populations, "resolve_device", lambda name: torch.device(device))
+    assert populations.best_way(make_config(tmp_path, algo=algo)) == way
+
+
+def test_a_population_goes_on_as_it_began_on_any_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = train_members(tmp_path, run="auto")
+    monkeypatch.setattr(populations, "resolve_device", lambda name: torch.device("cuda"))
+    again = train_members(tmp_path, run="auto")
+    assert again.folder == result.folder
+    assert PopulationDir(again.folder).way() == "looped"
+
+
+@pytest.mark.parametrize(
+    ("run", "place", "name", "found"),
+    [
+        ("looped", populations, "resume", [0, 1]),  # before each member
+        ("stacked", stacked_runs, "end_run", [1, 1]),  # before each final evaluation
+    ],
+)
+def test_the_summary_is_written_while_members_are_trained(
+    run: str, place: ModuleType, name: str, found: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    real = getattr(place, name)
+
+    def noted(*args: Any) -> Any:
+        seen.append(len(list(tmp_path.rglob("summary.jsonl"))))
+        return real(*args)
+
+    monkeypatch.setattr(place, name, noted)
+    train_members(tmp_path, run=run)
+    assert seen == found
 
 
 # --- Stacked ---------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from rl_training.results import statistics
 from rl_training.runtime import stacked_members, stacked_runs, stacked_work
 from rl_training.runtime.trainer import RunOptions, resume, train
 from rl_training.studies import halving, tuning
-from rl_training.studies.halving import HalvingSearch, losers, steps_of_search
+from rl_training.studies.halving import losers, steps_of_search
 from rl_training.studies.trial_journal import TrialJournal
 from rl_training.studies.tune_plan import make_plan, read_plan, rung_steps, write_plan
 from rl_training.studies.tuning import Outcome, run_study
@@ -132,7 +132,7 @@ def stacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return stacked_runs.train_stack(population, folders, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HalvingSearch, "_stacks", lambda *_: True)  # as on a GPU
+        patch.setattr(halving, "way_of_trials", lambda config: "stacked")  # as on a GPU
         patch.setattr(populations, "train_stack", counted)
         study(folder)
     assert sizes == [5, 3, 2]
@@ -201,7 +201,7 @@ def test_a_kill_loses_nothing(owner: Any, name: str, call: int, unbroken: Path, 
 def test_a_killed_stack_loses_nothing(
     owner: Any, name: str, call: int, stacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HalvingSearch, "_stacks", lambda *_: True)
+    monkeypatch.setattr(halving, "way_of_trials", lambda config: "stacked")
     assert_kill_loses_nothing(owner, name, call, stacked, tmp_path)
 
 

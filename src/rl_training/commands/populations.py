@@ -31,7 +31,10 @@ def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     return vary
 
 
-def train_members(base: TrainConfig, seeds: str, vary: Sequence[str], *, stacked: bool, options: "RunOptions") -> None:
+def train_members(
+    base: TrainConfig, seeds: str, vary: Sequence[str], *, stacked: bool | None, options: "RunOptions"
+) -> None:
+    """Train a population. `stacked`: None to choose by the device and the algorithm."""
     from rl_training.core.seeding import parse_seeds
     from rl_training.launching.populations import train_population
 
@@ -39,7 +42,7 @@ def train_members(base: TrainConfig, seeds: str, vary: Sequence[str], *, stacked
         base=base,
         seeds=tuple(parse_seeds(seeds)),
         vary=parse_vary(vary),
-        run="stacked" if stacked else "looped",
+        run="auto" if stacked is None else "stacked" if stacked else "looped",
     )
     _show_population(train_population(config, options))
 

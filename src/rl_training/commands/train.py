@@ -73,9 +73,14 @@ def train(
         int, typer.Option(parser=whole_number(least=1), metavar="N", help="With --seeds: number of parallel runs.")
     ] = 1,
     stacked: Annotated[
-        bool,
-        typer.Option("--stacked", help="With --seeds: one update for the networks of all seeds (docs/populations.md)."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--stacked/--looped",
+            help="With --seeds: one population (docs/populations.md), with one update for the networks of all seeds or "
+            "one seed after the other; default with --vary: stacked on a GPU, where the algorithm can be.",
+            show_default=False,
+        ),
+    ] = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -132,8 +137,9 @@ def train(
         raise ConfigError(f"{option} several seeds in parallel: give --seeds too")
     if seeds is not None and seed is not None:
         raise ConfigError("give --seed or --seeds, not both")
-    if stacked or vary:
-        option = "--stacked" if stacked else "--vary"
+    is_population = stacked is not None or bool(vary)
+    if is_population:
+        option = "--vary" if stacked is None else "--stacked" if stacked else "--looped"
         if seeds is None:
             raise ConfigError(f"{option} trains several members: give --seeds too")
         if jobs > 1 or launcher != "local":
@@ -148,7 +154,7 @@ def train(
         allow_entry_points=allow_entry_points,
         allow_code=allow_code,
     )
-    if seeds is not None and (stacked or vary):
+    if seeds is not None and is_population:
         train_members(loaded, seeds, vary or [], stacked=stacked, options=options)
     elif seeds is not None:
         launch = launch_options(

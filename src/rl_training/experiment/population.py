@@ -27,6 +27,7 @@ from rl_training.experiment.run_dir import CONFIG, create_run_dir, env_name, rea
 PLAN, STATES, SUMMARY, MEMBERS = "population.yaml", "population.json", "summary.jsonl", "members"
 MAX_MEMBERS = 10_000
 
+Way = Literal["stacked", "looped"]  # all members in one step, or one member after the other
 Outcome = Literal["waiting", "running", "done", "diverged", "failed", "dropped"]
 
 
@@ -38,7 +39,7 @@ class PopulationConfig:
     seeds: tuple[int, ...]
     vary: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # such as "algo_kwargs.gamma": (0.98, 0.99)
     combine: Literal["zip", "product"] = "product"  # zip: the n-th seed has the n-th value of each setting
-    run: Literal["stacked", "looped"] = "looped"  # all members in one step, or one member after the other
+    run: Way | Literal["auto"] = "auto"  # auto: stacked on a GPU, where the algorithm can be
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -105,14 +106,14 @@ class PopulationDir:
         self.path = path
         self.summary = path / SUMMARY
 
-    def create(self, config: PopulationConfig) -> None:
+    def create(self, config: PopulationConfig, run: Way) -> None:
         """Write what was asked, and the folder of each member, where they do not exist yet."""
         asked = {
             "seeds": list(config.seeds),
             "vary": {name: list(values) for name, values in config.vary.items()},
             "combine": config.combine,
         }
-        self.write_plan(config.members(), config.differences(), run=config.run, base=config.base, asked=asked)
+        self.write_plan(config.members(), config.differences(), run=run, base=config.base, asked=asked)
         self.create_members(config.members())
 
     def write_plan(
@@ -120,7 +121,7 @@ class PopulationDir:
         members: Sequence[TrainConfig],
         differences: Sequence[Mapping[str, Any]],
         *,
-        run: str,
+        run: Way,
         base: TrainConfig,
         asked: Mapping[str, Any] | None = None,
     ) -> None:
@@ -155,7 +156,12 @@ class PopulationDir:
         stacks: dict[Any, list[Path]] = {}
         for path, row in self.planned():
             stacks.setdefault(row.get("stack"), []).append(path)
-        return list(stacks.values()) if self._read_plan()["run"] == "stacked" else None
+        return list(stacks.values()) if self.way() == "stacked" else None
+
+    def way(self) -> Way:
+        """Return how the members run, as was planned."""
+        way: Way = self._read_plan()["run"]
+        return way
 
     def planned(self) -> list[tuple[Path, Mapping[str, Any]]]:
         """Return the folder of each member and what the plan says of it."""

@@ -10,22 +10,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rl_training.core.durable_files import write_atomic
 from rl_training.errors import ConfigError, TrainingError, UserError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.population import (
     MemberState,
     PopulationConfig,
     PopulationDir,
+    Way,
     is_population,
 )
 from rl_training.experiment.registry import registry
 from rl_training.experiment.run_dir import RunInUseError, mean_score, read_result, read_run_config
+from rl_training.results.population_summary import write_summary
 from rl_training.results.statistics import Summary, summarize
-from rl_training.runtime.setup import RunOptions
+from rl_training.runtime.setup import RunOptions, resolve_device
 from rl_training.runtime.stacked_runs import train_stack
 from rl_training.runtime.stopping import PauseFrom
 from rl_training.runtime.trainer import resume
@@ -51,9 +51,10 @@ class PopulationResult:
 def train_population(config: PopulationConfig, options: RunOptions | None = None) -> PopulationResult:
     """Train all members of a population, or those that have not ended yet, in the folder that its settings name."""
     population = PopulationDir(config.folder())
-    if config.run == "stacked":  # refused before anything is written
+    run = _way_of(config, population)
+    if run == "stacked":  # refused before anything is written
         _check_stackable(config.base)
-    population.create(config)
+    population.create(config, run)
     return resume_population(population.path, options)
 
 
@@ -70,7 +71,7 @@ def resume_population(path: Path, options: RunOptions | None = None) -> Populati
     else:
         interrupted = _run_in_turn(population, folders, options)
     population.write_states({})
-    _write_summary(population)
+    write_summary(population)
     results = {folder.name: result for folder in folders if (result := read_result(folder)) is not None}
     scores = {name: mean_score(result) for name, result in results.items() if result["eval"]}
     outcome = PopulationResult(path, population.states(), scores, interrupted, time.perf_counter() - started)
@@ -113,6 +114,18 @@ def train_members(
 def is_stackable(config: TrainConfig) -> bool:
     """Return whether members with these settings can be trained as a stack."""
     return config.spec.stackable and (config.spec.loop != "on_policy" or config.execution_backend == "tensor")
+
+
+def best_way(config: TrainConfig) -> Way:
+    """Return how members with these settings are best trained: as a stack on a GPU, if they can be stacked."""
+    return "stacked" if is_stackable(config) and resolve_device(config.device).type == "cuda" else "looped"
+
+
+def _way_of(config: PopulationConfig, population: PopulationDir) -> Way:
+    """Return how the members run: as was asked or, with `auto`, as they began and else in the best way."""
+    if config.run != "auto":
+        return config.run
+    return population.way() if is_population(population.path) else best_way(config.base)
 
 
 def _check_stackable(config: TrainConfig) -> None:
@@ -164,6 +177,7 @@ def _run_in_turn(
         own = replace(options, callbacks=[*copy.deepcopy(options.callbacks), *pause])
         try:
             result = resume(folder, own)
+            write_summary(population)
             if result.interrupted and result.signal is not None:
                 return True
             if result.interrupted:  # it waits for the next rung
@@ -176,29 +190,3 @@ def _run_in_turn(
             state = MemberState(state="diverged" if diverged else "failed", step=step, reason=str(error))
             population.write_states({folder.name: state})
     return False
-
-
-def _write_summary(population: PopulationDir) -> None:
-    """Write the statistics over the members of each evaluation to summary.jsonl."""
-    returns: dict[int, dict[str, list[float]]] = {}
-    for folder in population.members():
-        file = folder / "eval.jsonl"
-        for record in read_json_lines(file) if file.is_file() else ():
-            if "return" in record:
-                returns.setdefault(record["step"], {}).setdefault(folder.name, []).append(record["return"])
-    lines = [_statistics(step, of_members) for step, of_members in sorted(returns.items())]
-    write_atomic(population.summary, "".join(json.dumps(line) + "\n" for line in lines))
-
-
-def _statistics(step: int, of_members: dict[str, list[float]]) -> dict[str, Any]:
-    means = [sum(episodes) / len(episodes) for episodes in of_members.values()]
-    summary = summarize(means, resamples=1)
-    return {
-        "step": step,
-        "members": len(means),
-        "mean": summary.mean,
-        "std": summary.std,
-        "min": min(means),
-        "max": max(means),
-        "iqm": summary.iqm,
-    }

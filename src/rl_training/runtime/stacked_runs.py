@@ -21,6 +21,7 @@ from rl_training.errors import TrainingError, exits_are_errors
 from rl_training.experiment.population import MemberState, PopulationDir
 from rl_training.experiment.run_dir import locked, read_run_config
 from rl_training.learners.stack import to_host
+from rl_training.results.population_summary import write_summary
 from rl_training.runtime.callbacks import MAX_SHARE_OF_SAVES, Callback
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.replaying import check_envs
@@ -147,6 +148,7 @@ class StackedTraining:
         if end >= config.total_timesteps or run.crossed(config.eval_interval):
             for member in self._live():
                 self._call(member, [member.evaluation])
+            write_summary(self._population)
         self._finish_stopped()
         for view in self._views:
             view.on_step(run)

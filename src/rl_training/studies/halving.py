@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.population import PLAN, MemberState, PopulationDir, group_by_structure
-from rl_training.launching.populations import is_stackable, train_members
+from rl_training.experiment.population import PLAN, MemberState, PopulationDir, Way, group_by_structure
+from rl_training.launching.populations import best_way, train_members
 from rl_training.results.runs import RunRecord
-from rl_training.runtime.setup import RunOptions, resolve_device
+from rl_training.runtime.setup import RunOptions
 from rl_training.studies.study_progress import StudyProgress
 from rl_training.studies.trial_journal import FAILED, TrialJournal
 from rl_training.studies.trial_values import final_value, value_from
@@ -38,6 +38,13 @@ def steps_of_search(plan: Plan, trials: int) -> int:
         steps += left * (rung - before)
         left, before = math.ceil(KEEP * left), rung
     return steps
+
+
+def way_of_trials(config: TrainConfig) -> Way:
+    """Return how the members of a bracket run."""
+    if config.spec.loop == "off_policy" and config.execution_backend != "tensor":
+        return "looped"  # the replay buffers of all trials may be more than the host has memory for
+    return best_way(config)
 
 
 def losers(values: dict[int, float]) -> list[int]:
@@ -113,18 +120,13 @@ class HalvingSearch:
             for seed in self.seeds:
                 configs.append(self.config_of(trial).updated(seed=seed))
                 rows.append({"trial": trial.number, "seed": seed})
-        run = "stacked" if self._stacks(configs[0]) else "looped"
+        run = way_of_trials(configs[0])
         population = PopulationDir(path)
         population.create_members(configs)
         population.write_plan(configs, rows, run=run, base=self.plan.config)  # last: now it is a bracket
         stacks = f" in {len(group_by_structure(configs))} stacks" if run == "stacked" else ""
         self.progress.say(f"bracket {number}: {len(trials)} trials, {len(configs)} runs{stacks}")
         return Bracket.read(path)
-
-    def _stacks(self, config: TrainConfig) -> bool:
-        if config.spec.loop == "off_policy" and config.execution_backend != "tensor":
-            return False  # the replay buffers of all trials may be more than the host has memory for
-        return is_stackable(config) and resolve_device(config.device).type == "cuda"
 
     def _run(self, bracket: Bracket) -> bool:
         """Train the trials of a bracket that are left, rung by rung; return whether a signal interrupted it."""
