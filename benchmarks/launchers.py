@@ -29,7 +29,7 @@ from benchmarks.slurm_cluster import slurm_cluster
 from rl_training.experiment.checkpointing import checkpoint_names
 from rl_training.experiment.claims import holder_of
 from rl_training.experiment.run_dir import create_run_dir, read_result, read_run_config
-from rl_training.results.runs import RunRecord
+from rl_training.results.run_record import RunRecord
 
 LAUNCHERS = ("local", "work", "slurm", "ray")
 JOBS = 2

@@ -13,7 +13,7 @@ import pytest
 from rl_training.experiment import claims
 from rl_training.experiment.claims import CLAIM, STALE_SECONDS, Claim, claim_run, holder_of
 from rl_training.experiment.run_dir import RunInUseError, locked
-from rl_training.results.runs import RunRecord
+from rl_training.results.run_record import RunRecord
 
 
 @pytest.fixture

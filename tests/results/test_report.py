@@ -15,7 +15,8 @@ from rl_training.cli import app
 from rl_training.errors import ConfigError, EnvError
 from rl_training.results.report import write_report
 from rl_training.results.report_data import read_report
-from rl_training.results.runs import RunRecord, find_runs
+from rl_training.results.run_record import RunRecord
+from rl_training.results.runs import find_runs
 from run_folders import write_run
 
 VOID = {"meta", "rect", "line", "polyline", "polygon", "circle"}

@@ -1,18 +1,14 @@
-"""Run folders are read as they are: finished, unfinished, growing, damaged."""
+"""Run folders are found, grouped by their settings and joined to curves."""
 
 import base64
-import fcntl
-import os
 import re
-import signal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from rl_training.errors import ConfigError
-from rl_training.results.runs import RunRecord, Runs, find_runs
+from rl_training.results.runs import Runs, find_runs
 from run_folders import write_run
 
 
@@ -28,68 +24,6 @@ def test_runs_are_found_at_any_depth_and_nothing_else_is(tmp_path: Path) -> None
         find_runs(tmp_path / "empty")
     with pytest.raises(ConfigError, match="there is no folder"):
         find_runs(tmp_path / "missing")
-
-
-def test_a_run_has_score_steps_and_records(tmp_path: Path) -> None:
-    run = RunRecord(write_run(tmp_path / "run", returns=(1.0, 4.0)))
-    assert (run.score, run.steps, run.wall_s, run.status) == (4.0, 200, 4.0, "finished")
-    assert run.records["eval/return"] == {100: 1.0, 200: 4.0}
-    assert run.records["train/loss"] == {100: 1.0, 200: 0.5}
-    assert run.positions([50, 150], "gradient_step") == pytest.approx([25.0, 75.0])
-    assert run.positions([100], "wall_s") == pytest.approx([2.0])
-
-
-def test_settings_that_would_control_a_terminal_are_text(tmp_path: Path) -> None:
-    hostile: dict[str, Any] = {"env_id": "\x1b[2J\nx", "algo_kwargs": {"note\x07": "a\rb", "plain": "ü ✓"}}
-    run = RunRecord(write_run(tmp_path / "run", **hostile))
-    assert run.env_id == r"\x1b[2J\nx"
-    assert {name: text for name, text in run.settings.items() if name.startswith("algo_kwargs")} == {
-        r"algo_kwargs.note\x07": r"a\rb",
-        "algo_kwargs.plain": "ü ✓",
-    }
-
-
-def test_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run", returns=(1.0, 2.0), finished=False)
-    with (path / "eval.jsonl").open("a") as file:
-        file.write('{"step": 300, "episode": 0, "return": 9.0, "length": 10}\n{"step": 300, "epis')
-    with (path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 250, "metrics": {"lo')
-    run = RunRecord(path)
-    assert run.score == 2.0  # the evaluation that is being written does not count yet
-    assert (run.steps, run.status) == (200, "interrupted")
-
-
-@pytest.mark.process
-def test_the_status_tells_running_from_interrupted_and_failed(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run", finished=False)
-    lock = path / ".lock"
-    lock.touch()
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:  # holds the lock as a training process does
-        with lock.open("a") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX)
-            os.write(write_end, b"x")
-            signal.pause()
-        os._exit(0)
-    os.read(read_end, 1)
-    try:
-        assert RunRecord(path).status == "running"
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert RunRecord(path).status == "interrupted"
-    (path / "crash").mkdir()
-    (path / "crash" / "traceback.txt").touch()
-    assert RunRecord(path).status == "failed"
-
-
-def test_a_run_that_was_started_is_interrupted_also_without_a_record(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run", returns=(), finished=False)
-    assert RunRecord(path).status == "not started"
-    (path / "metadata.json").write_text('{"starts": [{"step": 0}]}')
-    assert RunRecord(path).status == "interrupted"
 
 
 def test_groups_are_runs_that_differ_in_their_seed_only(tmp_path: Path) -> None:
@@ -143,21 +77,6 @@ def test_seeds_evaluated_at_different_steps_cannot_be_joined(tmp_path: Path) -> 
     write_run(tmp_path / "b", interval=70, returns=(1.0, 2.0, 3.0, 4.0))
     with pytest.raises(ConfigError, match="the seeds share no step at which eval/return was recorded"):
         find_runs(tmp_path).curve("eval/return")
-
-
-def test_damaged_files_are_harmless(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "a")
-    (path / "result.json").write_text("[1, 2")
-    (path / "eval.jsonl").write_bytes(b"\xff\xfe\n[]\n3\nnull\n" + (path / "eval.jsonl").read_bytes())
-    run = RunRecord(path)
-    assert run.status == "interrupted"
-    assert run.score == 3.0
-    (path / "config.yaml").write_text("just text")
-    with pytest.raises(ConfigError, match=r"config.yaml does not hold the settings of a run"):
-        assert RunRecord(path).config
-    (path / "metrics.jsonl").unlink()
-    os.mkfifo(path / "metrics.jsonl")
-    assert RunRecord(path).metrics == []
 
 
 def test_positions_without_records_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from builders import make_config
 from rl_training.cli import app
 from rl_training.errors import ConfigError
 from rl_training.results.report import write_report
-from rl_training.results.runs import RunRecord, find_runs
+from rl_training.results.run_record import RunRecord
+from rl_training.results.runs import find_runs
 from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.trainer import resume, train
 from rl_training.runtime.verifying import Verification, _starting_points, verify_report

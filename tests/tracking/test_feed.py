@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rl_training.results.runs import Status
+from rl_training.results.run_record import Status
 from rl_training.tracking.feed import Feed, Point
 
 SETTINGS = {"algo": "dqn", "eval_episodes": 2, "eval_interval": 20, "num_envs": 1, "total_timesteps": 100}

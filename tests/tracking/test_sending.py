@@ -21,7 +21,7 @@ from rl_training.experiment.checkpointing import find_checkpoint
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.launching.pool import Ended
 from rl_training.launching.seed_runs import run_seeds
-from rl_training.results.runs import Status
+from rl_training.results.run_record import Status
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import RunOptions, resume, train
@@ -309,7 +309,7 @@ def test_track_follows_a_run_until_nothing_is_trained(
             result.rename(finished / "result.json")
         return True
 
-    monkeypatch.setattr("rl_training.results.runs.is_in_use", is_in_use)
+    monkeypatch.setattr("rl_training.results.run_record.is_in_use", is_in_use)
     monkeypatch.setattr("rl_training.commands.track._QUIET_SECONDS", 0.0)
     assert call("track", finished, "--to", f"diary:file={diary}", "--follow").exit_code == 0
     assert sent_steps(diary) == recorded_steps(finished)

@@ -15,7 +15,7 @@ from rl_training.results.return_text import return_text
 
 if TYPE_CHECKING:
     from rl_training.results.report_videos import Film
-    from rl_training.results.runs import RunRecord
+    from rl_training.results.run_record import RunRecord
 
 log = logging.getLogger("rl_training")
 

@@ -11,7 +11,7 @@ from rl_training.commands.options import Debug
 from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rl_training.results.runs import Status
+    from rl_training.results.run_record import Status
     from rl_training.tracking.sending import Sender
 
 _QUIET_SECONDS = 30.0  # after which --follow ends if nothing is trained: the next seed may be starting

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from rl_training.experiment.claims import holder_of
 from rl_training.launching.marks import is_stopped, read_failure
 from rl_training.results.return_text import return_text
-from rl_training.results.runs import RunRecord, find_runs
+from rl_training.results.run_record import RunRecord
+from rl_training.results.runs import find_runs
 
 State = Literal["waiting", "running", "stopped", "failed", "finished"]
 

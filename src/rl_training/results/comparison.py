@@ -12,7 +12,8 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.config_files import parse_yaml
 from rl_training.results.figures import Figure, Line, Mark
 from rl_training.results.return_text import SMALL
-from rl_training.results.runs import EVAL_RETURN, Curve, RunRecord, Runs, XAxis
+from rl_training.results.run_record import RunRecord, XAxis
+from rl_training.results.runs import EVAL_RETURN, Curve, Runs
 from rl_training.results.statistics import (
     Interval,
     Summary,

@@ -26,7 +26,8 @@ from rl_training.results.figures import Figure
 from rl_training.results.html import chart, code, folded, heading, page, paragraph, table
 from rl_training.results.report_data import checksums, data_block
 from rl_training.results.report_videos import Film, film_groups, videos
-from rl_training.results.runs import EVAL_RETURN, NOT_COMPARED, RunRecord, Runs
+from rl_training.results.run_record import RunRecord
+from rl_training.results.runs import EVAL_RETURN, NOT_COMPARED, Runs
 from rl_training.results.statistics import probability_of_improvement
 
 _MANY_SETTINGS = 20

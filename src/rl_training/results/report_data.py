@@ -14,7 +14,7 @@ from typing import Any
 from rl_training.core.durable_files import read_text, sha256
 from rl_training.core.version import __version__
 from rl_training.errors import ConfigError
-from rl_training.results.runs import RunRecord
+from rl_training.results.run_record import RunRecord
 
 FILES = ("config.yaml", "eval.jsonl", "result.json")  # whose checksums the report holds
 _FORMAT = 1

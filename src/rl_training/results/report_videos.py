@@ -7,7 +7,8 @@ from pathlib import Path
 from rl_training.core.durable_files import write_synced
 from rl_training.errors import UserError
 from rl_training.results.html import BASE64, heading, link, paragraph, video
-from rl_training.results.runs import RunRecord, Runs
+from rl_training.results.run_record import RunRecord
+from rl_training.results.runs import Runs
 
 MAX_VIDEO_BYTES = 2_000_000  # of one film inside the page
 

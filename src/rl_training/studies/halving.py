@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.population import PLAN, MemberState, PopulationDir, Way, group_by_structure
 from rl_training.launching.populations import best_way, train_members
-from rl_training.results.runs import RunRecord
+from rl_training.results.run_record import RunRecord
 from rl_training.runtime.setup import RunOptions
 from rl_training.studies.study_progress import StudyProgress
 from rl_training.studies.trial_journal import FAILED, TrialJournal

@@ -32,7 +32,8 @@ from rl_training.launching.marks import ask_to_stop
 from rl_training.launching.pool import Ended, LaunchOptions, run_all
 from rl_training.results.comparison import Row, compare
 from rl_training.results.report import write_report
-from rl_training.results.runs import RunRecord, Runs, find_runs
+from rl_training.results.run_record import RunRecord
+from rl_training.results.runs import Runs, find_runs
 from rl_training.runtime.setup import RunOptions, spaces_of
 from rl_training.studies.sweep_file import Combination, Sweep, refuse
 

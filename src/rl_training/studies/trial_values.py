@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from rl_training.results.runs import EVAL_RETURN, RunRecord
+from rl_training.results.run_record import RunRecord
+from rl_training.results.runs import EVAL_RETURN
 from rl_training.studies.tune_plan import Objective
 
 

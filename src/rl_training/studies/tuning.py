@@ -20,7 +20,8 @@ from rl_training.errors import ConfigError, TrainingError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import CONFIG, RunInUseError, create_run_dir, locked
 from rl_training.launching.pool import LaunchOptions, Pool, open_pool
-from rl_training.results.runs import RunRecord, find_runs
+from rl_training.results.run_record import RunRecord
+from rl_training.results.runs import find_runs
 from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.signals import signals_handled
 from rl_training.studies.halving import HalvingSearch

@@ -15,7 +15,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from rl_training.core.durable_files import open_file
-from rl_training.results.runs import RunRecord, Status, is_episode, is_number
+from rl_training.results.run_record import RunRecord, Status, is_episode, is_number
 
 _LARGEST_STEP = 2**63 - 1  # that trackers can store
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.results.runs import Status
+from rl_training.results.run_record import Status
 from rl_training.tracking.feed import Point
 from rl_training.tracking.trackers import PROJECT, TrackedRun, artifacts_of, check_address, switch, without_login
 

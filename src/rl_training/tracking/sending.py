@@ -22,7 +22,7 @@ from rl_training.core.durable_files import read_text, write_atomic
 from rl_training.core.seals import is_own, make_seal
 from rl_training.errors import ConfigError, text_of
 from rl_training.experiment.run_dir import locked_file
-from rl_training.results.runs import RunRecord, Status
+from rl_training.results.run_record import RunRecord, Status
 from rl_training.tracking.feed import Feed, Point
 from rl_training.tracking.trackers import (
     Parent,

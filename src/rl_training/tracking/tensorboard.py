@@ -10,7 +10,7 @@ import yaml
 
 from rl_training.core.durable_files import open_log
 from rl_training.experiment.run_dir import check_no_links
-from rl_training.results.runs import Status
+from rl_training.results.run_record import Status
 from rl_training.tracking.feed import Point
 from rl_training.tracking.trackers import TrackedRun
 

@@ -21,7 +21,8 @@ from rl_training.core.extras import EXTRAS, require
 from rl_training.core.printable_text import printable
 from rl_training.errors import ConfigError, text_of
 from rl_training.results.report import write_report
-from rl_training.results.runs import RunRecord, Runs, Status
+from rl_training.results.run_record import RunRecord, Status
+from rl_training.results.runs import Runs
 from rl_training.tracking.feed import Point
 
 ENTRY_POINT_GROUP = "rl_training.trackers"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rl_training.results.runs import Status
+from rl_training.results.run_record import Status
 from rl_training.tracking.feed import Point
 from rl_training.tracking.trackers import PROJECT, TrackedRun
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.run_dir import check_no_links, read_run_config
-from rl_training.results.runs import Status
+from rl_training.results.run_record import Status
 from rl_training.tracking.feed import Point
 from rl_training.tracking.trackers import PROJECT, TrackedRun, artifacts_of, switch
 
