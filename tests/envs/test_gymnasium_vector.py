@@ -20,8 +20,10 @@ from env_groups import assert_same_results
 from rl_training import DQN, PPO
 from rl_training.core.seeding import Streams
 from rl_training.envs.factory import RegisteredEnv, make_env_factory, make_vector_factory
-from rl_training.envs.gymnasium_vector import Abilities, OwnVectorEnv, VectorEnvs, VectorFactory, make_vector_envs
+from rl_training.envs.gymnasium_vector import VectorEnvs, make_vector_envs
 from rl_training.envs.vector import EnvGroup, SyncEnvs
+from rl_training.envs.vector_abilities import Abilities
+from rl_training.envs.vector_factory import OwnVectorEnv, VectorFactory
 from rl_training.errors import ConfigError, EnvError
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.runtime.collector import Collector

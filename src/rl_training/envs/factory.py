@@ -21,7 +21,7 @@ from rl_training.envs.build_failures import explain_failure
 from rl_training.envs.dict_obs import sample_action
 from rl_training.envs.envpool_envs import EnvPoolEnvs, reject
 from rl_training.envs.episode_tracker import describe_alone
-from rl_training.envs.gymnasium_vector import OwnVectorEnv, RegisteredVectorEnv, VectorFactory, make_vector_envs
+from rl_training.envs.gymnasium_vector import make_vector_envs
 from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.local_workers import LocalWorkers, WorkerStart
 from rl_training.envs.memory_tasks import register_memory_tasks
@@ -31,6 +31,7 @@ from rl_training.envs.ray_workers import RayWorkers, check_ray
 from rl_training.envs.slot import Env, EnvSlot, check_env, close_env
 from rl_training.envs.tensor_env import TENSOR_ENVS, register_tensor_envs, tensor_env_of
 from rl_training.envs.vector import EnvGroup, SyncEnvs
+from rl_training.envs.vector_factory import OwnVectorEnv, RegisteredVectorEnv, VectorFactory
 from rl_training.envs.vector_row import AnyVectorEnv
 from rl_training.envs.workers import AsyncEnvs
 from rl_training.envs.wrapping import WrappedEnv, with_wrappers

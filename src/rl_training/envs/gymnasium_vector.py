@@ -6,19 +6,15 @@ it has done so within the last step (`SAME_STEP`), the last observation of the e
 """
 
 import contextlib
-import copy
-import importlib
-import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rl_training.core.packed_space import Composite
 from rl_training.envs.array_space import FLOAT32_MAX, ArraySpace, checked_flag, checked_reward
@@ -27,153 +23,12 @@ from rl_training.envs.episode_tracker import EpisodeTracker
 from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.slot import Env, EnvState, ReplayDivergedError
 from rl_training.envs.vector import StepResult, SyncEnvs
-from rl_training.envs.vector_row import AnyVectorEnv, VectorRow, autoreset_mode, info_of, row_of, split_final
-from rl_training.errors import ConfigError, EnvError
-
-SYNC_ARGUMENTS = ("copy", "observation_mode", "autoreset_mode")  # those of SyncVectorEnv; AsyncVectorEnv has more
-TRIALS, TRIAL_STEPS = 10, 10  # to find out what a class can do
+from rl_training.envs.vector_abilities import Abilities, find_abilities
+from rl_training.envs.vector_factory import VectorFactory
+from rl_training.envs.vector_row import AnyVectorEnv, autoreset_mode, info_of, row_of, split_final
+from rl_training.errors import EnvError
 
 log = logging.getLogger("rl_training")
-
-
-@dataclass(frozen=True)
-class RegisteredVectorEnv:
-    """Build a vector environment by its id with `gymnasium.make_vec`, without automatic resets where it can choose."""
-
-    env_id: str
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)  # `vectorization_mode` and `vector_kwargs` among them
-
-    def __call__(self, num_envs: int) -> AnyVectorEnv:
-        kwargs = copy.deepcopy(dict(self.env_kwargs))
-        mode, vector_kwargs = kwargs.pop("vectorization_mode", None), kwargs.pop("vector_kwargs", None) or {}
-        if mode is None:
-            module, _, name = self.env_id.rpartition(":")
-            if module:  # `gym.make_vec` imports it, `gym.spec` does not
-                importlib.import_module(module)
-            has_own = gym.spec(name).vector_entry_point is not None
-            mode = "vector_entry_point" if has_own else "sync"
-        if mode != "vector_entry_point":
-            kwargs.setdefault("disable_env_checker", True)
-            vector_kwargs.setdefault("autoreset_mode", AutoresetMode.DISABLED)
-        if mode == "async" and num_envs == 1:  # a process would gain nothing, and a worker may start none
-            mode = "sync"
-            vector_kwargs = {name: value for name, value in vector_kwargs.items() if name in SYNC_ARGUMENTS}
-        return gym.make_vec(
-            self.env_id, num_envs=num_envs, vectorization_mode=mode, vector_kwargs=vector_kwargs, **kwargs
-        )
-
-
-@dataclass(frozen=True)
-class OwnVectorEnv:
-    """Build a vector environment by the user's function, called with `num_envs` and `env_kwargs`."""
-
-    function: Callable[..., Any]
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        try:
-            inspect.signature(self.function).bind(num_envs=1, **self.env_kwargs)
-        except TypeError as problem:
-            raise ConfigError(
-                f"execution_backend: vector calls {self._name} with num_envs and the env_kwargs "
-                f"{dict(self.env_kwargs)}, which it cannot be called with ({problem})"
-            ) from None
-        except ValueError:
-            pass  # some functions written in C have no signature
-
-    def __call__(self, num_envs: int) -> AnyVectorEnv:
-        found = self.function(num_envs=num_envs, **copy.deepcopy(dict(self.env_kwargs)))
-        if isinstance(found, VectorEnv) and found.num_envs == num_envs:
-            return found
-        what = f"{found.num_envs} environments" if isinstance(found, VectorEnv) else f"{type(found).__name__} {found!r}"
-        close = getattr(found, "close", None)
-        if callable(close):
-            close()
-        raise ConfigError(
-            f"execution_backend: vector needs a gymnasium.vector.VectorEnv of num_envs={num_envs} environments, but "
-            f"{self._name} returned {what}"
-        )
-
-    @property
-    def _name(self) -> str:
-        return getattr(self.function, "__name__", type(self.function).__name__)
-
-
-@dataclass(frozen=True)
-class VectorFactory:
-    """Build vector environments of any size; as a function, one environment for everything but training."""
-
-    make: RegisteredVectorEnv | OwnVectorEnv
-
-    @property
-    def env_id(self) -> str:
-        return self.make.env_id if isinstance(self.make, RegisteredVectorEnv) else ""
-
-    def __call__(self) -> Env:
-        return VectorRow(self.make(1))
-
-
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """What a vector environment can do with single rows."""
-
-    resets: bool  # `options={"reset_mask": ...}` resets some rows and leaves the others alone
-    seeds: bool  # each row has a seed of its own
-
-
-def find_abilities(vector: AnyVectorEnv) -> Abilities:
-    """Try out what a vector environment can do: not all classes do what they are asked, and some ignore it silently."""
-    seeds: Any = list(range(vector.num_envs))  # VectorEnv declares one number; those of Gymnasium take a list
-    with ENV_CALLS:
-        try:
-            first = _play(vector, seeds)
-            second = _play(vector, [vector.num_envs, *seeds[1:]])
-            seeds_rows = all(_same_other_rows(*pair) for pair in zip(first, second, strict=False))
-        except Exception:
-            seeds_rows = False
-        for trial in range(TRIALS):
-            start, *_, before = _play(vector, trial, trial)
-            if not _same_other_rows(start, before):
-                break
-        else:  # all rows are where a reset would put them: a reset of all would not show
-            return Abilities(resets=False, seeds=seeds_rows)
-        ENV_CALLS.next()
-        try:
-            after = vector.reset(options={"reset_mask": np.arange(vector.num_envs) == 0})[0]
-            resets_rows = _same_other_rows(before, after)
-        except Exception:
-            resets_rows = False
-    return Abilities(resets=resets_rows, seeds=seeds_rows)
-
-
-def _play(vector: AnyVectorEnv, seed: Any, trial: int = 0) -> list[Any]:
-    """Return the observations of a reset and of some steps, up to the end of an episode; `trial` selects the actions.
-
-    A row takes the same actions whatever the others do.
-    """
-    spaces = [copy.deepcopy(vector.single_action_space) for _ in range(vector.num_envs)]
-    for index, space in enumerate(spaces):
-        space.seed(trial * len(spaces) + index)
-    ENV_CALLS.next()
-    batch, infos = vector.reset(seed=seed)
-    found = [copy.deepcopy(batch)]
-    for _ in range(TRIAL_STEPS):
-        actions = np.stack([sample_action(space, info_of(infos, index)) for index, space in enumerate(spaces)])
-        ENV_CALLS.next()
-        batch, _, terminated, truncated, infos = vector.step(actions.astype(vector.action_space.dtype))
-        found.append(copy.deepcopy(batch))
-        if np.any(terminated) or np.any(truncated):
-            break
-    return found
-
-
-def _same_other_rows(one: Any, other: Any) -> bool:
-    """Return whether two batches agree in all rows but the first."""
-    if isinstance(one, Mapping):
-        return all(_same_other_rows(one[key], other[key]) for key in one)
-    if isinstance(one, tuple):
-        return all(_same_other_rows(*parts) for parts in zip(one, other, strict=True))
-    return np.array_equal(np.asarray(one)[1:], np.asarray(other)[1:])
 
 
 def make_vector_envs(

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.factory import EnvFactory, LimitedEnv, OwnEnv, RegisteredEnv
-from rl_training.envs.gymnasium_vector import RegisteredVectorEnv, VectorFactory
 from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.envs.slot import Env, close_env
+from rl_training.envs.vector_factory import RegisteredVectorEnv, VectorFactory
 from rl_training.envs.wrapping import WrappedEnv
 from rl_training.errors import EnvError, UserError, text_of
 

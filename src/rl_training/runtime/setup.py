@@ -40,12 +40,12 @@ from rl_training.envs.factory import (
     make_vector_factory,
     with_env_kwargs,
 )
-from rl_training.envs.gymnasium_vector import VectorFactory
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.seen_values import largest_values, part_values
 from rl_training.envs.statistics import refuse_statistics
 from rl_training.envs.tensor_env import TensorEnvs, tensor_env_of
 from rl_training.envs.vector import SyncEnvs
+from rl_training.envs.vector_factory import VectorFactory
 from rl_training.envs.wrapping import with_wrappers
 from rl_training.errors import CheckpointError, ConfigError, EnvError
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
