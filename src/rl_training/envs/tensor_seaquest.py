@@ -1,4 +1,4 @@
-"""MinAtar's Seaquest as a tensor environment; tensor_minatar.py has the other games, and what they share.
+"""MinAtar's Seaquest as a tensor environment; tensor_minatar.py has the other games.
 
 The package keeps bullets, divers and enemies in lists. Here each kind has a fixed number of slots, the newest object in
 the first one: whoever comes moves the others on by a slot, and whoever leaves, leaves a hole. So the order of a list is
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_training.core.counters import Keys
 from rl_training.core.types import State
-from rl_training.envs.tensor_minatar import (
+from rl_training.envs.tensor_minatar_game import (
     DOWN,
     FIRE,
     LEFT,
