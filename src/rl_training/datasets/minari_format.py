@@ -4,34 +4,21 @@ If the metadata lack a space, that package creates the environment and so runs t
 never does.
 """
 
-import io
 import itertools
 import json
-import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
 from rl_training.core.extras import require
-from rl_training.core.npz_files import report_damage
 from rl_training.core.packed_space import PackedSpace
 from rl_training.core.spaces import Spaces
-from rl_training.datasets.formats import (
-    arrow_numbers,
-    check_file,
-    check_size,
-    hdf5_array,
-    hdf5_member,
-    open_hdf5,
-    open_parquet,
-    read_parquet_table,
-)
+from rl_training.datasets.formats import check_file, check_size, open_hdf5
 from rl_training.datasets.metadata import (
     MAX_TEXT,
     parse_json,
@@ -40,21 +27,12 @@ from rl_training.datasets.metadata import (
     space_from_json,
     space_to_json,
 )
+from rl_training.datasets.minari_episodes import Episode, Layout, arrow_episode, hdf5_episode
 from rl_training.datasets.transitions import PER_STEP, Transitions, build_transitions
 from rl_training.errors import DatasetError
 
 METADATA, HDF5_FILE = "metadata.json", "main_data.hdf5"
 _VERSION = "0.5.4"  # of the minari package whose layout is written
-
-# A column of an episode: the bytes that it needs, and the function that reads it.
-_Column: TypeAlias = tuple[int, Callable[[], np.ndarray]]
-_Episode: TypeAlias = dict[str, _Column]
-
-
-class _Layout(NamedTuple):
-    path: Path
-    spaces: Spaces
-    jpeg: bool  # whether images are JPEG files, one per frame
 
 
 def find_local_dataset(dataset_id: str, name: str = "dataset_id") -> Path:
@@ -88,7 +66,7 @@ def read_minari(path: Path, *, allow_entry_points: bool = False) -> Transitions:
     metadata = _read_metadata(folder / METADATA)
     refuse_entry_points(metadata, str(path), allowed=allow_entry_points)
     env_id = plain_env_id(_env_id(metadata), str(path), allow_entry_points=allow_entry_points)
-    layout = _Layout(path, _declared_spaces(metadata, path), bool(metadata.get("jpeg_encoding", True)))
+    layout = Layout(path, _declared_spaces(metadata, path), bool(metadata.get("jpeg_encoding", True)))
     columns = _read_columns(folder, metadata, layout)
     steps = metadata.get("total_steps")
     if steps is not None and steps != len(columns["rewards"]):
@@ -112,7 +90,7 @@ def _declared_spaces(metadata: dict[str, Any], path: Path) -> Spaces:
     return Spaces(observation, action)
 
 
-def _read_columns(folder: Path, metadata: dict[str, Any], layout: _Layout) -> dict[str, np.ndarray]:
+def _read_columns(folder: Path, metadata: dict[str, Any], layout: Layout) -> dict[str, np.ndarray]:
     path, count = layout.path, metadata.get("total_episodes")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise DatasetError(f"{path}: total_episodes in the metadata must be at least 1, found {count!r}")
@@ -120,9 +98,9 @@ def _read_columns(folder: Path, metadata: dict[str, Any], layout: _Layout) -> di
     if data_format == "hdf5":
         with open_hdf5(folder / HDF5_FILE) as file:
             numbers = _episode_numbers(file, count, path)
-            return _join_episodes(path, [_hdf5_episode(file, number, layout) for number in numbers])
+            return _join_episodes(path, [hdf5_episode(file, number, layout) for number in numbers])
     if data_format in ("arrow", "parquet"):
-        return _join_episodes(path, [_arrow_episode(folder, number, layout, data_format) for number in range(count)])
+        return _join_episodes(path, [arrow_episode(folder, number, layout, data_format) for number in range(count)])
     raise DatasetError(f"{path}: data_format must be hdf5, arrow or parquet, found {data_format!r}")
 
 
@@ -131,7 +109,14 @@ def _env_id(metadata: dict[str, Any]) -> object:
     return parse_json(spec, "env_spec").get("id") if isinstance(spec, str) else None
 
 
-def _join_episodes(path: Path, episodes: Sequence[_Episode]) -> dict[str, np.ndarray]:
+def _episode_numbers(file: Any, count: int, path: Path) -> Iterator[int]:
+    found = sum(name.startswith("episode_") for name in file)
+    if found != count:
+        raise DatasetError(f"{path}: the metadata declare {count:,} episodes, but there are {found:,}")
+    yield from range(count)
+
+
+def _join_episodes(path: Path, episodes: Sequence[Episode]) -> dict[str, np.ndarray]:
     """Read and join all episodes after checking that they fit in memory twice, for the next observations."""
     check_size(2 * sum(size for episode in episodes for size, _ in episode.values()), path)
     parts: dict[str, list[np.ndarray]] = {
@@ -166,142 +151,6 @@ def _check_lengths(columns: dict[str, np.ndarray], number: int, path: Path) -> N
             raise DatasetError(
                 f"{path}: episode {number} has {steps:,} rewards and {len(array):,} {name}, expected {expected:,}"
             )
-
-
-# --- Episodes in HDF5 ------------------------------------------------------------------------------------------------
-
-
-def _episode_numbers(file: Any, count: int, path: Path) -> Iterator[int]:
-    found = sum(name.startswith("episode_") for name in file)
-    if found != count:
-        raise DatasetError(f"{path}: the metadata declare {count:,} episodes, but there are {found:,}")
-    yield from range(count)
-
-
-def _hdf5_episode(file: Any, number: int, layout: _Layout) -> _Episode:
-    group = hdf5_member(file, f"episode_{number}", layout.path)
-    episode = {name: _hdf5_column(group, name, layout) for name in PER_STEP}
-    episode["observations"] = _hdf5_elements(group, "observations", layout.spaces.observation, layout)
-    episode["actions"] = _hdf5_elements(group, "actions", layout.spaces.action, layout)
-    return episode
-
-
-def _hdf5_column(group: Any, name: str, layout: _Layout) -> _Column:
-    if name not in group:
-        raise DatasetError(f"{layout.path}: {group.name} has no {name!r}")
-    return hdf5_array(group, name, layout.path)
-
-
-def _hdf5_elements(group: Any, name: str, space: gym.Space[Any], layout: _Layout) -> _Column:
-    """Return a column of elements of a space: an array, images as JPEG files, or a group for each level of a Dict."""
-    if isinstance(space, PackedSpace):
-        leaves = []
-        for leaf in space.leaves:
-            inner = hdf5_member(group, name, layout.path)
-            for key in leaf.path[:-1]:
-                inner = hdf5_member(inner, key, layout.path)
-            leaves.append(_hdf5_elements(inner, leaf.path[-1], leaf.space, layout))
-        return _pack_column(space, leaves, layout.path)
-    if layout.jpeg and _is_image(space):
-        dataset = hdf5_member(group, name, layout.path)
-        return math.prod((len(dataset), *(space.shape or ()))), lambda: _decode_jpegs(
-            list(dataset[()]), space, layout.path
-        )
-    return _hdf5_column(group, name, layout)
-
-
-def _pack_column(space: PackedSpace, leaves: Sequence[_Column], path: Path) -> _Column:
-    """Return a column of Dict observations, packed into rows of bytes, from the columns of their parts."""
-
-    def read() -> np.ndarray:
-        arrays = [load() for _, load in leaves]
-        rows = np.zeros((len(arrays[0]), *space.shape), np.uint8)
-        for leaf, array, view in zip(space.leaves, arrays, space.views(rows), strict=True):
-            if array.shape != view.shape:
-                raise DatasetError(f"{path}: {leaf.name!r} must have shape {view.shape}, found {array.shape}")
-            view[...] = array
-        return rows
-
-    return 2 * sum(size for size, _ in leaves), read
-
-
-def _is_image(space: gym.Space[Any]) -> bool:
-    """Return whether elements of a space are stored as JPEG files, by the rule of Minari."""
-    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
-        return False
-    return min(space.shape[:2]) >= 32 and bool((space.low == 0).all() and (space.high == 255).all())
-
-
-def _decode_jpegs(frames: Sequence[Any], space: gym.Space[Any], path: Path) -> np.ndarray:
-    image = require("PIL.Image", extra="offline", what=f"an image of {path}")
-    shape = tuple(space.shape or ())
-    rows = np.empty((len(frames), *shape), np.uint8)
-    for number, frame in enumerate(frames):
-        with report_damage(path, "a sequence of JPEG images"):
-            picture = image.open(io.BytesIO(bytes(frame)), formats=("JPEG",))
-            if (picture.height, picture.width) != shape[:2]:  # known before it is decoded
-                raise DatasetError(f"{path}: image {number} is {picture.size}, expected shape {shape}")
-            rows[number] = np.asarray(picture, np.uint8).reshape(shape)
-    return rows
-
-
-# --- Episodes in Arrow and Parquet files -----------------------------------------------------------------------------
-
-
-def _arrow_episode(folder: Path, number: int, layout: _Layout, data_format: str) -> _Episode:
-    """Return the columns of an episode, which has its own file.
-
-    All columns of the file are as long as the observations; those of steps are padded by one row.
-    """
-    files = sorted((folder / str(number)).glob(f"*.{data_format}"))
-    if len(files) != 1:
-        raise DatasetError(f"{layout.path}: episode {number} must be one {data_format} file, found {len(files)}")
-    (file,) = files
-    check_file(file)
-    table = _read_table(file, data_format)
-    missing = [name for name in ("observations", "actions", *PER_STEP) if name not in table.column_names]
-    if missing:
-        raise DatasetError(f"{file} has no column {' and no '.join(map(repr, missing))}")
-    steps = len(table) - 1
-    columns = {name: arrow_numbers(table.column(name), name, file) for name in PER_STEP}
-    columns["observations"] = _arrow_elements(table.column("observations"), layout.spaces.observation, layout)
-    columns["actions"] = _arrow_elements(table.column("actions"), layout.spaces.action, layout)
-    episode = {name: array if name == "observations" else array[:steps] for name, array in columns.items()}
-    return {name: (array.nbytes, lambda array=array: array) for name, array in episode.items()}  # type: ignore[misc]
-
-
-def _read_table(file: Path, data_format: str) -> Any:
-    with report_damage(file, f"a file of the format {data_format}"):
-        if data_format == "parquet":
-            with open_parquet(file) as opened:
-                known = [name for name in ("observations", "actions", *PER_STEP) if name in opened.schema_arrow.names]
-                return read_parquet_table(opened, known, file)
-        check_size(file.stat().st_size, file)
-        with require("pyarrow.ipc", extra="offline", what=f"the dataset {file}").open_file(str(file)) as reader:
-            return reader.read_all()
-
-
-def _arrow_elements(column: Any, space: gym.Space[Any], layout: _Layout) -> np.ndarray:
-    arrow = require("pyarrow", extra="offline", what=f"the dataset {layout.path}")
-    column = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
-    if isinstance(space, PackedSpace):
-        leaves = []
-        for leaf in space.leaves:
-            inner = column
-            for key in leaf.path:
-                if not arrow.types.is_struct(inner.type) or inner.type.get_field_index(key) < 0:
-                    raise DatasetError(f"{layout.path}: observations have no part {leaf.name!r}")
-                inner = inner.field(key)
-            leaves.append(_arrow_elements(inner, leaf.space, layout))
-        _, read = _pack_column(space, [(leaf.nbytes, lambda leaf=leaf: leaf) for leaf in leaves], layout.path)  # type: ignore[misc]
-        return read()
-    if layout.jpeg and _is_image(space):
-        return _decode_jpegs(column.to_pylist(), space, layout.path)
-    array = arrow_numbers(column, "elements", layout.path)
-    expected = (len(array), *(space.shape or ()))
-    if array.size != math.prod(expected):
-        raise DatasetError(f"{layout.path}: elements of {space} must have shape {expected}, found {array.shape}")
-    return array.reshape(expected)
 
 
 # --- Writing ---------------------------------------------------------------------------------------------------------
