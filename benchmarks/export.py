@@ -29,14 +29,9 @@ from rl_training.exporting.contract import PAIRS, POLICY_FILES
 from rl_training.exporting.onnx_file import OnnxPolicy
 from rl_training.exporting.writing import Source, export_policy
 from rl_training.runtime.predicting import make_player
-from rl_training.runtime.setup import (
-    RunOptions,
-    config_for_acting,
-    env_factory_of,
-    make_setup,
-    network_spaces,
-    spaces_of,
-)
+from rl_training.runtime.run_spaces import network_spaces, spaces_of
+from rl_training.runtime.saved_policy import config_for_acting, env_factory_of
+from rl_training.runtime.setup import RunOptions, make_setup
 
 # By config: the reference of each algorithm, then other observations and heads.
 CASES = {

@@ -45,7 +45,7 @@ from rl_training.launching.seed_runs import run_in
 from rl_training.runtime.callbacks import Callback, Checkpointing
 from rl_training.runtime.resuming import fork
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import load_policy
+from rl_training.runtime.saved_policy import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
 from tampering import edit_manifest
 

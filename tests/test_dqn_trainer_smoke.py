@@ -24,7 +24,8 @@ from rl_training.experiment.registry import registry
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.dqn_trainer import train_dqn
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import decide_device, load_policy, resolve
+from rl_training.runtime.saved_policy import load_policy
+from rl_training.runtime.setup import decide_device, resolve
 from rl_training.runtime.trainer import RunOptions
 
 pytestmark = pytest.mark.learning

@@ -24,7 +24,7 @@ from rl_training.hparams.gail import GAILHParams
 from rl_training.learners.returns import gae
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_gail_discriminator import MLPGAILDiscriminator, action_encoder
-from rl_training.runtime.setup import spaces_of
+from rl_training.runtime.run_spaces import spaces_of
 from rollouts import make_rollout
 from state_comparison import assert_identical, clone
 

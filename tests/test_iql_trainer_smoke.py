@@ -35,7 +35,7 @@ from rl_training.runtime import offline_evaluation, setup
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.iql_trainer import train_bc, train_iql
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import load_policy
+from rl_training.runtime.saved_policy import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train
 from stand_ins import Images, StopAt
 from state_comparison import assert_identical, assert_same_run, parts_of

@@ -22,7 +22,7 @@ from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.mbpo_trainer import train_mbpo
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import load_policy
+from rl_training.runtime.saved_policy import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume
 from stand_ins import Images, StopAt
 from state_comparison import assert_identical

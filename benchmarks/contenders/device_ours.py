@@ -122,7 +122,8 @@ def profile(setting: dict[str, Any]) -> None:
     """Print, for each phase, its time when captured alone, and its kernels."""
     from rl_training.runtime.device_collector import DeviceCollector
     from rl_training.runtime.device_loop import DeviceLoop
-    from rl_training.runtime.setup import make_collector, prepare_run, resolve, torch_settings
+    from rl_training.runtime.setup import make_collector, prepare_run, resolve
+    from rl_training.runtime.torch_settings import torch_settings
 
     with tempfile.TemporaryDirectory() as folder:
         config = resolve(make_config(setting, folder))

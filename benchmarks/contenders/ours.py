@@ -30,7 +30,8 @@ from rl_training.experiment.run_dir import read_run_config
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import RunOptions, env_factory_of
+from rl_training.runtime.saved_policy import env_factory_of
+from rl_training.runtime.setup import RunOptions
 
 # The parts of a step, each with its methods; `name()` stands for the functions that the method returns. Time inside a
 # method that another one calls counts towards the inner one's part.

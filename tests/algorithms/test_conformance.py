@@ -41,7 +41,7 @@ from rl_training.runtime.collector import Collector
 from rl_training.runtime.dataset_loading import load_transition_dataset
 from rl_training.runtime.no_collector import NoCollector
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import spaces_of
+from rl_training.runtime.run_spaces import spaces_of
 from rl_training.runtime.trainer import LOOPS
 from state_comparison import assert_identical, clone
 

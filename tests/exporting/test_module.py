@@ -21,7 +21,7 @@ from rl_training.envs.tiny import TinyDict
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import AlgorithmSpec, registry
 from rl_training.exporting.module import PolicyModule, build_module
-from rl_training.runtime.setup import spaces_of
+from rl_training.runtime.run_spaces import spaces_of
 
 ACTION_SPACES: dict[str, gym.Space[Any]] = {
     "discrete": Discrete(3, start=2),

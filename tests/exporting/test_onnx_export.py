@@ -33,8 +33,8 @@ from rl_training.exporting.module import ToEnv, build_module
 from rl_training.exporting.pairs import PairRecorder
 from rl_training.exporting.readme import readme_text
 from rl_training.exporting.writing import Format, Source, export_policy
+from rl_training.runtime.run_spaces import spaces_of
 from rl_training.runtime.setup import make_setup as setup_of
-from rl_training.runtime.setup import spaces_of
 
 
 class FewPixels(gym.Env[np.ndarray, np.int64]):

@@ -24,7 +24,7 @@ from rl_training.learners.normalization import (
     merged_moments,
 )
 from rl_training.runtime.evaluation import evaluate_run
-from rl_training.runtime.setup import load_policy
+from rl_training.runtime.saved_policy import load_policy
 from rl_training.runtime.trainer import RunOptions, train
 from rollouts import make_ppo_setup, make_rollout
 from state_comparison import assert_identical, clone

@@ -18,7 +18,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.models.distributions import build_distribution
 from rl_training.runtime.evaluation import evaluate_episodes
-from rl_training.runtime.setup import load_policy
+from rl_training.runtime.saved_policy import load_policy
 from rl_training.runtime.trainer import resume, train
 from state_comparison import assert_identical, assert_same_run
 

@@ -24,7 +24,7 @@ from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.runtime.mopo_trainer import train_mopo
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import load_policy
+from rl_training.runtime.saved_policy import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume
 from stand_ins import Images, StopAt
 from state_comparison import assert_identical, assert_same_run

@@ -22,7 +22,7 @@ from rl_training.experiment.config_files import load_config, packaged_configs
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.hparams.ppo import PPOHParams
 from rl_training.runtime.ppo_trainer import train_ppo
-from rl_training.runtime.setup import load_policy
+from rl_training.runtime.saved_policy import load_policy
 from rl_training.runtime.trainer import RunOptions, TrainResult
 
 pytestmark = pytest.mark.learning

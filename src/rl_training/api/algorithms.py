@@ -57,7 +57,9 @@ from rl_training.runtime.filming import MAX_STEPS, FilmSettings, film_episodes
 from rl_training.runtime.predicting import Observations, Predictor, make_player
 from rl_training.runtime.resuming import RunFinishedError
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import RunOptions, env_factory_of, load_policy, saved_spaces, spaces_of
+from rl_training.runtime.run_spaces import spaces_of
+from rl_training.runtime.saved_policy import env_factory_of, load_policy, saved_spaces
+from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.signals import end_script
 from rl_training.runtime.trainer import TrainResult, resume, train
 

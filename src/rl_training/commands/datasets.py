@@ -92,7 +92,7 @@ def _read(path: Path, env: str | None, *, allow_entry_points: bool) -> "tuple[Tr
     from rl_training.datasets.files import read_transitions
     from rl_training.datasets.transition_dataset import TransitionDataset
     from rl_training.envs.factory import make_env_factory
-    from rl_training.runtime.setup import spaces_of
+    from rl_training.runtime.run_spaces import spaces_of
 
     search_current_folder(env or "")
     spaces = None if env is None else spaces_of(make_env_factory(env, {}))

@@ -73,7 +73,7 @@ def _evaluate_in_env(
     from rl_training.core.seeding import Streams
     from rl_training.envs.hang_watch import hangs_end
     from rl_training.runtime.evaluation import evaluate_run
-    from rl_training.runtime.setup import env_factory_of, load_policy
+    from rl_training.runtime.saved_policy import env_factory_of, load_policy
 
     checkpoint, algorithm = load_policy(path, options)
     config = checkpoint.config

@@ -94,7 +94,8 @@ def record(
     from rl_training.envs.hang_watch import hangs_end
     from rl_training.experiment.config import TrainConfig
     from rl_training.runtime.recording import Plan, Recorder
-    from rl_training.runtime.setup import RunOptions, env_factory_of
+    from rl_training.runtime.saved_policy import env_factory_of
+    from rl_training.runtime.setup import RunOptions
 
     with hangs_end(TrainConfig.model_fields["worker_timeout"].default):
         if env is not None:
@@ -147,7 +148,7 @@ def _load_player(path: Path, options: "RunOptions", *, best: bool, explore: bool
     from rl_training.core.seeding import RepeatableStreams
     from rl_training.runtime.policies import trained_policy
     from rl_training.runtime.recording import Player
-    from rl_training.runtime.setup import load_policy
+    from rl_training.runtime.saved_policy import load_policy
 
     streams = RepeatableStreams(0)  # each episode has its own seed
     checkpoint, algorithm = load_policy(path, options, pointer="best" if best else "latest", streams=streams)

@@ -14,7 +14,8 @@ from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, EnvError
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.evaluation import EvalEpisode, evaluate_episodes
-from rl_training.runtime.setup import RunOptions, env_factory_of, load_policy
+from rl_training.runtime.saved_policy import env_factory_of, load_policy
+from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.video_files import check_video_file, video_file
 
 log = logging.getLogger("rl_training")

@@ -16,7 +16,8 @@ from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.resuming import run_dir_of
 from rl_training.runtime.run import Run
-from rl_training.runtime.setup import RunOptions, config_for_acting, prepare_run
+from rl_training.runtime.saved_policy import config_for_acting
+from rl_training.runtime.setup import RunOptions, prepare_run
 
 _ROWS_AT_ONCE = 8_192
 

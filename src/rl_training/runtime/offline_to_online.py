@@ -16,7 +16,8 @@ from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.offline import OfflineLearner
 from rl_training.runtime.dataset_loading import find_arrays, load_transition_dataset
 from rl_training.runtime.resuming import run_dir_of
-from rl_training.runtime.setup import PreparedRun, RunOptions, network_spaces
+from rl_training.runtime.run_spaces import network_spaces
+from rl_training.runtime.setup import PreparedRun, RunOptions
 
 _SAME_SETTINGS = ("network", "hidden_sizes", "layer_norm", "normalize_observations")  # they shape what is loaded
 

@@ -1,9 +1,8 @@
 """Build everything that a config describes, and check it, before anything is written."""
 
-import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,22 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from rl_training.acceleration.determinism import deterministic_kernels, resolve_deterministic
-from rl_training.acceleration.step_checks import repeated_checks
+from rl_training.acceleration.determinism import resolve_deterministic
 from rl_training.acceleration.steps import resolve_acceleration
-from rl_training.core.action_masks import MaskReader
 from rl_training.core.import_path import search_current_folder
-from rl_training.core.integer_obs import decide_obs_max, integer_parts, undecided_parts, with_obs_max
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces, observation_kind
-from rl_training.core.state_checks import load_algorithm, loading
 from rl_training.core.types import Algorithm, Memory
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.device_replay import build_device_replay
 from rl_training.data.device_rollout import build_device_rollout
-from rl_training.datasets.metadata import metadata_from_text
-from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.datasets.transitions import Transitions
 from rl_training.envs.factory import (
     EnvFactory,
@@ -40,17 +33,12 @@ from rl_training.envs.factory import (
     make_vector_factory,
     with_env_kwargs,
 )
-from rl_training.envs.hang_watch import hangs_end
-from rl_training.envs.seen_values import largest_values, part_values
-from rl_training.envs.statistics import refuse_statistics
+from rl_training.envs.seen_values import largest_values
 from rl_training.envs.tensor_env import TensorEnvs, tensor_env_of
-from rl_training.envs.vector import SyncEnvs
 from rl_training.envs.vector_factory import VectorFactory
 from rl_training.envs.wrapping import with_wrappers
-from rl_training.errors import CheckpointError, ConfigError, EnvError
-from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
+from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.named_code import check_consent, import_reference, reference_to
 from rl_training.experiment.space_checks import check_spaces
 from rl_training.hparams.datasets import dataset_choice
@@ -60,6 +48,7 @@ from rl_training.runtime.dataset_loading import GivenDataset, find_arrays, load_
 from rl_training.runtime.device_collector import DeviceCollector
 from rl_training.runtime.no_collector import NoCollector
 from rl_training.runtime.run_size import check_run_size
+from rl_training.runtime.run_spaces import fill_in_obs_max, largest_in, network_spaces, spaces_of
 from rl_training.tracking.trackers import check_choices
 
 # Multiply-adds of the hidden layers for one batch. DQN with 120x84 units and batches of 128 has 1.3 million; SAC with
@@ -182,17 +171,6 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def env_factory_of(config: TrainConfig, options: RunOptions) -> EnvFactory:
-    """Return the function that builds the environments for an evaluation; raise `ConfigError` if there is none."""
-    factory = options.factory_for(config)
-    if factory is None:
-        raise ConfigError(
-            "env_id is empty: there is no environment to evaluate in; eval.jsonl in the run folder holds the "
-            "evaluations on held-out data"
-        )
-    return factory
-
-
 def prepare_run(
     config: TrainConfig,
     options: RunOptions,
@@ -213,7 +191,7 @@ def prepare_run(
         spaces = spaces_of(factory, config)
         config = decide_device(config, spaces, options.network)
         setup = make_setup(config, factory, options.network, spaces=spaces)  # first, so that no dataset is read in vain
-        config, setup = _decide_obs_max(config, setup, functools.partial(largest_values, factory))
+        config, setup = fill_in_obs_max(config, setup, functools.partial(largest_values, factory))
     choice, arrays = dataset_choice(config.hparams, has_env=bool(config.env_id)), None
     if choice is not None:
         choice.check_given(config.algo)
@@ -230,7 +208,7 @@ def prepare_run(
             spaces = dataset.spaces
             config = decide_device(config, spaces, options.network)
             setup = make_setup(config, None, options.network, spaces=spaces)
-            config, setup = _decide_obs_max(config, setup, functools.partial(_largest_in, dataset))
+            config, setup = fill_in_obs_max(config, setup, functools.partial(largest_in, dataset))
         setup = replace(setup, dataset=dataset, held_out=held_out)
     is_vector = observation_kind(setup.spaces.observation) in ("vector", "discrete")
     deterministic = resolve_deterministic(config.deterministic, device=setup.device, is_vector=is_vector)
@@ -267,32 +245,6 @@ def _prepare_like(other: PreparedRun, config: TrainConfig, options: RunOptions) 
     else:
         memory = config.spec.build_memory(setup)
     return replace(other, config=config, setup=setup, algorithm=algorithm, memory=memory)
-
-
-def _decide_obs_max(
-    config: TrainConfig, setup: Setup[Any], largest_seen: Callable[[], Mapping[str, int]]
-) -> tuple[TrainConfig, Setup[Any]]:
-    """Replace `obs_max: auto` by the largest values of the integer observations, if there are any."""
-    observation = setup.spaces.observation
-    if config.obs_max != "auto" or not integer_parts(observation):
-        return config, setup
-    obs_max = decide_obs_max(observation, largest_seen() if undecided_parts(observation) else {})
-    config = config.updated(obs_max=obs_max)
-    treatment = "encoded as one-hot channels up to" if config.one_hot_obs else "divided by"
-    log.info("integer observations are %s %s (obs_max)", treatment, obs_max)
-    return config, replace(setup, spaces=network_spaces(setup.spaces, config))
-
-
-def _largest_in(dataset: TransitionDataset) -> dict[str, int]:
-    parts = part_values(dataset.spaces.observation, dataset.obs)
-    return {name: int(parts[name].max()) for name in undecided_parts(dataset.spaces.observation)}
-
-
-def network_spaces(spaces: Spaces, config: TrainConfig) -> Spaces:
-    """Return the spaces as the networks see them; nothing changes before `obs_max: auto` is decided."""
-    if config.obs_max == "auto":
-        return spaces
-    return replace(spaces, observation=with_obs_max(spaces.observation, config.obs_max, one_hot=config.one_hot_obs))
 
 
 def make_setup(
@@ -333,24 +285,6 @@ def make_setup(
     )
 
 
-def spaces_of(factory: EnvFactory, config: TrainConfig | None = None) -> Spaces:
-    """Return the spaces of one environment of the factory, and whether it has action masks.
-
-    `config`: of the run, whose algorithm must be able to learn in the environment as it is wrapped.
-    """
-    with contextlib.closing(SyncEnvs(factory)) as envs:
-        if config is not None:
-            refuse_statistics(envs.wrappers(), config.algo, config.spec.hparams.model_fields)
-        _, (info,) = envs.reset([0], [0])
-        has_masks = "action_mask" in info
-        if has_masks:
-            try:
-                MaskReader(envs.action_space).read(info)
-            except ValueError as problem:
-                raise EnvError(f"env 0 gave {problem} at the reset with seed 0") from None
-        return Spaces(envs.observation_space, envs.action_space, has_masks)
-
-
 def make_collector(
     prepared: PreparedRun, *, replayable: bool, crash_dir: Path
 ) -> Collector | DeviceCollector | NoCollector:
@@ -376,58 +310,3 @@ def make_collector(
         clip_rewards=config.clip_rewards,
         action_masks=prepared.setup.spaces.action_mask,
     )
-
-
-def saved_spaces(checkpoint: Checkpoint) -> Spaces:
-    """Return the spaces of a run without an environment, which its checkpoints hold."""
-    text = checkpoint.manifest["counters"].get("spaces")
-    spaces, _ = metadata_from_text(text, str(checkpoint.path), allow_entry_points=False) if text else (None, "")
-    if spaces is None:
-        raise CheckpointError(
-            f"{checkpoint.path} holds neither the spaces of its observations and actions nor an env_id"
-        )
-    return spaces
-
-
-@contextlib.contextmanager
-def torch_settings(config: TrainConfig) -> Iterator[None]:
-    """Apply the run's global settings while the block runs: threads, precision, deterministic kernels, checks."""
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    torch.set_num_threads(config.threads)
-    torch.set_float32_matmul_precision(config.matmul_precision)
-    on_gpu = config.device.startswith("cuda")
-    try:
-        with (
-            deterministic_kernels() if on_gpu and config.deterministic is True else contextlib.nullcontext(),
-            repeated_checks(config.check_compiled_every),
-        ):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)
-
-
-def config_for_acting(config: TrainConfig) -> TrainConfig:
-    """Return the config of a saved run for acting on this machine: an available device, no compilation."""
-    return config.updated(device=config.device if torch.cuda.is_available() else "cpu", acceleration="eager")
-
-
-def load_policy(
-    path: str | Path, options: RunOptions | None = None, *, pointer: str = "latest", streams: Streams | None = None
-) -> tuple[Checkpoint, Algorithm]:
-    """Build the algorithm of a checkpoint and load the trained policy; the memory is not read.
-
-    `streams`: for its random numbers when it acts, in place of those of the run.
-    """
-    options = options or RunOptions()
-    checkpoint = open_checkpoint(find_checkpoint(path, pointer), parts=(POLICY,))
-    here = config_for_acting(checkpoint.config)
-    with hangs_end(here.worker_timeout):
-        factory = options.factory_for(here)
-        spaces = None if factory is not None else saved_spaces(checkpoint)
-        setup = make_setup(here, factory, options.network, spaces=spaces)
-    algorithm = here.spec.build_algorithm(replace(setup, streams=streams) if streams is not None else setup)
-    policy = checkpoint.load(POLICY)
-    with loading(checkpoint.path):
-        load_algorithm(algorithm, policy)
-    return checkpoint, algorithm

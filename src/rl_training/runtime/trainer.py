@@ -60,8 +60,9 @@ from rl_training.runtime.resuming import (
     run_dir_of,
 )
 from rl_training.runtime.run import Run, SavedValues
-from rl_training.runtime.setup import PreparedRun, RunOptions, make_collector, prepare_run, resolve, torch_settings
+from rl_training.runtime.setup import PreparedRun, RunOptions, make_collector, prepare_run, resolve
 from rl_training.runtime.signals import signals_stop
+from rl_training.runtime.torch_settings import torch_settings
 from rl_training.tracking.sending import forget_sent_steps, tracked
 
 __all__ = ["RunOptions", "TrainResult", "resume", "train"]

@@ -34,7 +34,8 @@ from rl_training.results.comparison import Row, compare
 from rl_training.results.report import write_report
 from rl_training.results.run_record import RunRecord
 from rl_training.results.runs import Runs, find_runs
-from rl_training.runtime.setup import RunOptions, spaces_of
+from rl_training.runtime.run_spaces import spaces_of
+from rl_training.runtime.setup import RunOptions
 from rl_training.studies.sweep_file import Combination, Sweep, refuse
 
 _ENV_SETTINGS = ("algo", "env_id", "env_factory", "env_kwargs", "wrappers", "max_episode_steps", "execution_backend")

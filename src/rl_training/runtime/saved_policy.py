@@ -1,0 +1,67 @@
+"""Load the trained policy of a run, to act with it on this machine."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from rl_training.core.seeding import Streams
+from rl_training.core.spaces import Spaces
+from rl_training.core.state_checks import load_algorithm, loading
+from rl_training.core.types import Algorithm
+from rl_training.datasets.metadata import metadata_from_text
+from rl_training.envs.factory import EnvFactory
+from rl_training.envs.hang_watch import hangs_end
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.manifest import POLICY
+from rl_training.runtime.setup import RunOptions, make_setup
+
+
+def config_for_acting(config: TrainConfig) -> TrainConfig:
+    """Return the config of a saved run for acting on this machine: an available device, no compilation."""
+    return config.updated(device=config.device if torch.cuda.is_available() else "cpu", acceleration="eager")
+
+
+def load_policy(
+    path: str | Path, options: RunOptions | None = None, *, pointer: str = "latest", streams: Streams | None = None
+) -> tuple[Checkpoint, Algorithm]:
+    """Build the algorithm of a checkpoint and load the trained policy; the memory is not read.
+
+    `streams`: for its random numbers when it acts, in place of those of the run.
+    """
+    options = options or RunOptions()
+    checkpoint = open_checkpoint(find_checkpoint(path, pointer), parts=(POLICY,))
+    here = config_for_acting(checkpoint.config)
+    with hangs_end(here.worker_timeout):
+        factory = options.factory_for(here)
+        spaces = None if factory is not None else saved_spaces(checkpoint)
+        setup = make_setup(here, factory, options.network, spaces=spaces)
+    algorithm = here.spec.build_algorithm(replace(setup, streams=streams) if streams is not None else setup)
+    policy = checkpoint.load(POLICY)
+    with loading(checkpoint.path):
+        load_algorithm(algorithm, policy)
+    return checkpoint, algorithm
+
+
+def saved_spaces(checkpoint: Checkpoint) -> Spaces:
+    """Return the spaces of a run without an environment, which its checkpoints hold."""
+    text = checkpoint.manifest["counters"].get("spaces")
+    spaces, _ = metadata_from_text(text, str(checkpoint.path), allow_entry_points=False) if text else (None, "")
+    if spaces is None:
+        raise CheckpointError(
+            f"{checkpoint.path} holds neither the spaces of its observations and actions nor an env_id"
+        )
+    return spaces
+
+
+def env_factory_of(config: TrainConfig, options: RunOptions) -> EnvFactory:
+    """Return the function that builds the environments for an evaluation; raise `ConfigError` if there is none."""
+    factory = options.factory_for(config)
+    if factory is None:
+        raise ConfigError(
+            "env_id is empty: there is no environment to evaluate in; eval.jsonl in the run folder holds the "
+            "evaluations on held-out data"
+        )
+    return factory
