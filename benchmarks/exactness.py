@@ -25,11 +25,12 @@ from benchmarks.machine import describe_run
 from benchmarks.measurements import summarize_exactness
 from benchmarks.results import Session
 from rl_training.envs.factory import EnvFactory
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, read_pointer
+from rl_training.experiment.checkpointing import read_pointer
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import LOGS, read_result
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.loops import OFFLINE_UPDATES_AT_ONCE
 from rl_training.runtime.run import Run

@@ -44,9 +44,9 @@ from benchmarks.machine import describe_run
 from benchmarks.measurements import summarize_fuzz
 from benchmarks.results import Line, Session
 from rl_training.cli import main
-from rl_training.experiment.checkpointing import find_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import read_result
+from rl_training.experiment.saved_checkpoint import find_checkpoint
 from rl_training.runtime.trainer import RunOptions, train
 
 LONGEST = 60.0  # seconds until a command counts as hung, even on a busy machine

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import rl_training
-from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 # Sizes of data and models that take longer than all steps of a short run; smaller ones of a config are kept.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.launching.populations import PopulationResult
 from rl_training.runtime.trainer import RunOptions
 

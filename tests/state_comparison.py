@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.runtime.trainer import TrainResult
 
 

@@ -30,16 +30,11 @@ from builders import make_config
 from rl_training import DQN
 from rl_training.core.version import __version__
 from rl_training.errors import CheckpointError, ConfigError, EnvError, TrainingError, UserCodeError
-from rl_training.experiment.checkpointing import (
-    checkpoint_names,
-    find_checkpoint,
-    open_checkpoint,
-    read_pointer,
-    save_checkpoint,
-)
+from rl_training.experiment.checkpointing import checkpoint_names, read_pointer, save_checkpoint
 from rl_training.experiment.json_lines import JsonLines, read_json_lines
 from rl_training.experiment.manifest import MANIFEST
 from rl_training.experiment.run_dir import create_run_dir, is_in_use, locked, read_run_config
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.experiment.state_files import read_tensors, write_tensors
 from rl_training.launching.seed_runs import run_in
 from rl_training.runtime.callbacks import Callback, Checkpointing

@@ -16,11 +16,11 @@ from rl_training.acceleration.step_checks import is_due
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces
 from rl_training.errors import ConfigError, SpaceError
-from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.registry import registry
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.dqn_trainer import train_dqn
 from rl_training.runtime.run import Run

@@ -11,11 +11,11 @@ import rl_training
 from builders import make_config
 from rl_training.algorithms.dreamer import Dreamer
 from rl_training.errors import ConfigError
-from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config, packaged_configs
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.runtime.dreamer_trainer import train_dreamer
 from rl_training.runtime.trainer import RunOptions, resume
 from stand_ins import StopAt

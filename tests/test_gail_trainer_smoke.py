@@ -13,11 +13,11 @@ import rl_training
 from builders import make_config
 from rl_training.cli import app
 from rl_training.errors import CheckpointError, ConfigError, DatasetError, UserError
-from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config, packaged_configs
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, TRAINING
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.runtime.gail_trainer import train_gail
 from rl_training.runtime.trainer import RunOptions, resume
 from stand_ins import StopAt

@@ -23,11 +23,12 @@ from rl_training.core.spaces import transition_fields
 from rl_training.datasets.files import read_transitions
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import CheckpointError, ConfigError, DatasetError, SpaceError, TrainingError, UserError
-from rl_training.experiment.checkpointing import open_checkpoint, save_checkpoint
+from rl_training.experiment.checkpointing import save_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config, packaged_configs
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.launching import process
 from rl_training.launching.seed_runs import run_seeds
 from rl_training.learners.offline import OfflineLearner

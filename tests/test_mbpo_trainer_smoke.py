@@ -14,11 +14,11 @@ from builders import make_config
 from rl_training.algorithms.mbpo import MBPO
 from rl_training.envs.terminations import NEVER, termination_rule
 from rl_training.errors import ConfigError, SpaceError, TrainingError
-from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config, packaged_configs
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.mbpo_trainer import train_mbpo
 from rl_training.runtime.run import Run

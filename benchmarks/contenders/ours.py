@@ -24,9 +24,10 @@ from rl_training.api.algorithms import ManagedAlgorithm
 from rl_training.core.spaces import observation_field, to_env_actions
 from rl_training.core.types import Algorithm, Carry, act_on
 from rl_training.envs.slot import check_env
-from rl_training.experiment.checkpointing import open_checkpoint, step_of
+from rl_training.experiment.checkpointing import step_of
 from rl_training.experiment.population import PopulationDir
 from rl_training.experiment.run_dir import read_run_config
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.run import Run

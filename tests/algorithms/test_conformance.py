@@ -28,10 +28,11 @@ from rl_training.core.spaces import Spaces, to_env_actions
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.envs.factory import EnvFactory, make_env_factory, make_envs
 from rl_training.envs.tiny import Masked, TinyDict
-from rl_training.experiment.checkpointing import open_checkpoint, save_checkpoint
+from rl_training.experiment.checkpointing import save_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.registry import AlgorithmSpec, registry
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.experiment.space_checks import check_spaces
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.learners.flat_module import FlatModule

@@ -10,10 +10,10 @@ import torch
 
 from builders import make_batch, make_box_batch, make_box_setup, make_config, make_setup
 from rl_training.envs.goal_tasks import BitFlip, PointReach
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY
 from rl_training.experiment.registry import registry
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.runtime.evaluation import evaluate_run
 from rl_training.runtime.setup import make_setup as make_run_setup
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train

@@ -18,7 +18,7 @@ from rl_training.core.frame_space import FrameStackSpace
 from rl_training.data.mapped_memory import mapped_zeros
 from rl_training.data.replay_buffer import ReplayBuffer, build_replay_buffer
 from rl_training.errors import ConfigError
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.experiment.state_files import flatten, read_tensors, write_tensors
 from rl_training.runtime.trainer import train
 from state_comparison import assert_identical, clone

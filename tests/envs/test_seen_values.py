@@ -17,7 +17,7 @@ from rl_training.core.integer_obs import PIXEL_MAX
 from rl_training.envs.seen_values import EPISODES, STEPS_PER_EPISODE, largest_values
 from rl_training.envs.tiny import TinyImage
 from rl_training.errors import EnvError
-from rl_training.experiment.checkpointing import open_checkpoint
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.models.encoders import ImageInput
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run

@@ -20,8 +20,8 @@ from torch import Tensor
 from builders import make_config
 from rl_training import DQN, RunOptions, resume, train
 from rl_training.errors import CheckpointError
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.manifest import MANIFEST, MEMORY, POLICY, TRAINING
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.experiment.state_files import read_tensors
 from tampering import edit_manifest, edit_tensors
 

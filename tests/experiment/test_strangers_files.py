@@ -15,8 +15,8 @@ from builders import make_config
 from rl_training import DQN, RunOptions, resume, train
 from rl_training.cli import app
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.run_dir import read_run_config
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from tampering import edit_manifest
 
 QUIET = RunOptions(show_progress=False)

@@ -14,8 +14,8 @@ import pytest
 from builders import make_config
 from rl_training import DQN, RunOptions, __version__, resume, train
 from rl_training.errors import CheckpointError
-from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.manifest import writer_of
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 
 OLD = Path(__file__).parent / "version_0_1_0"
 QUIET = RunOptions(show_progress=False)

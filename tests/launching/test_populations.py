@@ -17,13 +17,14 @@ from builders import make_config
 from rl_training.acceleration import steps
 from rl_training.core import memory_limits
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, resumable_names
+from rl_training.experiment.checkpointing import resumable_names
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY
 from rl_training.experiment.population import PopulationConfig, PopulationDir, group_by_structure
 from rl_training.experiment.registry import registry
 from rl_training.experiment.run_dir import read_run_config
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.launching import populations
 from rl_training.launching.populations import PopulationResult, resume_population, train_population
 from rl_training.learners import stack

@@ -12,9 +12,9 @@ from gymnasium.wrappers import FrameStackObservation, TransformObservation
 from host_stacks import CONTINUOUS, HOST, assert_close, assert_same_draws, base, train_members
 from rl_training.acceleration import acting, steps
 from rl_training.envs.tiny import TinyImage
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.run_dir import read_run_config
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.learners import stack
 from rl_training.runtime import collector
 from rl_training.runtime.trainer import RunOptions, train

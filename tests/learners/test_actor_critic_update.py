@@ -21,10 +21,10 @@ from rl_training.core.types import Batch, Metrics, State
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.replay_buffer import build_replay_buffer
 from rl_training.errors import CheckpointError, SpaceError
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.hparams.sac import SACHParams
 from rl_training.hparams.schedules import actor_critic_updates
 from rl_training.learners.actor_critic import ActorCritic, actor_policy

@@ -17,12 +17,12 @@ from builders import make_config, make_setup, small_hparams
 from rl_training.cli import app
 from rl_training.core.setup import Setup
 from rl_training.errors import ConfigError
-from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config
 from rl_training.experiment.manifest import TRAINING
 from rl_training.experiment.registry import ROWS
 from rl_training.experiment.run_dir import read_run_config
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.hparams.fields import Fixed
 from rl_training.runtime.changed_settings import _carry, changed_settings
 from rl_training.runtime.trainer import RunOptions, TrainResult, resume, train

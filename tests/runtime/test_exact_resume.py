@@ -42,8 +42,8 @@ from rl_training.acceleration.compiled_packages import _signals_held_back
 from rl_training.core.stop_signals import STOP_SIGNALS
 from rl_training.envs.tiny import Chain
 from rl_training.errors import ConfigError
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
 from rl_training.experiment.json_lines import read_json_lines
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.runtime.callbacks import Callback, Checkpointing
 from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import RunOptions, resume, train

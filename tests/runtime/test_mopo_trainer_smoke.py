@@ -17,11 +17,11 @@ from rl_training.algorithms.mbpo import MBPO
 from rl_training.cli import app
 from rl_training.envs.terminations import NEVER
 from rl_training.errors import CheckpointError, ConfigError, DatasetError, SpaceError, TrainingError
-from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config, packaged_configs
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.runtime.mopo_trainer import train_mopo
 from rl_training.runtime.run import Run
 from rl_training.runtime.saved_policy import load_policy

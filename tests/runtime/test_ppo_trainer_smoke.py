@@ -16,10 +16,10 @@ from builders import make_config
 from rl_training.algorithms.ppo import PPO
 from rl_training.core import memory_limits
 from rl_training.errors import ConfigError, EnvError, SpaceError
-from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config, packaged_configs
 from rl_training.experiment.json_lines import read_json_lines
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.hparams.ppo import PPOHParams
 from rl_training.runtime.ppo_trainer import train_ppo
 from rl_training.runtime.saved_policy import load_policy

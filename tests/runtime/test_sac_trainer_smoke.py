@@ -15,10 +15,10 @@ from torch import Tensor, nn
 import rl_training
 from builders import make_config
 from rl_training.errors import ConfigError, SpaceError
-from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config, packaged_configs
 from rl_training.experiment.json_lines import read_json_lines
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.runtime.sac_trainer import train_sac
 from rl_training.runtime.saved_policy import load_policy

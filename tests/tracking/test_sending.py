@@ -17,8 +17,8 @@ import rl_training.tracking.trackers
 from builders import make_config
 from rl_training import DQN
 from rl_training.errors import ConfigError
-from rl_training.experiment.checkpointing import find_checkpoint
 from rl_training.experiment.json_lines import read_json_lines
+from rl_training.experiment.saved_checkpoint import find_checkpoint
 from rl_training.launching.pool import Ended
 from rl_training.launching.seed_runs import run_seeds
 from rl_training.results.run_record import Status

@@ -38,11 +38,12 @@ from rl_training.envs.instances import settings_of, settings_of_vector
 from rl_training.envs.slot import Env
 from rl_training.envs.vector_row import AnyVectorEnv
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint, resumable_names
+from rl_training.experiment.checkpointing import resumable_names
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.exporting.contract import Contract
 from rl_training.exporting.module import PolicyModule, build_module
 from rl_training.exporting.writing import Source, export_policy

@@ -27,7 +27,7 @@ from rl_training.results.return_text import mean_and_std, return_text
 from rl_training.runtime.report_timer import ReportTimer
 
 if TYPE_CHECKING:
-    from rl_training.experiment.checkpointing import Checkpoint
+    from rl_training.experiment.saved_checkpoint import Checkpoint
     from rl_training.runtime.evaluation import EvalEpisode
     from rl_training.runtime.setup import RunOptions
 
@@ -56,7 +56,7 @@ def evaluate(
     debug: Debug = False,
 ) -> None:
     """Play whole episodes with a trained policy, without exploration; without an environment, use held-out data."""
-    from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
+    from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
     from rl_training.runtime.setup import RunOptions
 
     found = find_checkpoint(path, "best" if best else "latest")
@@ -154,7 +154,7 @@ def predict(
 ) -> None:
     """Print the greedy action for observations, as JSON."""
     from rl_training.api.algorithms import managed_class
-    from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
+    from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 
     found = find_checkpoint(path, "best" if best else "latest")
     agent = managed_class(open_checkpoint(found, parts=()).config.algo).load(found, allow_code=allow_code)

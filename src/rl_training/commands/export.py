@@ -54,7 +54,7 @@ def write(
 ) -> None:
     """Write the policy, its contract and recorded pairs, and compare it with the agent. `write` may be left out."""
     from rl_training.api.algorithms import managed_class
-    from rl_training.experiment.checkpointing import find_checkpoint, open_checkpoint
+    from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 
     found = find_checkpoint(path, "best" if best else "latest")
     agent = managed_class(open_checkpoint(found, parts=()).config.algo).load(found, allow_code=allow_code)

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from rl_training.core.types import StateDict
 from rl_training.errors import ConfigError, UserError
-from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.experiment.saved_checkpoint import Checkpoint
 from rl_training.experiment.state_files import flatten, unflatten
 from rl_training.hparams.base import Settings
 from rl_training.hparams.fields import Fixed

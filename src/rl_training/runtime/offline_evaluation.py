@@ -11,8 +11,8 @@ from rl_training.core.state_checks import load_algorithm, loading
 from rl_training.core.types import Batch, Metrics
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.datasets.transition_dataset import TransitionDataset
-from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
+from rl_training.experiment.saved_checkpoint import Checkpoint
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.resuming import run_dir_of
 from rl_training.runtime.run import Run

@@ -7,8 +7,8 @@ from rl_training.core.state_checks import loading
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.errors import CheckpointError, ConfigError, UserError
-from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.experiment.manifest import POLICY, TRAINING
+from rl_training.experiment.saved_checkpoint import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.hparams.base import HParams
 from rl_training.hparams.cql import CalQLHParams, CQLHParams
 from rl_training.hparams.iql import IQLHParams, IQLOnlineHParams

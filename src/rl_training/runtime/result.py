@@ -7,8 +7,8 @@ from signal import Signals
 from typing import Any
 
 from rl_training.core.types import Algorithm
-from rl_training.experiment.checkpointing import find_checkpoint
 from rl_training.experiment.run_dir import write_result
+from rl_training.experiment.saved_checkpoint import find_checkpoint
 from rl_training.results.course import describe_course
 from rl_training.results.html import table
 from rl_training.results.return_text import return_text

@@ -11,13 +11,9 @@ from typing import Any
 from rl_training.core.types import StateDict
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpointing import (
-    Checkpoint,
     checkpoint_name,
     checkpoint_names,
     clear_stop_reason,
-    copy_checkpoint,
-    find_checkpoint,
-    open_checkpoint,
     remove_checkpoint,
     resumable_names,
     save_checkpoint,
@@ -34,6 +30,7 @@ from rl_training.experiment.run_dir import (
     read_result,
     read_run_config,
 )
+from rl_training.experiment.saved_checkpoint import Checkpoint, copy_checkpoint, find_checkpoint, open_checkpoint
 from rl_training.hparams.ppo import OnPolicyHParams
 from rl_training.runtime.changed_settings import Changed, changed_settings, differing_settings, with_settings
 from rl_training.runtime.dataset_loading import with_dataset

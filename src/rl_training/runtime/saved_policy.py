@@ -13,9 +13,9 @@ from rl_training.datasets.metadata import metadata_from_text
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import POLICY
+from rl_training.experiment.saved_checkpoint import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.runtime.setup import RunOptions, make_setup
 
 

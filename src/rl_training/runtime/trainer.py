@@ -15,7 +15,7 @@ from rl_training.envs.factory import modules_of
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.packages import package_versions
 from rl_training.errors import CheckpointError, ConfigError, TrainingError, exits_are_errors
-from rl_training.experiment.checkpointing import checkpoint_names, find_checkpoint, open_checkpoint, resumable_names
+from rl_training.experiment.checkpointing import checkpoint_names, resumable_names
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import (
@@ -27,6 +27,7 @@ from rl_training.experiment.run_dir import (
     read_run_config,
     write_metadata,
 )
+from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.experiment.state_files import num_bytes
 from rl_training.hparams.fields import expand_home
 from rl_training.runtime.callbacks import (

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.checkpointing import checkpoint_name, open_checkpoint, resumable_names, step_of
+from rl_training.experiment.checkpointing import checkpoint_name, resumable_names, step_of
 from rl_training.experiment.run_dir import changed_versions, read_run_config
+from rl_training.experiment.saved_checkpoint import open_checkpoint
 from rl_training.results.report_data import checksums, read_report
 from rl_training.results.run_record import RunRecord
 from rl_training.runtime.callbacks import Callback
