@@ -12,40 +12,44 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cost_tables import (
+    compile_times_table,
+    env_speed_table,
+    export_table,
+    plot_cost_table,
+    replay_table,
+    slow_simulator_table,
+    tracking_cost_table,
+)
 from learning_curves import CURVES, curves_block, pictures
 from metric_tables import metrics_table
 from probe_tables import probe_table
-from result_tables import (
+from score_list import atari_list, missed_targets, page_scores, score_list
+from score_tables import score_overview
+from settings_tables import action_spaces_table, algorithms_table, config_table, hparams_table, setting_links
+from speed_tables import (
     bfloat16_scores,
     bfloat16_speed,
-    compile_times_table,
     deterministic_table,
     device_loop_table,
-    end_to_end_table,
-    env_speed_table,
-    exactness_table,
-    export_table,
     gpu_table,
-    launchers_table,
     matrix_products_table,
-    packages_table,
-    plot_cost_table,
     populations_table,
-    pythons_table,
-    replay_table,
-    score_overview,
-    slow_simulator_table,
     speed_overview,
     speed_table,
     time_per_step_table,
-    tracking_cost_table,
-    tune_search_table,
-    tuning_table,
     whole_runs_table,
 )
-from score_list import atari_list, missed_targets, page_scores, score_list
-from settings_tables import action_spaces_table, algorithms_table, config_table, hparams_table, setting_links
 from suite_tables import five_tasks_table
+from trial_tables import (
+    end_to_end_table,
+    exactness_table,
+    launchers_table,
+    packages_table,
+    pythons_table,
+    tune_search_table,
+)
+from tuning_tables import tuning_table
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(<!-- begin generated: (?P<name>[^>]+) -->\n).*?(<!-- end generated -->)", re.DOTALL)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from result_tables import RESULTS, Entry, library, of_algo, read_lines, seeds_text, steps_text, summary, task_text
+from result_cells import RESULTS, Entry, library, read_lines, seeds_text, steps_text, summary, task_text
+from score_tables import of_algo
 
 from rl_training.experiment.algorithm_spec import AlgorithmSpec
 from rl_training.experiment.registry import registry

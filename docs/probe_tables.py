@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from result_tables import RESULTS, read_lines, rows
+from result_cells import RESULTS, read_lines, rows
 
 
 def probe_table(folder: Path, arguments: list[str]) -> Iterator[str]:

@@ -5,19 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from learning_curves import published_score
-from result_tables import (
-    RESULTS,
-    Entry,
-    atari_table,
-    contender_cells,
-    library,
-    of_algo,
-    read_lines,
-    rows,
-    score_tables,
-    summary,
-    task_text,
-)
+from result_cells import RESULTS, Entry, library, read_lines, rows, summary, task_text
+from score_tables import atari_table, contender_cells, of_algo, score_tables
 from targets import Verdict, missed_rows, seeds_below, summary_text, verdicts
 
 from rl_training.experiment.registry import registry

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from result_tables import Entry, number, of_algo, rows, steps_text, summary
+from result_cells import Entry, number, rows, steps_text, summary
 from score_list import algorithm_link
+from score_tables import of_algo
 
 from rl_training.experiment.registry import registry
 

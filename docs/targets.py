@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from result_tables import RESULTS, Entry, mean_text, number, read_lines, steps_text, summary
+from result_cells import RESULTS, Entry, mean_text, number, read_lines, steps_text, summary
 
 NUMBER = r"(-?[\d.]+)"
 UNITS = {"k": 1e3, "M": 1e6}

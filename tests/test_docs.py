@@ -167,7 +167,7 @@ def test_every_algorithm_page_takes_its_scores_and_curves_from_the_results() -> 
 
 
 def test_an_algorithm_without_results_names_the_command_that_adds_them(generator: ModuleType) -> None:
-    (line,) = importlib.import_module("result_tables").score_tables(DOCS, ["brand_new"])
+    (line,) = importlib.import_module("score_tables").score_tables(DOCS, ["brand_new"])
     assert line == "Not scored yet: `python -m benchmarks scores brand_new` runs its rows."
     assert generator.table("curves brand_new", DOCS) == ""
 

@@ -205,9 +205,8 @@ def test_every_seed_that_missed_is_named(targets: ModuleType) -> None:
 
 
 def test_the_results_page_lists_every_contender_and_every_published_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = module("result_tables", monkeypatch)
     lines = list(module("score_list", monkeypatch).score_list(DOCS, []))[2:]
-    scores = tables.summary()["scores"]
+    scores = module("result_cells", monkeypatch).summary()["scores"]
     contenders = sum(len(entry["contenders"]) for entry in scores.values())
     published = sum(len(entry["published"]) for name, entry in scores.items() if name == entry["row"])
     assert len(lines) == contenders + published
@@ -239,7 +238,7 @@ def test_five_tasks_are_shown_together_beside_the_published_mean(monkeypatch: py
 
 
 def test_what_a_run_says_about_its_resume_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = module("result_tables", monkeypatch).claim
+    claim = module("trial_tables", monkeypatch).claim
     repeated, open_ones = "exact: episodes were repeated in 8 of 8 trials", "exact: the open episodes were repeated"
     assert claim(repeated, open_ones) == "exact, 8 of 8 trials"
     assert claim("at an episode boundary: seed and actions did not", "resumed at one") == "at an episode boundary"
@@ -250,7 +249,7 @@ BBF_ENTRY = {"env_id": "BoxingNoFrameskip-v4", "frames": 400_000, "target": ">= 
 
 
 def test_games_of_one_config_are_shown_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    tables = module("result_tables", monkeypatch)
+    tables = module("score_tables", monkeypatch)
     figures = {"mean": 2.0, "median": 0.5, "iqm": 1.25, "interval": [1.0, 1.5]}
     suites = {
         "bbf/atari100k.yaml": {"ours": {"rows": 4, "seeds": [0, 1], **figures}},
