@@ -50,6 +50,7 @@ SMALL: dict[str, Any] = {
     "rollout_batch_size": 40,
     "rollout_refresh_interval": 50,
     "sequence_length": 8,
+    "unroll_length": 8,
     "train_ratio": 64.0,
     "imagination_horizon": 4,
     "deter_size": 16,
