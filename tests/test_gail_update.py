@@ -374,12 +374,12 @@ def test_an_end_is_neither_gain_nor_loss_where_nobody_can_be_told_apart(form: st
     terminated[-1, 0] = True  # one episode ends after 1,000 steps, the other goes on
     rollout = {**make_gail_rollout(setup, ends=0.0), "terminated": terminated.flatten()}
     rollout |= {"rewards": algorithm._rewards(rollout), "terminal_rewards": algorithm._terminal_rewards(rollout)}
-    scaler = algorithm.policy._reward_scaler
+    scaler = algorithm.policy._scaling.reward_scaler
     assert scaler is not None
     # Returns varied by 10 rewards so far, so the end is worth 20, twice the limit of a scaled reward.
     variance = (10.0 * rollout["rewards"][0].double()).square()
     scaler.moments.load_state_dict({"mean": torch.zeros((), dtype=torch.float64), "variance": variance, "count": 10**9})
-    rewards = algorithm.policy._normalized(rollout)["rewards"].view(steps, 2)
+    rewards = algorithm.policy._scaling.scaled(rollout)["rewards"].view(steps, 2)
     values = (rewards[0, 0] / (1.0 - gamma)).expand(steps, 2)
     advantages = gae(rewards, values, values, terminated, torch.zeros_like(terminated), gamma=gamma, gae_lambda=0.95)
     torch.testing.assert_close(advantages, torch.zeros(steps, 2), rtol=0, atol=1e-3)

@@ -218,12 +218,13 @@ def test_the_network_sees_normalised_observations_when_learning_and_acting() -> 
     rollout = make_rollout(make_ppo_setup(observation=SHIFTED), 9)
     expected = (rollout["obs"].double() - moments["mean"]) / (moments["variance"] + 1e-8).sqrt()
     final = (rollout["final_obs"].double() - moments["mean"]) / (moments["variance"] + 1e-8).sqrt()
-    normalized = algorithm._normalized(rollout)
+    chosen = algorithm.act(rollout["obs"].numpy()).actions
+    normalized = algorithm._scaling.scaled(rollout)
     torch.testing.assert_close(normalized["obs"].double(), expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(normalized["final_obs"].double(), final, rtol=1e-4, atol=1e-4)
     actions = plain.act(expected.float().numpy()).actions
     assert set(actions) == {0, 1}
-    assert np.array_equal(algorithm.act(rollout["obs"].numpy()).actions, actions)
+    assert np.array_equal(chosen, actions)
 
 
 def test_the_first_rollout_is_learned_with_its_own_statistics_and_later_ones_with_those_of_before() -> None:
@@ -259,7 +260,7 @@ def test_the_policy_alone_acts_like_the_whole() -> None:
     algorithm, other = learn("both"), learn("both", updates=0, seed=1)
     other.load_policy_state_dict(clone(algorithm.policy_state_dict()))
     obs = make_rollout(make_ppo_setup(observation=SHIFTED), 5)["obs"].numpy()
-    ours, theirs = algorithm._obs_normalizer, other._obs_normalizer
+    ours, theirs = algorithm._scaling.normalizer, other._scaling.normalizer
     assert ours is not None
     assert theirs is not None
     outputs = [algorithm._policy(ours.rows(obs)), other._policy(theirs.rows(obs))]
@@ -272,9 +273,9 @@ def test_rewards_are_scaled_for_learning_and_ends_of_both_kinds_count() -> None:
     algorithm, rollout = build_ppo(setup), make_rollout(setup)
     ended = (rollout["terminated"] | rollout["truncated"]).view(6, 2).numpy()
     (expected,) = scaled_by_a_loop([(rollout["rewards"].view(6, 2).double().numpy(), ended)], 0.5)
-    scaled = algorithm._normalized(rollout)["rewards"]
+    scaled = algorithm._scaling.scaled(rollout)["rewards"]
     np.testing.assert_allclose(scaled.view(6, 2).numpy(), expected, rtol=1e-5)
-    assert torch.equal(rollout["obs"], algorithm._normalized(rollout)["obs"])
+    assert torch.equal(rollout["obs"], algorithm._scaling.scaled(rollout)["obs"])
 
 
 @pytest.mark.parametrize("missing", ["obs_moments", "return_moments"])

@@ -22,19 +22,18 @@ from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate
 from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
-from rl_training.core.spaces import observation_field, observation_kind
+from rl_training.core.spaces import observation_kind
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
-from rl_training.errors import SpaceError
 from rl_training.hparams.ppo import OnPolicyHParams
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.member_settings import hparams_in
 from rl_training.learners.networks import build_network, check_output, trial_obs
-from rl_training.learners.normalization import ObsNormalizer, RewardScaler, take_moments
-from rl_training.learners.on_device import LANE, RolloutLearner, fit, statistics_of, use_statistics
+from rl_training.learners.on_device import LANE, RolloutLearner, fit
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.returns import gae, successor_values
+from rl_training.learners.rollout_scaling import RolloutScaling, check_normalization
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.distributions import Distribution, Gaussian, build_distribution
 from rl_training.models.encoders import build_encoder
@@ -109,14 +108,7 @@ class PPO:
         self._total_updates = max(1, steps_per_env // hparams.num_steps)
         self._distribution = build_distribution(setup.spaces.action)
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "shuffle", "eval_action")}
-        statistics_on = setup.device if setup.device_loop else torch.device("cpu")
-        self._obs_normalizer = None
-        if hparams.normalize in ("obs", "both"):
-            shape = observation_field(setup.spaces.observation).shape
-            self._obs_normalizer = ObsNormalizer(shape, device=statistics_on, live=setup.device_loop)
-        self._reward_scaler = None
-        if hparams.normalize in ("returns", "both"):
-            self._reward_scaler = RewardScaler(setup.num_envs, hparams.gamma, statistics_on)
+        self._scaling = RolloutScaling(setup)
         self._network = FlatModule(network.to(setup.device))
         optimizer = clipped_adam(hparams, hparams.learning_rate)
         self._state = optimizer.state(self._network.params)
@@ -146,7 +138,7 @@ class PPO:
     def act(
         self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
     ) -> ActResult:
-        outputs = self._policy(self._obs_normalizer.rows(obs) if self._obs_normalizer else obs)
+        outputs = self._policy(self._scaling.rows(obs))
         if not explore and not self.hparams.sampled_evaluation:
             return ActResult(self._distribution.mode(outputs, action_mask))
         generator = self._generators["action" if explore else "eval_action"]
@@ -156,11 +148,7 @@ class PPO:
         hparams = self.hparams
         for name, value in self._schedules().items():
             self._state[name].fill_(value)
-        # The first rollout is collected without statistics, and learned with its own.
-        is_first = self._obs_normalizer is not None and self._obs_normalizer.moments.count == 0
-        if self._obs_normalizer and is_first:
-            self._obs_normalizer.update(batch["obs"])
-        rollout = self._normalized(batch)
+        rollout = self._scaling.scaled(batch)
         history: list[Metrics] = []
         stopped = False
         for epoch in range(hparams.update_epochs):
@@ -169,8 +157,6 @@ class PPO:
             stopped = self._learn_epoch(rollout, history)
             if stopped:
                 break
-        if self._obs_normalizer and not is_first:
-            self._obs_normalizer.update(batch["obs"])
         self.num_updates += 1
         means = {name: torch.stack([metrics[name] for metrics in history]).mean() for name in history[0]}
         return UpdateResult(means | fit(rollout), num_gradient_steps=len(history) - stopped)
@@ -178,8 +164,8 @@ class PPO:
     @torch.no_grad()
     def log_likelihood(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Return the log-probability (or density) of actions under the present policy without masks, (batch,)."""
-        seen = self._obs_normalizer.tensor(obs) if self._obs_normalizer else obs
-        return self._distribution.evaluate(self._network.module(seen), actions, None)[0]
+        outputs = self._network.module(self._scaling.tensor(obs))
+        return self._distribution.evaluate(outputs, actions, None)[0]
 
     def on_device(self) -> RolloutLearner:
         """Return this algorithm for tensor environments: acting and updates without the host."""
@@ -202,21 +188,21 @@ class PPO:
             learned=("obs", "actions", "log_probs", *estimates),
             refreshed=estimates if self.hparams.recompute_advantages else (),
             summary=fit,
-            normalizes_obs=self._obs_normalizer is not None,
-            scales_rewards=self._reward_scaler is not None,
+            normalizes_obs=self._scaling.normalizer is not None,
+            scales_rewards=self._scaling.reward_scaler is not None,
         )
 
     @property
     def state(self) -> State:
         """Everything that an update changes."""
-        return self._state | statistics_of(self._obs_normalizer, self._reward_scaler)
+        return self._state | self._scaling.state
 
     def use_state(self, state: State) -> None:
         """Act by, and save, these tensors in place of its own: the member's rows of a stacked state."""
         self._state = {name: state[name] for name in self._state}
         self._network.use(self._state["params"])
         self._policy = self._acting()
-        use_statistics(state, self._obs_normalizer, self._reward_scaler)
+        self._scaling.use_state(state)
 
     def begin_learning(self) -> dict[str, float]:
         """Count the next update on the device; return the entries of the state that the host decides for it."""
@@ -229,36 +215,26 @@ class PPO:
 
     def policy_state_dict(self) -> StateDict:
         """Return the network's parameters and the statistics that its inputs are normalised by."""
-        state: StateDict = dict(self._network.named(self._state["params"]))
-        if self._obs_normalizer:
-            state["obs_moments"] = self._obs_normalizer.moments.state_dict()
-        if self._reward_scaler:
-            state["return_moments"] = self._reward_scaler.moments.state_dict()
-        return state
+        return {**self._network.named(self._state["params"]), **self._scaling.policy_state_dict()}
 
     def load_policy_state_dict(self, state: Mapping[str, Any]) -> None:
         network = dict(state)
-        obs_moments = take_moments(network, "obs_moments") if self._obs_normalizer else {}
-        return_moments = take_moments(network, "return_moments") if self._reward_scaler else {}
+        statistics = self._scaling.take_policy_state(network)
         self._network.load(self._state["params"], network)
-        if self._obs_normalizer:
-            self._obs_normalizer.load_state_dict(obs_moments)
-        if self._reward_scaler:
-            self._reward_scaler.moments.load_state_dict(return_moments)
+        self._scaling.load_policy_state_dict(statistics)
 
     def state_dict(self) -> StateDict:
         return {
             **tensors_to_save(self._state, without=("params",)),
             "num_updates": self.num_updates,
-            "open_returns": self._reward_scaler.returns.clone() if self._reward_scaler else None,
+            **self._scaling.state_dict(),
             "generators": generators_to_save(self._generators),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         load_tensors(self._state, state, without=("params",))
         self.num_updates = int(state["num_updates"])
-        if self._reward_scaler:
-            self._reward_scaler.returns.copy_(torch.as_tensor(state["open_returns"]))
+        self._scaling.load_state_dict(state)
         load_generators(self._generators, state["generators"])
 
     def _acting(self) -> Callable[[np.ndarray], np.ndarray]:
@@ -274,24 +250,6 @@ class PPO:
             "learning_rate": hparams.learning_rate * (left if hparams.learning_rate_schedule == "linear" else 1.0),
             "clip_coef": hparams.clip_coef * (left if hparams.clip_schedule == "linear" else 1.0),
         }
-
-    def _normalized(self, batch: Batch) -> Batch:
-        """Return the rollout with normalised observations and scaled rewards.
-
-        `terminal_rewards`, optional: the sum of endless rewards that a terminated row earns in addition to its own.
-        """
-        rollout = dict(batch)
-        terminal_rewards = rollout.pop("terminal_rewards", torch.zeros_like(batch["rewards"]))
-        if self._obs_normalizer:
-            rollout["obs"] = self._obs_normalizer.tensor(batch["obs"])
-            rollout["final_obs"] = self._obs_normalizer.tensor(batch["final_obs"])
-        if self._reward_scaler:
-            ended = batch["terminated"] | batch["truncated"]
-            earned = (values.view(self._shape) for values in (batch["rewards"], ended, terminal_rewards))
-            rollout["rewards"] = self._reward_scaler.scale(*earned).flatten()
-        else:
-            rollout["rewards"] = batch["rewards"] + terminal_rewards
-        return rollout
 
     @torch.no_grad()
     def _advantages(self, rollout: Batch, old_log_probs: Tensor | None, params: Tensor | None = None) -> Batch:
@@ -355,19 +313,13 @@ class PPO:
 def ppo_policy(ppo: PPO) -> NetworkPolicy:
     network = ppo._network.module
     best = network.best if isinstance(network, MLPActorCritic) else network
-    return NetworkPolicy(best, ppo._distribution, ppo._obs_normalizer)
+    return NetworkPolicy(best, ppo._distribution, ppo._scaling.normalizer)
 
 
 def check_ppo_setup(setup: Setup[OnPolicyHParams]) -> None:
     """Raise for normalisation that the observations do not allow; warn of a run without a whole rollout."""
-    hparams, spaces = setup.hparams, setup.spaces
-    kind = observation_kind(spaces.observation)
-    if hparams.normalize in ("obs", "both") and kind != "vector":
-        raise SpaceError(
-            f"algo_kwargs.normalize: {hparams.normalize} needs vector observations, but these are "
-            f"{spaces.observation}; use `returns` (images are scaled by the network)"
-        )
-    rows = hparams.num_steps * setup.num_envs
+    check_normalization(setup)
+    rows = setup.hparams.num_steps * setup.num_envs
     if setup.total_timesteps <= rows - setup.num_envs:  # several envs may step past the run's end
         log.warning(
             "total_timesteps is %d, less than one rollout (%d): nothing is learned", setup.total_timesteps, rows

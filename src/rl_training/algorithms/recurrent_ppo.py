@@ -48,7 +48,7 @@ class RecurrentPPO(PPO):
         action_mask: np.ndarray | None = None,
         carry: Carry | None = None,
     ) -> ActResult:
-        seen = self._obs_normalizer.rows(obs) if self._obs_normalizer else obs
+        seen = self._scaling.rows(obs)
         if carry is None:
             carry = {name: np.zeros((len(obs), size), np.float32) for name, size in self._carry_sizes.items()}
         state = np.concatenate([carry[name] for name in self._carry_sizes], 1)
@@ -108,7 +108,7 @@ def recurrent_ppo_policy(ppo: RecurrentPPO) -> RecurrentNetworkPolicy:
     network = ppo._network.module
     assert isinstance(network, RecurrentActorCritic)
     sizes = {name: size for name, size in ppo._carry_sizes.items() if name.startswith("policy_")}
-    return RecurrentNetworkPolicy(network.policy(), sizes, ppo._distribution, ppo._obs_normalizer)
+    return RecurrentNetworkPolicy(network.policy(), sizes, ppo._distribution, ppo._scaling.normalizer)
 
 
 def build_recurrent_ppo(setup: Setup[RecurrentPPOHParams]) -> RecurrentPPO:

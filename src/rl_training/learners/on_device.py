@@ -17,21 +17,14 @@ from rl_training.acceleration.steps import Step, accelerate
 from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics, State, UpdateResult
-from rl_training.learners.normalization import (
-    ObsNormalizer,
-    RewardScaler,
-    deviation,
-    merged_moments,
-    normalized,
-    scaled_rewards,
-)
+from rl_training.learners.normalization import deviation, merged_moments, normalized, scaled_rewards
+from rl_training.learners.rollout_scaling import OBS, REWARDS, numbered, parts_of
 
 LANE = 2**15  # environments use lower lanes
 # (rollout with the parameters as `params`, names of the estimates that are wanted) -> estimates, (rows,) each
 Estimate = Callable[[Batch, Collection[str]], Batch]
 Draw = Callable[[State, Tensor, Keys], Tensor]  # (acting state, observations, keys) -> actions
 _ROWS = ("obs", "next_obs", "actions", "rewards", "terminated", "truncated")
-_OBS, _REWARDS = "obs_moments", "reward_moments"  # start of the names of the statistics in the state
 
 
 class OnDeviceSettings(Protocol):
@@ -75,13 +68,13 @@ class RolloutLearner:
 
     def acting_state(self, state: State) -> State:
         """Return what `draw` reads."""
-        statistics = _numbered(_OBS, _parts(_OBS, state)[:2]) if self.normalizes_obs else {}
+        statistics = numbered(OBS, parts_of(OBS, state)[:2]) if self.normalizes_obs else {}
         return {name: state[name] for name in self.acting} | statistics
 
     def draw(self, state: State, obs: Tensor, keys: Keys) -> Tensor:
         """Sample actions for observations by counters."""
         if self.normalizes_obs:
-            mean, variance = _parts(_OBS, state)
+            mean, variance = parts_of(OBS, state)
             obs = normalized(obs, mean.float(), (1.0 / deviation(variance)).float())
         return self.sample(state, obs, keys)
 
@@ -92,19 +85,19 @@ class RolloutLearner:
         new: State = {"words": (keys.words(LANE, hparams.update_epochs).T - 2**31).int()}
         new["rewards"] = batch["rewards"]
         if self.normalizes_obs:
-            old = _parts(_OBS, state)
+            old = parts_of(OBS, state)
             merged = merged_moments(old, batch["obs"])
             # The first rollout is collected without statistics, and learned with its own.
             mean, variance = (torch.where(old[2] == 0, merged[part], old[part]) for part in (0, 1))
             scale = (1.0 / deviation(variance)).float()
             new |= {name: normalized(batch[name], mean.float(), scale) for name in ("obs", "next_obs")}
-            new |= _numbered(_OBS, merged)
+            new |= numbered(OBS, merged)
         if self.scales_rewards:
             shape = (hparams.num_steps, self.setup.num_envs)
             ended = (batch["terminated"] | batch["truncated"]).view(shape)
-            old, rewards = _parts(_REWARDS, state), batch["rewards"].view(shape)
+            old, rewards = parts_of(REWARDS, state), batch["rewards"].view(shape)
             scaled, statistics = scaled_rewards(old, rewards, ended, hparams.gamma)
-            new |= {"rewards": scaled.flatten(), **_numbered(_REWARDS, statistics)}
+            new |= {"rewards": scaled.flatten(), **numbered(REWARDS, statistics)}
         return new, {}
 
     def estimated(self, state: State, batch: Batch) -> tuple[State, Metrics]:
@@ -180,7 +173,7 @@ class RolloutUpdate:
     def _scale(self, update: Tensor) -> None:
         names = ("rewards", "obs", "next_obs", "words")
         places = {name: self._memory[name] for name in names if name in self._memory}
-        statistics = {name: value for name, value in self._state.items() if name.startswith((_OBS, _REWARDS))}
+        statistics = {name: value for name, value in self._state.items() if name.startswith((OBS, REWARDS))}
         self._scale_in_place(places | statistics, self._rollout | self._numbers | {"update": update})
 
     def _estimate(self, names: Sequence[str]) -> None:
@@ -190,7 +183,7 @@ class RolloutUpdate:
     def _step(self, indices: Tensor) -> Metrics:
         rows = self._rollout | self._memory
         batch = {name: rows[name] for name in self._learner.learned}
-        state = {name: value for name, value in self._state.items() if not name.startswith((_OBS, _REWARDS))}
+        state = {name: value for name, value in self._state.items() if not name.startswith((OBS, REWARDS))}
         return self._step_in_place(state, batch | {"indices": indices})
 
     def _order(self, epoch: int) -> Tensor:
@@ -204,20 +197,6 @@ class RolloutUpdate:
         return order.view_as(words) - self._first * rows
 
 
-def statistics_of(obs_normalizer: ObsNormalizer | None, reward_scaler: RewardScaler | None) -> State:
-    """Return the statistics as entries of the state of a run on the device."""
-    obs = _numbered(_OBS, obs_normalizer.moments.tensors) if obs_normalizer else {}
-    return obs | (_numbered(_REWARDS, reward_scaler.tensors) if reward_scaler else {})
-
-
-def use_statistics(state: State, obs_normalizer: ObsNormalizer | None, reward_scaler: RewardScaler | None) -> None:
-    """Replace the statistics by entries of a state, as `statistics_of` named them."""
-    if obs_normalizer:
-        obs_normalizer.moments.use(*_parts(_OBS, state))
-    if reward_scaler:
-        reward_scaler.use(*_parts(_REWARDS, state))
-
-
 def fit(rollout: Batch) -> Metrics:
     """Return the share of the returns' variance that the values explain: 1 is all of it, 0 what a constant does."""
     unexplained = (rollout["returns"] - rollout["values"]).var(correction=0)
@@ -226,11 +205,3 @@ def fit(rollout: Batch) -> Metrics:
 
 def _only(pure: Callable[..., Any]) -> Callable[..., Any]:
     return pure
-
-
-def _numbered(name: str, tensors: Sequence[Tensor]) -> State:
-    return {f"{name}.{number}": tensor for number, tensor in enumerate(tensors)}
-
-
-def _parts(name: str, state: State) -> list[Tensor]:
-    return [state[key] for key in sorted(state) if key.startswith(f"{name}.")]
