@@ -10,7 +10,6 @@ Schulman et al. 2017, Proximal policy optimization algorithms; the details are t
 implementation details of PPO. Deviations are in docs/algorithms/ppo.md.
 """
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -22,7 +21,6 @@ from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate
 from rl_training.core.counters import Keys
 from rl_training.core.setup import Setup
-from rl_training.core.spaces import observation_kind
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.ppo import OnPolicyHParams
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
@@ -33,14 +31,11 @@ from rl_training.learners.on_device import LANE, RolloutLearner, fit
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.returns import gae, successor_values
-from rl_training.learners.rollout_scaling import RolloutScaling, check_normalization
+from rl_training.learners.rollout_scaling import RolloutScaling
+from rl_training.learners.rollouts import check_rollout_setup, mean_metrics, minibatches, steps_of
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
-from rl_training.models.distributions import Distribution, Gaussian, build_distribution
-from rl_training.models.encoders import build_encoder
-from rl_training.models.mlp_actor_critic import MLPActorCritic
-
-log = logging.getLogger("rl_training")
-
+from rl_training.models.distributions import Distribution, build_distribution
+from rl_training.models.mlp_actor_critic import MLPActorCritic, build_actor_critic
 
 KL_LIMIT = 1.5  # times target_kl
 
@@ -110,30 +105,17 @@ class PPO:
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "shuffle", "eval_action")}
         self._scaling = RolloutScaling(setup)
         self._network = FlatModule(network.to(setup.device))
-        optimizer = clipped_adam(hparams, hparams.learning_rate)
-        self._state = optimizer.state(self._network.params)
+        self._optimizer = clipped_adam(hparams, hparams.learning_rate)
+        self._state = self._optimizer.state(self._network.params)
         self._state["clip_coef"] = torch.tensor(hparams.clip_coef, device=setup.device)
         sequences = hparams.minibatch_size // sequence_length
         self._indices = torch.zeros(sequences, dtype=torch.int64, device=setup.device)
         self._policy = self._acting()
 
-        def step(state: State, batch: Batch) -> tuple[State, Metrics]:
-            rows, apply = self._minibatch(batch)
-            settings = hparams_in(state, hparams)
-
-            def loss(params: Tensor) -> Metrics:
-                return ppo_loss(params, rows, settings, apply, self._distribution, clip_coef=state["clip_coef"])
-
-            new_state, metrics = descend(loss, state, optimizer)
-            if hparams.target_kl:  # the policy has moved too far already: nothing changes
-                goes_on = metrics["approx_kl"] <= KL_LIMIT * hparams.target_kl
-                new_state = {name: torch.where(goes_on, value, state[name]) for name, value in new_state.items()}
-            return new_state, metrics
-
-        self.pure_step = step
         # A loop over time has too many operations for the compiler for GPUs.
         plain = sequence_length > 1
-        self._step_in_place = accelerate(step, setup.acceleration, identity=setup.identity, capture_plain=plain)
+        mode, identity = setup.acceleration, setup.identity
+        self._step_in_place = accelerate(self.pure_step, mode, identity=identity, capture_plain=plain)
 
     def act(
         self, obs: np.ndarray, *, step: int = 0, explore: bool = False, action_mask: np.ndarray | None = None
@@ -158,8 +140,21 @@ class PPO:
             if stopped:
                 break
         self.num_updates += 1
-        means = {name: torch.stack([metrics[name] for metrics in history]).mean() for name in history[0]}
-        return UpdateResult(means | fit(rollout), num_gradient_steps=len(history) - stopped)
+        return UpdateResult(mean_metrics(history) | fit(rollout), num_gradient_steps=len(history) - stopped)
+
+    def pure_step(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        """Learn from the rows or sequences `indices` of a rollout."""
+        rows, apply = self._minibatch(batch)
+        hparams = hparams_in(state, self.hparams)
+
+        def loss(params: Tensor) -> Metrics:
+            return ppo_loss(params, rows, hparams, apply, self._distribution, clip_coef=state["clip_coef"])
+
+        new_state, metrics = descend(loss, state, self._optimizer)
+        if hparams.target_kl:  # the policy has moved too far already: nothing changes
+            goes_on = metrics["approx_kl"] <= KL_LIMIT * hparams.target_kl
+            new_state = {name: torch.where(goes_on, value, state[name]) for name, value in new_state.items()}
+        return new_state, metrics
 
     @torch.no_grad()
     def log_likelihood(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -259,18 +254,9 @@ class PPO:
         values = outputs[:, -1].view(self._shape)
         if old_log_probs is None:
             old_log_probs, _ = self._distribution.evaluate(outputs, rollout["actions"], rollout.get("action_mask"))
-        rewards, terminated, truncated = (
-            rollout[name].view(self._shape) for name in ("rewards", "terminated", "truncated")
-        )
-        advantages = gae(
-            rewards,
-            values,
-            next_values,
-            terminated,
-            truncated,
-            gamma=self.hparams.gamma,
-            gae_lambda=self.hparams.gae_lambda,
-        )
+        rewards, terminated, truncated = steps_of(rollout, self._shape)
+        gamma, gae_lambda = self.hparams.gamma, self.hparams.gae_lambda
+        advantages = gae(rewards, values, next_values, terminated, truncated, gamma=gamma, gae_lambda=gae_lambda)
         return {
             "values": values.flatten(),
             "log_probs": old_log_probs,
@@ -299,12 +285,10 @@ class PPO:
         """
         not_rows = ("rewards", "terminated", "truncated", "final_obs", "final_rows")
         batch = {name: values for name, values in rollout.items() if name not in not_rows}
-        batch["indices"] = self._indices
         sequences = len(rollout["rewards"]) // self._sequence_length
-        order = torch.from_numpy(self._generators["shuffle"].permutation(sequences))
-        for indices in order.view(-1, len(self._indices)):
-            self._indices.copy_(indices)
-            history.append(self._step_in_place(self._state, batch))  # writes the new weights into self._state
+        for indices in minibatches(self._indices, sequences, self._generators["shuffle"]):
+            # Writes the new weights into self._state.
+            history.append(self._step_in_place(self._state, batch | {"indices": indices}))
             if self.hparams.target_kl and history[-1]["approx_kl"] > KL_LIMIT * self.hparams.target_kl:
                 return True
         return False
@@ -316,40 +300,14 @@ def ppo_policy(ppo: PPO) -> NetworkPolicy:
     return NetworkPolicy(best, ppo._distribution, ppo._scaling.normalizer)
 
 
-def check_ppo_setup(setup: Setup[OnPolicyHParams]) -> None:
-    """Raise for normalisation that the observations do not allow; warn of a run without a whole rollout."""
-    check_normalization(setup)
-    rows = setup.hparams.num_steps * setup.num_envs
-    if setup.total_timesteps <= rows - setup.num_envs:  # several envs may step past the run's end
-        log.warning(
-            "total_timesteps is %d, less than one rollout (%d): nothing is learned", setup.total_timesteps, rows
-        )
-
-
 def build_ppo(setup: Setup[OnPolicyHParams]) -> PPO:
-    check_ppo_setup(setup)
+    check_rollout_setup(setup)
     hparams, spaces = setup.hparams, setup.spaces
-    kind = observation_kind(spaces.observation)
-    distribution = build_distribution(spaces.action)
-
-    def build() -> nn.Module:
-        is_gaussian = isinstance(distribution, Gaussian)
-        shared = kind in ("image", "dict") if hparams.shared_trunk == "auto" else hparams.shared_trunk == "yes"
-        return MLPActorCritic(
-            lambda: build_encoder(spaces.observation),
-            distribution.num_outputs // (2 if is_gaussian else 1),
-            hparams.hidden_sizes,
-            activation={"tanh": nn.Tanh, "relu": nn.ReLU}[hparams.activation],
-            shared=shared,
-            log_std_init=hparams.log_std_init if is_gaussian else None,
-            orthogonal=hparams.orthogonal_init,
-            residual=hparams.network == "simba",
-        )
+    num_outputs = build_distribution(spaces.action).num_outputs
 
     def check(network: nn.Module) -> None:
         obs = trial_obs(setup, np.float32 if hparams.normalize in ("obs", "both") else None)
-        numbers = f"{distribution.num_outputs} numbers for the policy over {spaces.action}, and the value"
-        sizes = {"observations": 2, numbers: distribution.num_outputs + 1}
-        check_output(network, (obs,), sizes)
+        numbers = f"{num_outputs} numbers for the policy over {spaces.action}, and the value"
+        check_output(network, (obs,), {"observations": 2, numbers: num_outputs + 1})
 
-    return PPO(build_network(setup, build, check), setup)
+    return PPO(build_network(setup, lambda: build_actor_critic(spaces, hparams), check), setup)

@@ -31,6 +31,7 @@ from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.q_losses import pick
 from rl_training.learners.returns import lambda_return, successor_values
+from rl_training.learners.rollouts import mean_metrics, minibatches, steps_of
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.distributions import Categorical
 from rl_training.models.encoders import build_encoder
@@ -110,16 +111,13 @@ class PQN:
     def update(self, batch: Batch) -> UpdateResult:
         self._state["learning_rate"].fill_(self._learning_rate())
         learned = {name: batch[name] for name in ("obs", "actions")} | self._targets(batch)
-        learned["indices"] = self._indices
         history: list[Metrics] = []
         for _ in range(self.hparams.update_epochs):
-            order = torch.from_numpy(self._generators["shuffle"].permutation(len(batch["rewards"])))
-            for indices in order.view(-1, self.hparams.minibatch_size):
-                self._indices.copy_(indices)
-                history.append(self._step_in_place(self._state, learned))  # writes the new weights into self._state
+            for indices in minibatches(self._indices, len(batch["rewards"]), self._generators["shuffle"]):
+                # Writes the new weights into self._state.
+                history.append(self._step_in_place(self._state, learned | {"indices": indices}))
         self.num_updates += 1
-        means = {name: torch.stack([metrics[name] for metrics in history]).mean() for name in history[0]}
-        return UpdateResult(means, num_gradient_steps=len(history))
+        return UpdateResult(mean_metrics(history), num_gradient_steps=len(history))
 
     def on_device(self) -> RolloutLearner:
         """Return this algorithm for tensor environments: acting and updates without the host."""
@@ -196,9 +194,7 @@ class PQN:
             return q_values.amax(1)
 
         next_values = successor_values(rollout, best(rollout["obs"]).view(self._shape), best)
-        rewards, terminated, truncated = (
-            rollout[name].view(self._shape) for name in ("rewards", "terminated", "truncated")
-        )
+        rewards, terminated, truncated = steps_of(rollout, self._shape)
         targets = q_lambda_targets(
             self.hparams.reward_scale * rewards,
             next_values,

@@ -5,6 +5,10 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from rl_training.core.spaces import Spaces, observation_kind
+from rl_training.hparams.ppo import OnPolicyHParams
+from rl_training.models.distributions import Gaussian, build_distribution
+from rl_training.models.encoders import build_encoder
 from rl_training.models.layers import LearnedRow, Parallel, init_orthogonal, mlp
 
 
@@ -54,3 +58,19 @@ class MLPActorCritic(nn.Sequential):
     def best(self) -> nn.Sequential:
         """The part that the most likely action needs: (batch, *obs) -> (batch, policy_dim)."""
         return nn.Sequential(self[0], next(self[1].children()))
+
+
+def build_actor_critic(spaces: Spaces, hparams: OnPolicyHParams) -> MLPActorCritic:
+    distribution = build_distribution(spaces.action)
+    is_gaussian = isinstance(distribution, Gaussian)
+    shares_by_default = observation_kind(spaces.observation) in ("image", "dict")
+    return MLPActorCritic(
+        lambda: build_encoder(spaces.observation),
+        distribution.num_outputs // (2 if is_gaussian else 1),
+        hparams.hidden_sizes,
+        activation={"tanh": nn.Tanh, "relu": nn.ReLU}[hparams.activation],
+        shared=shares_by_default if hparams.shared_trunk == "auto" else hparams.shared_trunk == "yes",
+        log_std_init=hparams.log_std_init if is_gaussian else None,
+        orthogonal=hparams.orthogonal_init,
+        residual=hparams.network == "simba",
+    )

@@ -1,0 +1,46 @@
+"""Several epochs of shuffled minibatches on each rollout: what PPO and PQN share."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.core.setup import Setup
+from rl_training.core.types import Batch, Metrics
+from rl_training.hparams.ppo import OnPolicyHParams
+from rl_training.learners.rollout_scaling import check_normalization
+
+log = logging.getLogger("rl_training")
+
+
+def minibatches(indices: Tensor, rows: int, generator: np.random.Generator) -> Iterator[Tensor]:
+    """Shuffle the numbers of all rows, and yield `indices` filled with those of each minibatch in turn.
+
+    It is the same tensor every time: a compiled step recognises tensors it has seen.
+    """
+    order = torch.from_numpy(generator.permutation(rows))
+    for chosen in order.view(-1, len(indices)):
+        yield indices.copy_(chosen)
+
+
+def mean_metrics(history: Sequence[Metrics]) -> Metrics:
+    """Return the mean of each metric over the gradient steps of an update."""
+    return {name: torch.stack([metrics[name] for metrics in history]).mean() for name in history[0]}
+
+
+def steps_of(rollout: Batch, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rewards, terminated and truncated of a rollout, (steps, envs) each."""
+    rewards, terminated, truncated = (rollout[name].view(shape) for name in ("rewards", "terminated", "truncated"))
+    return rewards, terminated, truncated
+
+
+def check_rollout_setup(setup: Setup[OnPolicyHParams]) -> None:
+    """Raise for normalisation that the observations do not allow; warn of a run without a whole rollout."""
+    check_normalization(setup)
+    rows = setup.hparams.num_steps * setup.num_envs
+    if setup.total_timesteps <= rows - setup.num_envs:  # several envs may step past the run's end
+        log.warning(
+            "total_timesteps is %d, less than one rollout (%d): nothing is learned", setup.total_timesteps, rows
+        )
