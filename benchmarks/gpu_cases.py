@@ -13,7 +13,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from benchmarks.speed import write_random_rows
-from rl_training.algorithms.dreamer import Dreamer, sizes_of
+from rl_training.algorithms.dreamer import Dreamer
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import Spaces
@@ -26,6 +26,7 @@ from rl_training.hparams.dreamer import DreamerHParams, SizeName
 from rl_training.hparams.iql import IQLHParams
 from rl_training.hparams.redq import REDQHParams
 from rl_training.hparams.sac import SACHParams
+from rl_training.models.dreamer_rssm import sizes_of
 from rl_training.runtime.loops import OFFLINE_UPDATES_AT_ONCE
 
 MODES = ("eager", "compile", "cuda_graph")

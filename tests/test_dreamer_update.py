@@ -17,8 +17,6 @@ from rl_training.algorithms.dreamer import (
     balanced_kl,
     build_dreamer,
     critic_loss,
-    kl_divergence,
-    sizes_of,
     world_model_loss,
 )
 from rl_training.core.setup import Setup
@@ -31,7 +29,8 @@ from rl_training.learners.imagined_returns import continuation_weights, replayed
 from rl_training.learners.returns import lambda_return
 from rl_training.models.dreamer import Observed, WorldModel, build_actor, build_critic
 from rl_training.models.dreamer_actions import Choices, build_actions
-from rl_training.models.dreamer_rssm import CELLS, compile_cells
+from rl_training.models.dreamer_latents import kl_divergence
+from rl_training.models.dreamer_rssm import CELLS, compile_cells, sizes_of
 from state_comparison import assert_identical, clone, moved_by
 
 IMAGE = Box(0, 255, (8, 8, 1), np.uint8)

@@ -24,23 +24,22 @@ from rl_training.acceleration.steps import accelerate
 from rl_training.core.setup import Setup
 from rl_training.core.types import ActResult, Batch, Carry, Metrics, State, StateDict, UpdateResult
 from rl_training.errors import ConfigError
-from rl_training.hparams.dreamer import DreamerHParams, network_size
+from rl_training.hparams.dreamer import DreamerHParams
 from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.imagined_returns import continuation_weights, replayed_returns, return_range
 from rl_training.learners.laprop import AdaptiveLaProp
+from rl_training.learners.latent_acting import LatentActing
 from rl_training.learners.networks import build_seeded
-from rl_training.learners.optim import gradient_of, named_part, part_of, polyak
-from rl_training.learners.random_inputs import RandomInput, RandomInputs, normal, uniform
+from rl_training.learners.optim import descend_parts, named_part, polyak
+from rl_training.learners.random_inputs import FILLS, RandomInput, RandomInputs, uniform
 from rl_training.learners.returns import lambda_return
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.dreamer import DreamerPolicy, Observed, WorldModel, build_actor, build_critic
 from rl_training.models.dreamer_actions import Actions, build_actions
-from rl_training.models.dreamer_rssm import CELLS, Cells, Sizes, compile_cells
+from rl_training.models.dreamer_latents import kl_divergence
+from rl_training.models.dreamer_rssm import CELLS, Cells, Sizes, compile_cells, sizes_of
 from rl_training.models.dreamer_two_hot import make_bins, two_hot_loss, two_hot_mean
-
-PARTS = ("world_model", "actor", "critic")
-NOISE = {"uniform": uniform, "normal": normal}
 
 Apply = Callable[..., Any]  # (params, ...) -> the outputs of a network
 
@@ -62,11 +61,6 @@ IMAGINED = {
 
 
 # --- The world model's loss ------------------------------------------------------------------------------------------
-
-
-def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Return KL[p || q] in nats, summed over the latents: (..., latents, classes) -> (...)."""
-    return (log_p.exp() * (log_p - log_q)).sum((-2, -1))
 
 
 def balanced_kl(posterior: Tensor, prior: Tensor, hparams: DreamerHParams) -> tuple[Tensor, Tensor]:
@@ -143,7 +137,7 @@ class Dreamer:
 
     def __init__(self, sizes: Sizes, setup: Setup[DreamerHParams], cells: Cells = CELLS) -> None:
         self.hparams = hparams = setup.hparams
-        self._sizes, self._device, self._cells = sizes, setup.device, cells
+        self._cells = cells
         self._actions = build_actions(setup.spaces.action, hparams.unimix)
 
         def build() -> dict[str, nn.Module]:
@@ -155,7 +149,6 @@ class Dreamer:
 
         networks = build_seeded(setup.streams.integer("init"), build, setup.device)
         self._parts = {name: FlatModule(network.to(setup.device)) for name, network in networks.items()}
-        self._lengths = [len(part.params) for part in self._parts.values()]
         self._optimizers = {name: _optimizer(hparams, name, part) for name, part in self._parts.items()}
         self._bins = make_bins(hparams.num_bins, hparams.symlog_limit).to(setup.device)
         self.state: State = {}
@@ -165,17 +158,11 @@ class Dreamer:
         self.state |= {name: torch.zeros((), device=setup.device) for name in ("return_low", "return_high")}
         self._policy = {name: self.state[name] for name in ("world_model.params", "actor.params")}
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "noise", "eval_action")}
-        self._noise_of_acting = [
-            ("noise", sizes.latents, uniform),
-            ("action_noise", self._actions.noise_size, NOISE[self._actions.noise]),
-        ]
         self._random_inputs = RandomInputs(_random_inputs(hparams, self._actions), setup.device)
         # Unrolled over time the update is too long for the compiler for GPUs, which compiles the cells alone.
         self._step_in_place = accelerate(self._learn, setup.acceleration, identity=setup.identity, capture_plain=True)
-        # Compiling the acting step for each number of rows takes longer than it saves.
-        mode = "eager" if setup.acceleration == "compile" else setup.acceleration
-        self._act_by_chance = accelerate(self._sample, mode, "acting step", capture_plain=True)
-        self._act_best = accelerate(self._best, mode, "acting step", capture_plain=True)
+        world, actor = self._parts["world_model"], self._parts["actor"]
+        self._acting = LatentActing(world, actor, self._policy, setup.acceleration)
 
     def act(
         self,
@@ -186,21 +173,9 @@ class Dreamer:
         action_mask: np.ndarray | None = None,
         carry: Carry | None = None,
     ) -> ActResult:
-        rows, batch = len(obs), {"obs": self._tensor(obs)}
-        if carry is None:
-            before = {"features": self._sizes.features, "previous": self._actions.num_inputs}
-            carry = {name: np.zeros((rows, size), np.float32) for name, size in before.items()}
-        batch |= {name: self._tensor(values) for name, values in carry.items()}
-        if explore or self.hparams.sampled_evaluation:
-            generator = self._generators["action" if explore else "eval_action"]
-            for name, size, fill in self._noise_of_acting:
-                fill(generator, noise := np.empty((rows, size), np.float32))
-                batch[name] = self._tensor(noise)
-            result = self._act_by_chance(self._policy, batch)
-        else:
-            result = self._act_best(self._policy, batch)
-        actions = result.pop("actions").cpu().numpy()
-        return ActResult(actions, {name: values.cpu().numpy() for name, values in result.items()})
+        if not explore and not self.hparams.sampled_evaluation:
+            return self._acting.act(obs, carry, None)
+        return self._acting.act(obs, carry, self._generators["action" if explore else "eval_action"])
 
     def update(self, batch: Batch) -> UpdateResult:
         batch = batch | self._random_inputs.fill(self._generators["noise"])
@@ -232,55 +207,31 @@ class Dreamer:
         load_tensors(self.state, state, without=self._policy)
         load_generators(self._generators, state["generators"])
 
-    # --- Acting ------------------------------------------------------------------------------------------------------
-
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.tensor(array, device=self._device)  # a copy: see acceleration/acting.py
-
-    def _sample(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        return {}, self._choose(state, batch, batch["noise"], batch["action_noise"])
-
-    def _best(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        return {}, self._choose(state, batch, None, None)
-
-    def _choose(self, state: State, batch: Batch, noise: Tensor | None, action_noise: Tensor | None) -> Metrics:
-        world, actor = self._parts["world_model"], self._parts["actor"]
-        before = (batch["features"], batch["previous"])
-        features = world.apply(state["world_model.params"], WorldModel.filter, batch["obs"], *before, noise)
-        actions = self._actions.draw(actor.apply(state["actor.params"], features), action_noise)
-        return {"actions": actions, "features": features, "previous": self._actions.encode(actions)}
-
     # --- Learning ----------------------------------------------------------------------------------------------------
 
     def _learn(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         """Take one step down the gradient of all losses together."""
-        params = torch.cat([state[f"{name}.params"] for name in PARTS])
-        gradient, outputs = gradient_of(lambda params: self._losses(params, state, batch), params)
-        new_state = {name: outputs.pop(name) for name in ("return_low", "return_high")}
-        metrics = {name: value.detach() for name, value in outputs.items()}
-        for name, part in zip(PARTS, gradient.split(self._lengths), strict=True):
-            new, more = self._optimizers[name].step(part, part_of(name, state))
-            new_state |= named_part(name, new)
-            metrics |= {f"{name}_{key}": value for key, value in more.items()}
+        new_state, metrics = descend_parts(lambda params: self._losses(params, state, batch), state, self._optimizers)
+        new_range = {name: metrics.pop(name) for name in ("return_low", "return_high")}
         slow = polyak(state["slow_critic"], new_state["critic.params"], self.hparams.slow_critic_rate)
-        return {**new_state, "slow_critic": slow}, metrics
+        return {**new_state, **new_range, "slow_critic": slow}, metrics
 
-    def _losses(self, params: Tensor, state: State, batch: Batch) -> tuple[Tensor, Metrics]:
+    def _losses(self, params: Mapping[str, Tensor], state: State, batch: Batch) -> tuple[Tensor, Metrics]:
         """Return the sum of all losses, and metrics; among them the new range of the returns.
 
         Actor and critic learn from imagined states without a gradient to the world model. Imagination itself uses the
         weights in `state`, which have no gradient at all.
         """
-        hparams, parts = self.hparams, dict(zip(PARTS, params.split(self._lengths), strict=True))
+        hparams = self.hparams
         apply_world, apply_actor = self._parts["world_model"].apply, self._parts["actor"].apply
-        world = world_model_loss(parts["world_model"], batch, hparams, apply_world, self._bins, self._cells)
+        world = world_model_loss(params["world_model"], batch, hparams, apply_world, self._bins, self._cells)
         features = world.pop("features")
         imagined, new_range = self._imagine(state, features.detach(), batch)
         shared = features if hparams.replay_critic_trains_world_model else features.detach()
         replayed = self._replayed(shared, imagined, batch)
-        actor = actor_loss(parts["actor"], imagined, hparams, apply_actor, self._actions)
-        critic = self._critic_loss(parts["critic"], state, imagined)
-        critic = critic + hparams.replay_critic_coef * self._critic_loss(parts["critic"], state, replayed)
+        actor = actor_loss(params["actor"], imagined, hparams, apply_actor, self._actions)
+        critic = self._critic_loss(params["critic"], state, imagined)
+        critic = critic + hparams.replay_critic_coef * self._critic_loss(params["critic"], state, replayed)
         loss = world.pop("loss") + actor.pop("loss") + critic
         return loss, {**world, **actor, "critic_loss": critic, **new_range, **_means(imagined)}
 
@@ -345,22 +296,8 @@ def _random_inputs(hparams: DreamerHParams, actions: Actions) -> dict[str, Rando
     return {
         "posterior_noise": RandomInput((hparams.batch_size, hparams.sequence_length, hparams.num_latents), uniform),
         "prior_noise": RandomInput((hparams.imagination_horizon, rows, hparams.num_latents), uniform),
-        "action_noise": RandomInput((hparams.imagination_horizon, rows, actions.noise_size), NOISE[actions.noise]),
+        "action_noise": RandomInput((hparams.imagination_horizon, rows, actions.noise_size), FILLS[actions.noise]),
     }
-
-
-def sizes_of(hparams: DreamerHParams) -> Sizes:
-    network = network_size(hparams)
-    return Sizes(
-        deter=network.deter_size,
-        blocks=hparams.num_blocks,
-        latents=hparams.num_latents,
-        classes=network.num_classes,
-        hidden=network.hidden_size,
-        depth=network.cnn_depth,
-        bins=hparams.num_bins,
-        unimix=hparams.unimix,
-    )
 
 
 def build_dreamer(setup: Setup[DreamerHParams]) -> Dreamer:

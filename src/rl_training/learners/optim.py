@@ -7,7 +7,7 @@ the loss and its gradient into one compiled graph (acceleration/steps.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -226,6 +226,28 @@ def descend_part(
     return named_part(name, new_state), {
         f"{name}_{key}" if key in ("loss", "grad_norm") else key: value for key, value in metrics.items()
     }
+
+
+def descend_parts(
+    loss: Callable[[Mapping[str, Tensor]], tuple[Tensor, Metrics]], state: State, optimizers: Mapping[str, Optimizer]
+) -> tuple[State, Metrics]:
+    """Take one step of all parts together, each by its optimizer; their entries are named as `descend_part` does.
+
+    `loss(params)` takes the parameters of each part by its name, and returns the sum of all losses and the metrics.
+    """
+    lengths = [len(state[f"{name}.params"]) for name in optimizers]
+
+    def of_all(params: Tensor) -> tuple[Tensor, Metrics]:
+        return loss(dict(zip(optimizers, params.split(lengths), strict=True)))
+
+    gradient, outputs = gradient_of(of_all, torch.cat([state[f"{name}.params"] for name in optimizers]))
+    new_state: State = {}
+    metrics = {name: value.detach() for name, value in outputs.items()}
+    for (name, optimizer), part in zip(optimizers.items(), gradient.split(lengths), strict=True):
+        new, more = optimizer.step(part, part_of(name, state))
+        new_state |= named_part(name, new)
+        metrics |= {f"{name}_{key}": value for key, value in more.items()}
+    return new_state, metrics
 
 
 def named_part(name: str, entries: State) -> State:

@@ -33,6 +33,9 @@ def normal(generator: np.random.Generator, out: np.ndarray) -> None:
     generator.standard_normal(dtype=np.float32, out=out)
 
 
+FILLS = {"uniform": uniform, "normal": normal}
+
+
 def noise(generator: np.random.Generator, out: np.ndarray) -> None:
     """Write factors of the noise of noisy layers."""
     normal_numbers = torch.from_numpy(generator.standard_normal(out.shape, np.float32))

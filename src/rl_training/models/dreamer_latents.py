@@ -14,6 +14,11 @@ def mixed_log_probs(logits: Tensor, unimix: float) -> Tensor:
     return mixed_probs(logits, unimix).log()
 
 
+def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """Return KL[p || q] in nats, summed over the latents: (..., latents, classes) -> (...)."""
+    return (log_p.exp() * (log_p - log_q)).sum((-2, -1))
+
+
 def draw_index(probs: Tensor, noise: Tensor) -> Tensor:
     """Sample a class by noise in [0, 1): the first whose cumulative probability exceeds it. (..., classes) -> (...)"""
     passed = (cumulative_sum(probs) <= noise[..., None]).sum(-1)

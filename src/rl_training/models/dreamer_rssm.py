@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_training.core.transforms import is_transformed
+from rl_training.hparams.dreamer import DreamerHParams, network_size
 from rl_training.models.dreamer_latents import draw_latents, mixed_probs, straight_through
 from rl_training.models.layers import NORM_EPS, StackedLinear, normed_mlp
 from rl_training.models.unrolled import Step, chain, take_plain_steps, take_steps
@@ -43,6 +44,20 @@ class Sizes:
     @property
     def features(self) -> int:
         return self.deter + self.stoch
+
+
+def sizes_of(hparams: DreamerHParams) -> Sizes:
+    network = network_size(hparams)
+    return Sizes(
+        deter=network.deter_size,
+        blocks=hparams.num_blocks,
+        latents=hparams.num_latents,
+        classes=network.num_classes,
+        hidden=network.hidden_size,
+        depth=network.cnn_depth,
+        bins=hparams.num_bins,
+        unimix=hparams.unimix,
+    )
 
 
 class BlockGRU(nn.Module):
