@@ -271,7 +271,7 @@ def test_the_first_gradient_is_the_plain_policy_gradient() -> None:
     setup = make_ppo_setup(minibatch_size=12, update_epochs=1, normalize_advantages=False, vf_coef=0.0)
     algorithm, twin = build_ppo(setup), build_ppo(setup)
     rollout = make_rollout(setup)
-    advantages = twin._advantages(rollout, old_log_probs=None)["advantages"]
+    advantages = twin._advantages(rollout)["advantages"]
     params = params_of(twin).clone().requires_grad_()
     outputs = twin._network.apply(params, rollout["obs"])
     log_probs = torch.log_softmax(outputs[:, :2], 1)[torch.arange(12), rollout["actions"]]
@@ -299,7 +299,7 @@ def test_the_rows_of_a_minibatch_belong_together() -> None:
     algorithm = build_ppo(setup)
     seen = watch_steps(algorithm)
     rollout = make_rollout(setup)
-    judged = algorithm._advantages(rollout, old_log_probs=None)
+    judged = algorithm._advantages(rollout)
     algorithm.update(rollout)
     for rows, _ in seen:
         for name, values in {**judged, "obs": rollout["obs"], "actions": rollout["actions"]}.items():
@@ -638,7 +638,7 @@ def test_the_step_can_be_traced_for_the_compiler(kind: str, action_mask: bool) -
     setup = make_ppo_setup(action=ACTIONS[kind], action_mask=action_mask, value_clip=True)
     algorithm = build_ppo(setup)
     rollout = make_rollout(setup)
-    rollout |= algorithm._advantages(rollout, old_log_probs=None)
+    rollout |= algorithm._advantages(rollout)
     names = ("obs", "actions", "action_mask", "log_probs", "values", "advantages", "returns")
     batch = {name: rollout[name] for name in names if name in rollout} | {"indices": torch.tensor([3, 1, 4, 8])}
     graph, inputs, metric_names = trace(_write_in_place(algorithm.pure_step), algorithm._state, batch)

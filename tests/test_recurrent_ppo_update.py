@@ -198,7 +198,7 @@ def test_a_time_limit_bootstraps_in_the_state_after_the_last_step() -> None:
     first, after = network(rollout["obs"][:1], rollout["carry"], no_start)
     final = network(rollout["final_obs"][:1], after[0], no_start)[0]
     forgotten = network(rollout["final_obs"][:1], torch.zeros_like(after[0]), no_start)[0]
-    found = algorithm._advantages(rollout, old_log_probs=None)["advantages"][0]
+    found = algorithm._advantages(rollout)["advantages"][0]
     assert found.item() == pytest.approx((final[0, -1] - first[0, -1]).item(), abs=1e-6)
     assert abs(found.item() - (forgotten[0, -1] - first[0, -1]).item()) > 1e-4
 
@@ -226,7 +226,7 @@ def test_the_traced_step_equals_the_eager_one(cell: str) -> None:
     setup = make_recurrent_setup(cell=cell, unroll_length=3, minibatch_size=6)
     algorithm = build_recurrent_ppo(setup)
     rollout = collected(setup)
-    rollout |= algorithm._advantages(rollout, old_log_probs=None)
+    rollout |= algorithm._advantages(rollout)
     names = ("obs", "actions", "starts", "states", "log_probs", "values", "advantages", "returns")
     batch = {name: rollout[name] for name in names} | {"indices": torch.tensor([2, 1])}
     graph, inputs, metric_names = trace(_write_in_place(algorithm.pure_step), algorithm._state, batch)

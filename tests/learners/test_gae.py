@@ -152,7 +152,7 @@ class Known:
 
     def judged(self) -> dict[str, Any]:
         """What the update learns from, (steps, envs)."""
-        rollout = self.ppo._advantages(self.buffer.rollout(), old_log_probs=None)
+        rollout = self.ppo._advantages(self.buffer.rollout())
         shape = (self.buffer.num_steps, self.buffer.num_envs)
         return {name: values.view(shape).tolist() for name, values in rollout.items()}
 

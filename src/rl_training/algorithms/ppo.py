@@ -132,12 +132,10 @@ class PPO:
             self._state[name].fill_(value)
         rollout = self._scaling.scaled(batch)
         history: list[Metrics] = []
-        stopped = False
         for epoch in range(hparams.update_epochs):
             if epoch == 0 or hparams.recompute_advantages:
-                rollout |= self._advantages(rollout, old_log_probs=rollout.get("log_probs"))
-            stopped = self._learn_epoch(rollout, history)
-            if stopped:
+                rollout |= self._advantages(rollout, log_probs=epoch == 0)
+            if stopped := self._learn_epoch(rollout, history):
                 break
         self.num_updates += 1
         return UpdateResult(mean_metrics(history) | fit(rollout), num_gradient_steps=len(history) - stopped)
@@ -166,8 +164,7 @@ class PPO:
         """Return this algorithm for tensor environments: acting and updates without the host."""
 
         def estimate(rollout: Batch, names: Collection[str]) -> Batch:
-            old_log_probs = None if "log_probs" in names else torch.zeros(())  # kept: these are not used
-            return self._advantages(rollout, old_log_probs, rollout["params"])
+            return self._advantages(rollout, rollout["params"], log_probs="log_probs" in names)
 
         def draw(state: State, obs: Tensor, keys: Keys) -> Tensor:
             return self._distribution.draw(self._network.apply(state["params"], obs), keys, LANE)
@@ -247,19 +244,18 @@ class PPO:
         }
 
     @torch.no_grad()
-    def _advantages(self, rollout: Batch, old_log_probs: Tensor | None, params: Tensor | None = None) -> Batch:
-        """Return values, log-probabilities, advantages and returns of every row under the present network."""
+    def _advantages(self, rollout: Batch, params: Tensor | None = None, *, log_probs: bool = True) -> Batch:
+        """Return values, advantages, returns and, if wanted, log-probabilities of every row by the present network."""
         params = self._state["params"] if params is None else params
         outputs, next_values, more = self._evaluate(params, rollout)
         values = outputs[:, -1].view(self._shape)
-        if old_log_probs is None:
-            old_log_probs, _ = self._distribution.evaluate(outputs, rollout["actions"], rollout.get("action_mask"))
+        if log_probs:
+            more["log_probs"] = self._distribution.evaluate(outputs, rollout["actions"], rollout.get("action_mask"))[0]
         rewards, terminated, truncated = steps_of(rollout, self._shape)
         gamma, gae_lambda = self.hparams.gamma, self.hparams.gae_lambda
         advantages = gae(rewards, values, next_values, terminated, truncated, gamma=gamma, gae_lambda=gae_lambda)
         return {
             "values": values.flatten(),
-            "log_probs": old_log_probs,
             "advantages": advantages.flatten(),
             "returns": (advantages + values).flatten(),
             **more,
