@@ -110,7 +110,7 @@ def build_transitions(
 
 def rows_with(flags: np.ndarray) -> np.ndarray:
     """Return which rows have any flag set: (rows, ...) to (rows,)."""
-    rows: np.ndarray = np.asarray(flags.reshape(len(flags), -1).any(axis=1))
+    rows: np.ndarray = np.any(flags, axis=tuple(range(1, flags.ndim)))
     return rows
 
 
