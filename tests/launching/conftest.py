@@ -9,7 +9,7 @@ from rl_training.runtime import loops, stacked_host_steps
 
 @pytest.fixture
 def as_on_a_gpu(recorded_graphs: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the order of steps, the acting and its graphs be those of a GPU."""
+    """Step, act and capture graphs in the order of a GPU."""
     for module in (loops, stacked_host_steps):
         monkeypatch.setattr(module, "learns_meanwhile", lambda config: True)
     monkeypatch.setattr(stacked_acting, "evaluates_together", lambda device: True)
