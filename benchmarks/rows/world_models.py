@@ -13,8 +13,6 @@ ROWS = {
         eval_episodes=200,
         track_episodes=100,
         chosen_on="seeds 0 and 1, which are also scored",
-        changed_since="the critic's loss on replayed states trains the world model; one LaProp step for all losses; "
-        "fresh sequences are replayed first; a sequence starts without the action before it",
     ),
     "dreamer-continuouscatch": Row(
         config="dreamer/continuouscatch.yaml",
