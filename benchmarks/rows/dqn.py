@@ -126,7 +126,12 @@ def cartpole(algo: str, target: str, *peers: Peer, **more: Any) -> Row:
     )
 
 
-LUNAR_LANDER_CHOSEN_ON = {"iqn": "seeds 100 to 103", "rainbow_dqn": "seeds 100 and 101", "fqf": "seed 100"}
+LUNAR_LANDER_CHOSEN_ON = {
+    "noisy_dqn": "seeds 100 to 107",
+    "iqn": "seeds 100 to 107",
+    "rainbow_dqn": "seeds 100 and 101",
+    "fqf": "seed 100",
+}
 
 
 def lunarlander(algo: str, target: str, *peers: Peer) -> Row:
