@@ -17,13 +17,19 @@ def huber(error: float, kappa: float) -> float:
     return abs(error) - 0.5 * kappa
 
 
-def quantile_loss(values: Sequence[float], targets: Sequence[float], taus: Sequence[float], kappa: float) -> float:
-    """Dabney et al. 2018, QR-DQN, algorithm 1: sum over the values of the mean over the targets."""
+def quantile_loss(
+    values: Sequence[float],
+    targets: Sequence[float],
+    taus: Sequence[float],
+    kappa: float,
+    probabilities: Sequence[float] | None = None,
+) -> float:
+    """Dabney et al. 2018, QR-DQN, algorithm 1: sum over the values of the expectation over the targets."""
     total = 0.0
     for value, tau in zip(values, taus, strict=True):
-        for target in targets:
+        for target, share in zip(targets, probabilities or [1 / len(targets)] * len(targets), strict=True):
             error = target - value
-            total += abs(tau - (1.0 if error < 0 else 0.0)) * huber(error, kappa) / len(targets)
+            total += abs(tau - (1.0 if error < 0 else 0.0)) * huber(error, kappa) * share
     return total
 
 

@@ -142,7 +142,9 @@ def test_no_gradient_of_one_loss_reaches_the_parameters_of_the_other(entropy_coe
     best = (successor.widths[:, None] * successor.values).sum(2).argmax(1)
     targets = batch["rewards"][:, None] + 0.99 * (~batch["terminated"])[:, None] * successor.values[rows, best]
     values = output.values[rows, batch["actions"]]
-    quantile_part = gradient_of(quantile_huber(values, targets, output.tau_hats.detach(), 0.5).mean(), params)
+    quantile_part = gradient_of(
+        quantile_huber(values, targets, output.tau_hats.detach(), 0.5, proposal.widths).mean(), params
+    )
     torch.testing.assert_close(total[:-count], quantile_part[:-count], rtol=1e-4, atol=1e-6)
 
     # The fractions: slopes that are plain numbers, times d tau / d parameters, and the entropy.
@@ -316,7 +318,7 @@ def test_the_losses_equal_plain_loops_in_float64(kappa: float, double_q: bool) -
         best = best_valid_action(q_values, batch["next_action_mask"][row].numpy())
         targets = target_quantiles(batch, row, np.array([value(target, next_obs, best, hat) for hat in next_hats]))
         values = [value(online, obs, action, hat) for hat in hats]
-        quantile_losses.append(quantile_loss(values, targets, hats.tolist(), kappa))
+        quantile_losses.append(quantile_loss(values, targets, hats.tolist(), kappa, next_widths.tolist()))
         fraction_loss = 0.0
         for i in (1, 2):
             edge = value(online, obs, action, taus[i])

@@ -75,6 +75,14 @@ def test_the_loss_of_a_row_equals_plain_loops(values: Any, targets: Any, kappa: 
     assert float(ours) == pytest.approx(quantile_loss(values, targets, taus.tolist(), kappa), rel=1e-9, abs=1e-12)
 
 
+def test_a_target_of_twice_the_probability_counts_as_two_targets() -> None:
+    values, taus = torch.tensor([[0.5, 3.0]]), torch.tensor([0.2, 0.7])
+    weighted = quantile_huber(
+        values, torch.tensor([[1.0, 4.0]]), taus, 1.0, probabilities=torch.tensor([[2.0, 1.0]]) / 3
+    )
+    torch.testing.assert_close(weighted, quantile_huber(values, torch.tensor([[1.0, 1.0, 4.0]]), taus, 1.0))
+
+
 def test_fractions_may_be_shared_or_one_set_per_row() -> None:
     generator = torch.Generator().manual_seed(0)
     values, targets = torch.randn(4, 3, generator=generator), torch.randn(4, 5, generator=generator)

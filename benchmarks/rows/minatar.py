@@ -41,7 +41,7 @@ MUNCHAUSEN = {
     for algo in ("dqn", "iqn")
 }
 CHOSEN_ON = {"qr_dqn": "seeds 100 to 102"}
-CHANGED_SINCE = {"fqf": "the fractions move, by a larger step size"}
+CHANGED_SINCE = {"fqf": "the fractions move, and targets are weighted by their widths"}
 
 
 def minatar(

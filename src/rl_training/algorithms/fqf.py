@@ -1,12 +1,14 @@
 """FQF: IQN whose fractions 0 = tau_0 < ... < tau_N = 1 are proposed by a network, where the quantile function bends.
 
     Q(s, a) = sum over i of (tau_i+1 - tau_i) * Z(tau_hat_i),  tau_hat_i = (tau_i + tau_i+1) / 2
-    quantile network: the quantile regression loss at tau_hat; it does not reach the fractions
+    quantile network: the quantile regression loss at tau_hat, with targets weighted by their widths; it does not reach
+        the fractions
     fraction network: the 1-Wasserstein distance between the quantile function and its steps; it reaches nothing else
         d W1 / d tau_i = |Z(tau_i) - Z(tau_hat_i-1)| - |Z(tau_i) - Z(tau_hat_i)|
 
 Yang et al. 2019, Fully parameterized quantile function for distributional reinforcement learning.
-Deviation: the paper's 2 Z(tau_i) - Z(tau_hat_i) - Z(tau_hat_i-1) is the same where Z rises, but a learned Z may fall.
+Deviations: the paper's 2 Z(tau_i) - Z(tau_hat_i) - Z(tau_hat_i-1) is the same where Z rises, but a learned Z may fall.
+It weighs all targets alike, which is right for even fractions only.
 """
 
 from collections.abc import Mapping

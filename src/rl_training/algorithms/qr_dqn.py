@@ -54,8 +54,8 @@ def quantile_metrics(
 ) -> Metrics:
     """Compute the loss of quantiles (batch, n) at fractions `taus`, given those of the successor, (batch, m).
 
-    The TD error of a row is the distance of the two means. `widths`, (batch, n) and (batch, m), weigh the quantiles in
-    the means; without them all count the same.
+    The TD error of a row is the distance of the two means. `widths`, (batch, n) and (batch, m), are the probabilities
+    that the quantiles stand for; without them all stand for the same.
     """
     discounts = batch["discounts"][:, None] if "discounts" in batch else hparams.gamma
     targets = td_target(batch["rewards"][:, None], batch["terminated"][:, None], next_quantiles, discounts).detach()
@@ -65,7 +65,7 @@ def quantile_metrics(
     target_means = _mean(targets, next_widths)
     td_errors = (target_means - q_values).abs()
     return {
-        "loss": weighted_mean(quantile_huber(quantiles, targets, taus, hparams.kappa), batch),
+        "loss": weighted_mean(quantile_huber(quantiles, targets, taus, hparams.kappa, next_widths), batch),
         "q_value_mean": q_values.mean(),
         "target_mean": target_means.mean(),
         "td_error_mean": td_errors.mean(),

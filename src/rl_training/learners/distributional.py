@@ -5,11 +5,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def quantile_huber(values: Tensor, targets: Tensor, taus: Tensor, kappa: float) -> Tensor:
+def quantile_huber(
+    values: Tensor, targets: Tensor, taus: Tensor, kappa: float, probabilities: Tensor | None = None
+) -> Tensor:
     """Return the quantile regression loss of each row: (batch, n), (batch, m), taus (batch, n) or (n,) -> (batch,).
 
     |tau_i - 1{u < 0}| * Huber_kappa(u) / kappa with u = target_j - value_i; kappa = 0: |tau_i - 1{u < 0}| * |u|. Mean
     over targets, sum over values: each value's gradient then depends on neither count. Dabney et al. 2018, equation 10.
+    `probabilities`, (batch, m), are those of the targets; without them all are equally likely.
     """
     errors = targets[:, None, :] - values[:, :, None]  # (batch, values, targets)
     weights = (taus[..., None] - (errors.detach() < 0.0).to(errors.dtype)).abs()
@@ -17,7 +20,9 @@ def quantile_huber(values: Tensor, targets: Tensor, taus: Tensor, kappa: float) 
         losses = errors.abs()
     else:
         losses = F.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=kappa) / kappa
-    return (weights * losses).mean(2).sum(1)
+    losses = weights * losses
+    expected = losses.mean(2) if probabilities is None else (losses * probabilities[:, None, :]).sum(2)
+    return expected.sum(1)
 
 
 def project(probabilities: Tensor, positions: Tensor, atoms: Tensor) -> Tensor:
