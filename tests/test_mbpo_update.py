@@ -1,6 +1,7 @@
 """MBPO's parts work together: rollouts follow policy, elites and termination; updates are SAC's."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -22,6 +23,7 @@ from rl_training.experiment.config_files import load_config
 from rl_training.hparams.mbpo import MBPOHParams, MOPOHParams
 from rl_training.hparams.schedules import max_horizon, rollout_horizon
 from rl_training.learners.dynamics import DynamicsEnsemble, build_ensemble
+from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.model_rollouts import MAX_ROWS_PER_ELITE, ModelRollouts
 from state_comparison import assert_identical, clone
 
@@ -107,7 +109,8 @@ def rolled_out(
     def act(params: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
         return (params * obs[:, :1] + noise).tanh()
 
-    rollouts = ModelRollouts(ensemble, torch.tensor(0.5), act, rule, setup, identity=None)
+    actor = cast(FlatModule, SimpleNamespace(params=torch.tensor(0.5)))
+    rollouts = ModelRollouts(ensemble, actor, act, rule, setup, identity=None)
     return list(rollouts.run(starts, horizon))
 
 

@@ -145,7 +145,8 @@ def test_the_summary_is_written_while_members_are_trained(
 # --- Stacked ---------------------------------------------------------------------------------------------------------
 
 
-OFFLINE = sorted(name for name, spec in registry().items() if spec.loop == "offline" and spec.per_member)
+# Those that learn from a dataset alone; mopo: test_stacked_models.py.
+OFFLINE = sorted(name for name, spec in registry().items() if spec.loop == "offline" and not spec.intervals)
 # The rates change, and where an actor learns at every third update, groups of ten end between two of them.
 COSINE, DELAYED = {"learning_rate_schedule": "cosine"}, {"learning_rate_schedule": "linear", "policy_delay": 3}
 SETTINGS = {"bc": COSINE, "iql": COSINE, "cql": {**DELAYED, "num_sampled_actions": 2, "calibrated": True}}
@@ -225,7 +226,8 @@ def test_a_setting_that_a_stack_shares_gives_two_stacks(tmp_path: Path, caplog: 
 
 
 @pytest.mark.parametrize(
-    ("algo", "name", "values"), [("iql", "expectile", (0.6, 0.9)), ("rebrac", "reward_shift", (0.0, 1.0))]
+    ("algo", "name", "values"),
+    [("iql", "expectile", (0.6, 0.9)), ("rebrac", "reward_shift", (0.0, 1.0)), ("mopo", "penalty_coef", (0.5, 2.0))],
 )
 def test_captured_members_equal_eager_ones(
     algo: str,

@@ -139,8 +139,7 @@ def compose(setup: Setup[ModelHParams], penalty: Penalty | None = None) -> MBPO:
     rule = _find_rule(setup)
     identity = f"{setup.identity} {rule!r}" if setup.identity else None
     ensemble = build_ensemble(setup, learned_termination=rule is None, identity=identity)
-    actor_params = policy.state["actor.params"]
-    rollouts = ModelRollouts(ensemble, actor_params, act, rule, setup, identity=identity, penalty=penalty)
+    rollouts = ModelRollouts(ensemble, actor, act, rule, setup, identity=identity, penalty=penalty)
     return MBPO(policy, ensemble, rollouts)
 
 

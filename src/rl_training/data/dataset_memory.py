@@ -49,7 +49,7 @@ class DatasetMemory:
             dataset, generator=generator, next_actions=next_actions, return_gamma=return_gamma, device=device
         )
         self.storage, self.device = cast(RowStorage, self._buffer.storage), self._buffer.device
-        self.draw_places = self._buffer.draw_places
+        self.draw_places, self.draw_rows = self._buffer.draw_places, self._buffer.draw_rows
 
     def sharing_rows(self, generator: np.random.Generator) -> "DatasetMemory":
         """Return a memory of the same rows, which are not copied, that draws with its own generator."""
@@ -57,7 +57,7 @@ class DatasetMemory:
         twin.__dict__["digest"] = self.digest
         twin._generator = generator
         twin._buffer = ReplayBuffer(self.storage, generator=generator, device=self.device)
-        twin.draw_places = twin._buffer.draw_places
+        twin.draw_places, twin.draw_rows = twin._buffer.draw_places, twin._buffer.draw_rows
         return twin
 
     def __len__(self) -> int:

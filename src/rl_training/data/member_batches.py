@@ -1,4 +1,4 @@
-"""Batches for all members of a stack at once: from one dataset on the device, or from the replay buffer of each."""
+"""Batches for all members of a stack at once: from one dataset on the device, or from the memory of each."""
 
 import math
 from collections.abc import Callable, Container, Sequence
@@ -12,11 +12,12 @@ from torch import Tensor
 from rl_training.acceleration.transfers import WORD, Block, mark_fixed
 from rl_training.core.types import Batch
 from rl_training.data.dataset_memory import DatasetMemory
+from rl_training.data.mixed_source import MixedSource
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.row_storage import RowStorage
 
-MemberMemory = ReplayBuffer | PrioritizedReplayBuffer
+MemberMemory = ReplayBuffer | PrioritizedReplayBuffer | MixedSource
 
 _ALIGNMENT = 8  # words: products round differently if their memory starts elsewhere
 
@@ -61,13 +62,15 @@ class Gathering:
 
 
 class MemberReplays:
-    """Samples for each member what its own replay buffer would; one transfer moves the batches of all members."""
+    """Samples for each member what its own memory would; one transfer moves the batches of all members."""
 
     def __init__(self, memories: Sequence[MemberMemory], batch_size: int, device: torch.device) -> None:
         self._memories, self._batch_size, self._device = memories, batch_size, device
         # Rows that are sampled as they are stored go straight to the block.
         plain = all(
-            isinstance(memory, ReplayBuffer) and isinstance(memory.storage, RowStorage) and memory.storage.is_plain
+            not isinstance(memory, PrioritizedReplayBuffer)
+            and isinstance(memory.storage, RowStorage)
+            and memory.storage.is_plain
             for memory in memories
         )
         self._gathering = cache(self._gather_plain if plain else self._gather_copied)  # by the number of rounds
@@ -87,27 +90,22 @@ class MemberReplays:
 
     def _gather_plain(self, rounds: int) -> Gathering:
         members, size = len(self._memories), self._batch_size
-        storages = [cast(RowStorage, memory.storage) for memory in self._memories]
-        layout, number = storages[0].layout, rounds * len(self._memories) * self._batch_size
+        memories = [cast(ReplayBuffer | MixedSource, memory) for memory in self._memories]
+        layout, number = cast(RowStorage, memories[0].storage).layout, rounds * members * size
         block = self._zeros(number * layout.words)
         host = block.host.view(rounds, members, size, layout.words).numpy()
-
-        def fill(number: int) -> None:
-            places = cast(ReplayBuffer, self._memories[number]).draw_places(rounds * size).reshape(rounds, size)
-            rows = storages[number].memory
-            for which in range(rounds):
-                rows.take(places[which], 0, host[which, number], "clip")  # "raise" would copy through a buffer
 
         fields = layout.tensors(block.on_device, number)
         batch = {name: values.unflatten(0, (-1, size)) for name, values in fields.items()}
         mark_fixed(batch)
-        return Gathering(block, fill, batch)
+        return Gathering(block, lambda number: memories[number].draw_rows(host[:, number]), batch)
 
     def _gather_copied(self, rounds: int) -> Gathering:
         members, size = len(self._memories), self._batch_size
-        samplers = [memory.host_sampler(rounds * size) for memory in self._memories]
-        columns = ("weights",) if isinstance(self._memories[0], PrioritizedReplayBuffer) else ()
-        trial = self._memories[0].storage.reader(1, torch.device("cpu"), columns).batch
+        memories = [cast(ReplayBuffer | PrioritizedReplayBuffer, memory) for memory in self._memories]
+        samplers = [memory.host_sampler(rounds * size) for memory in memories]
+        columns = ("weights",) if isinstance(memories[0], PrioritizedReplayBuffer) else ()
+        trial = memories[0].storage.reader(1, torch.device("cpu"), columns).batch
         fields = {name: (values.dtype, values.shape[1:]) for name, values in trial.items()}
         starts, end = {}, 0
         for name, (dtype, shape) in fields.items():

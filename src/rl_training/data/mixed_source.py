@@ -34,7 +34,7 @@ class RealMemory(Replay, Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def draw_places(self, count: int) -> np.ndarray: ...
+    def draw_rows(self, out: np.ndarray) -> None: ...
 
 
 class MixedSource:
@@ -57,6 +57,11 @@ class MixedSource:
     def __len__(self) -> int:
         return len(self.real)
 
+    @property
+    def storage(self) -> Storage:
+        """The real rows; those of the model have the same fields."""
+        return self._real_rows
+
     def add(self, transitions: Mapping[str, Any]) -> None:
         self.real.add(transitions)
 
@@ -76,24 +81,25 @@ class MixedSource:
         """Return a function that samples into the same tensors at every call."""
         layout, words = self._real_rows.layout, self._real_rows.layout.words
         block = Block(batch_size * words * WORD, self.real.device)
-        rows = block.host.view(batch_size, words).numpy()
+        rows = block.host.view(-1, min(batch_size, self._batch_size), words).numpy()
         batch = layout.tensors(block.on_device, batch_size)
-        of_model = np.flatnonzero(np.arange(batch_size) % self._batch_size >= self._num_real)
-        of_real = np.setdiff1d(np.arange(batch_size), of_model)
-
         mark_fixed(batch)
 
         def draw() -> Batch:
             block.wait()
-            if len(self.model):
-                rows[of_real] = self._real_rows.take(self.real.draw_places(len(of_real)))
-                rows[of_model] = self._model_rows.take(self.model.draw_places(len(of_model)))
-            else:
-                rows[:] = self._real_rows.take(self.real.draw_places(batch_size))
+            self.draw_rows(rows)
             block.transfer()
             return batch
 
         return draw
+
+    def draw_rows(self, out: np.ndarray) -> None:
+        """Write mixed batches, whose rows are as they are stored, to `out`, (batches, rows, words)."""
+        if len(self.model):
+            self.real.draw_rows(out[:, : self._num_real])
+            self.model.draw_rows(out[:, self._num_real :])
+        else:
+            self.real.draw_rows(out)
 
     def update_priorities(self, td_errors: Tensor) -> None:
         """Do nothing: sampling from each memory is uniform."""

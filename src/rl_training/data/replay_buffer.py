@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -85,6 +85,12 @@ class ReplayBuffer:
         if first and size < capacity:  # otherwise the rows are in the places 0 to size - 1
             places = (places + first) % capacity
         return places
+
+    def draw_rows(self, out: np.ndarray) -> None:
+        """Write sampled rows, as they are stored, to `out`, (batches, rows, words); the storage must be plain."""
+        rows = cast(RowStorage, self.storage).memory
+        for places, part in zip(self.draw_places(out.shape[0] * out.shape[1]).reshape(out.shape[:2]), out, strict=True):
+            rows.take(places, 0, part, "clip")  # "raise" would copy through a buffer
 
     def _draw(self, reader: Reader) -> Batch:
         reader.fill(self.draw_places(reader.batch_size))

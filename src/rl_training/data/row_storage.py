@@ -200,10 +200,6 @@ class RowStorage:
         memory: np.ndarray = self._rows.numpy()
         return memory
 
-    def take(self, places: np.ndarray) -> np.ndarray:
-        """Return a copy of the rows in these places, (rows, words); `layout` finds the fields in them."""
-        return self.memory.take(places, 0)
-
     def obs_at(self, places: np.ndarray) -> np.ndarray:
         """Return the observations in these places: (...) -> (..., *obs)."""
         obs: np.ndarray = self.arrays["obs"][places]

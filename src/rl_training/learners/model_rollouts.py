@@ -20,6 +20,7 @@ from rl_training.core.types import Batch, Metrics, State
 from rl_training.envs.terminations import TerminationRule
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.learners.dynamics import DynamicsEnsemble
+from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.random_inputs import RandomInput, RandomInputs, normal, uniform
 from rl_training.models.mlp_mopo import Prediction
 
@@ -35,7 +36,7 @@ class ModelRollouts:
     def __init__(
         self,
         ensemble: DynamicsEnsemble,
-        actor_params: Tensor,
+        actor: FlatModule,
         act: Act,
         rule: TerminationRule | None,
         setup: Setup[ModelHParams],
@@ -43,12 +44,14 @@ class ModelRollouts:
         identity: str | None,
         penalty: Penalty | None = None,
     ) -> None:
-        """`rule`: where rollouts terminate; None: as the ensemble predicts. `penalty`: subtracted from rewards."""
+        """`actor`: its present parameters are used. `rule`: where rollouts terminate; None: as the ensemble predicts.
+        `penalty`: subtracted from rewards.
+        """
         self._ensemble, self._act, self._rule, self._penalty = ensemble, act, rule, penalty
         self._obs_shape = observation_field(setup.spaces.observation).shape
         self._action_shape = action_field(setup.spaces.action).shape
-        model_state = {name: ensemble.state[name] for name in ("params", "input_mean", "input_std", "elites")}
-        self._state = {**model_state, "actor_params": actor_params}
+        self._actor = actor
+        self._model_state = {name: ensemble.state[name] for name in ("params", "input_mean", "input_std", "elites")}
         obs_size, action_size = int(np.prod(self._obs_shape)), int(np.prod(self._action_shape))
         members_per_row = 1 if penalty is None else setup.hparams.num_ensembles
         elites, rows = setup.hparams.num_elites, _rows_per_elite(setup, members_per_row)
@@ -70,14 +73,13 @@ class ModelRollouts:
         from the rewards, if anything was.
         """
         elites, rows, _ = self._obs.shape
+        state = {**self._model_state, "actor_params": self._actor.params}
         for part in torch.split(obs.flatten(1), elites * rows):
             places = self._obs.view(elites * rows, -1)
             places[: len(part)] = part  # places beyond are computed but never yielded
             alive = np.arange(len(places)) < len(part)
             for _ in range(horizon):
-                result = self._step(
-                    self._state, {"obs": self._obs, **self._random_inputs.fill(self._ensemble.generator)}
-                )
+                result = self._step(state, {"obs": self._obs, **self._random_inputs.fill(self._ensemble.generator)})
                 step = {name: values.flatten(0, 1).cpu().numpy() for name, values in result.items()}
                 alive &= step["finite"]
                 before = places.cpu().numpy()[alive]

@@ -155,9 +155,9 @@ def stack_states(states: Sequence[State]) -> State:
     return {name: torch.stack([state[name] for state in states]) for name in states[0]}
 
 
-def stack_bytes(learner: StackedLearner) -> int:
-    """Return about how much memory of the device one member needs."""
-    return COPIES * sum(value.numel() * value.element_size() for value in learner.state.values())
+def state_bytes(state: State) -> int:
+    """Return about how much memory of the device the state of one member needs, with its updates."""
+    return COPIES * sum(value.numel() * value.element_size() for value in state.values())
 
 
 def check_stack(members: int, per_member: int, shared: int, device: torch.device) -> None:

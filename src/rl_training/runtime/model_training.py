@@ -36,7 +36,8 @@ class OfflineModelTraining(Callback):
     """Fits the model to the dataset and rolls it out before the first update, and then at every interval."""
 
     def on_start(self, run: Run) -> None:
-        if cast(MBPO, run.algorithm).ensemble.num_fits == 0:  # otherwise the run was resumed
+        # Otherwise the run was resumed, or a signal came while other members of its stack were fitted.
+        if cast(MBPO, run.algorithm).ensemble.num_fits == 0 and not run.interrupted:
             log.info("fitting the ensemble to %s transitions", f"{len(run.memory):,}")
             _train(run, fits=True, rolls_out=True)
             status = run.algorithm.status(run.step)

@@ -21,6 +21,7 @@ from rl_training.core.types import Algorithm, Memory
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.device_replay import build_device_replay
 from rl_training.data.device_rollout import build_device_rollout
+from rl_training.data.mixed_source import MixedSource, with_model_memory
 from rl_training.datasets.transitions import Transitions
 from rl_training.envs.factory import (
     EnvFactory,
@@ -242,6 +243,8 @@ def _prepare_like(other: PreparedRun, config: TrainConfig, options: RunOptions) 
         memory = _device_memory(config, setup)
     elif isinstance(other.memory, DatasetMemory):
         memory = other.memory.sharing_rows(setup.streams.numpy("buffer"))
+    elif isinstance(other.memory, MixedSource) and isinstance(other.memory.real, DatasetMemory):
+        memory = with_model_memory(other.memory.real.sharing_rows(setup.streams.numpy("buffer")), setup)
     else:
         memory = config.spec.build_memory(setup)
     return replace(other, config=config, setup=setup, algorithm=algorithm, memory=memory)

@@ -8,12 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from rl_training.algorithms.mbpo import MBPO
 from rl_training.core.durable_files import check_free_space
+from rl_training.core.memory_limits import check_memory
 from rl_training.core.types import RolloutAlgorithm
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.device_replay import DeviceReplay
 from rl_training.data.device_rollout import DeviceRollout
+from rl_training.data.mixed_source import MixedSource
 from rl_training.data.replay_buffer import check_buffers, replay_bytes
+from rl_training.data.row_storage import RowStorage
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import (
     checkpoint_name,
@@ -26,13 +30,14 @@ from rl_training.experiment.checkpointing import (
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import create_run_dir, write_metadata
 from rl_training.learners.on_device import RolloutLearner
-from rl_training.learners.stack import StackedLearner, check_stack, stack_bytes
+from rl_training.learners.stack import check_stack, state_bytes
 from rl_training.runtime.callbacks import Callback, Checkpointing, EpisodeLog, Evaluation, MetricsLog
 from rl_training.runtime.dataset_loading import keep_arrays
 from rl_training.runtime.replaying import RepeatEpisodes
 from rl_training.runtime.resuming import ResumePoint, find_resume_point, remove_checkpoints, rewind_run_dir
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import PreparedRun, RunOptions, make_collector, prepare_run
+from rl_training.runtime.stacked_work import learner_of
 from rl_training.runtime.trainer import checkpoint_bytes, facts_of, opened_run, report_held_out
 from rl_training.tracking.sending import tracked
 
@@ -107,7 +112,9 @@ def prepare_members(
 def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
     """Raise `ConfigError` if the members do not fit into the memory of the device, or on the disk."""
     hparams, device = first.setup.hparams, first.setup.device
-    each, shared = stack_bytes(cast(StackedLearner, first.algorithm)), 0
+    each, shared = state_bytes(learner_of(first.algorithm).state), 0
+    if isinstance(first.algorithm, MBPO):
+        each += state_bytes(first.algorithm.ensemble.state)
     if isinstance(first.memory, DeviceReplay):
         each += first.memory.plan.num_bytes
     elif isinstance(first.memory, DeviceRollout):
@@ -115,6 +122,11 @@ def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
         each += first.memory.num_bytes + learner.memory_bytes(first.memory.rows())
     elif isinstance(first.memory, DatasetMemory):
         shared = first.memory.storage.memory.nbytes
+    elif isinstance(first.memory, MixedSource):
+        rows = first.memory.model.storage
+        needed = cast(RowStorage, rows).memory.nbytes + (each if device.type == "cpu" else 0)
+        what = f"a stack of {members} members with memories of {rows.capacity:,} rollout transitions each"
+        check_memory(members * needed, what, "algo_kwargs.synthetic_buffer_capacity or the number of members")
     else:
         buffer = replay_bytes(first.setup)
         if device.type == "cpu" and hparams.memory != "mmap":  # the stack is in the same memory

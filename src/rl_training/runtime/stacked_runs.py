@@ -95,17 +95,15 @@ class StackedTraining:
     def run(self) -> bool:
         """Train to the end, or to where the members wait; return whether a signal interrupted it."""
         members = self._members
+        log.info("%d members are trained together: %s", len(members), self._population.path)
         with contextlib.ExitStack() as ends:
             for member in members:
-                for callback in (*member.logs, member.checkpoints, member.evaluation):
-                    callback.on_start(member.run)
-                    ends.callback(callback.on_end, member.run)
+                self._start(member, ends)
                 member.run.callback_states()
             for view in self._views:
                 view.on_start(members[0].run)
                 ends.callback(view.on_end, members[0].run)
-            log.info("%d members are trained together: %s", len(members), self._population.path)
-            for member in members:
+            for member in self._live():
                 member.evaluation.catch_up(member.run)
             step = members[0].run.step
             while step < self._until and self._live() and not self._is_interrupted():
@@ -116,6 +114,15 @@ class StackedTraining:
         for member in self._live() if self._until >= self._config.total_timesteps else ():
             end_run(member.run)
         return self._is_interrupted()
+
+    def _start(self, member: Member, ends: contextlib.ExitStack) -> None:
+        """Start the callbacks of a member, and leave it to `ends` to end them; a training error ends it alone."""
+        try:
+            for callback in (*member.logs, member.checkpoints, member.evaluation):
+                callback.on_start(member.run)
+                ends.callback(callback.on_end, member.run)
+        except TrainingError as error:
+            self._end(member, str(error))
 
     def _live(self) -> list[Member]:
         return [member for member in self._members if not member.ended]
@@ -139,7 +146,9 @@ class StackedTraining:
         ends = end >= config.total_timesteps or self._is_interrupted()
         saves = ends or run.crossed(config.checkpoint_interval)
         by_time = not saves and bool(config.checkpoint_minutes) and monotonic() >= self._save_due
-        logs = saves or self._has_callbacks or run.crossed(config.log_interval) or run.crossed(config.eval_interval)
+        own = (getattr(config.hparams, name) for name in config.spec.intervals)
+        intervals = (config.log_interval, config.eval_interval, *own)
+        logs = saves or self._has_callbacks or any(run.crossed(interval) for interval in intervals)
         self._latest = result.metrics
         if logs or by_time:  # else nobody looks at the metrics: the device is not waited for
             self._look(end)

@@ -1,6 +1,6 @@
 """What the members of a stack do together: the work between two looks at them, in one of three ways.
 
-StackedUpdates     they learn from one dataset on the device
+StackedUpdates     they learn from one dataset on the device, or from it and the model rollouts of each
 StackedSteps       their environments, too, are on the device
 StackedHostSteps   each steps its own environments on the host (stacked_host_steps.py)
 """
@@ -10,11 +10,14 @@ from typing import Protocol, cast
 
 import torch
 
-from rl_training.core.types import DeviceAlgorithm, Metrics, RolloutAlgorithm, State, UpdateResult
+from rl_training.acceleration.stacking import ALIVE
+from rl_training.algorithms.mbpo import MBPO
+from rl_training.core.types import Algorithm, DeviceAlgorithm, Memory, Metrics, RolloutAlgorithm, State, UpdateResult
 from rl_training.data.dataset_memory import DatasetMemory
 from rl_training.data.device_replay import DeviceReplay
 from rl_training.data.device_rollout import DeviceRollout
-from rl_training.data.member_batches import MemberBatches
+from rl_training.data.member_batches import MemberBatches, MemberReplays
+from rl_training.data.mixed_source import MixedSource
 from rl_training.experiment.config import TrainConfig
 from rl_training.learners.stack import Stack, StackedLearner
 from rl_training.runtime.device_collector import DeviceCollector
@@ -58,11 +61,10 @@ class StackedUpdates:
     """The work of a stack that learns from one dataset: groups of updates."""
 
     def __init__(self, config: TrainConfig, runs: Sequence[Run]) -> None:
-        learners = [cast(StackedLearner, run.algorithm) for run in runs]
+        learners = [learner_of(run.algorithm) for run in runs]
         self._config, self._stack = config, Stack(learners, config.spec.per_member, config.acceleration)
-        memories = [cast(DatasetMemory, run.memory) for run in runs]
-        self._batches = MemberBatches(memories, config.hparams.batch_size)  # type: ignore[attr-defined]
         self.state, self.alive = self._stack.state, self._stack.alive
+        self._batches = _batches_of([run.memory for run in runs], config, self.state[ALIVE].device)
 
     def advance(self, step: int) -> tuple[int, UpdateResult]:
         """Make the updates of one group."""
@@ -77,7 +79,19 @@ class StackedUpdates:
         """Do nothing: leaving out a member saves no time."""
 
     def publish(self, run: Run, number: int, metrics: Metrics) -> None:
-        run.last_metrics = cast(StackedLearner, run.algorithm).keep(metrics)
+        run.last_metrics = learner_of(run.algorithm).keep(metrics)
+
+
+def learner_of(algorithm: Algorithm) -> StackedLearner:
+    """Return what a stack updates: of an algorithm with models its policy, else all of it."""
+    return algorithm.policy if isinstance(algorithm, MBPO) else cast(StackedLearner, algorithm)
+
+
+def _batches_of(memories: Sequence[Memory], config: TrainConfig, device: torch.device) -> MemberBatches | MemberReplays:
+    batch_size: int = config.hparams.batch_size  # type: ignore[attr-defined]
+    if isinstance(memories[0], MixedSource):
+        return MemberReplays([cast(MixedSource, memory) for memory in memories], batch_size, device)
+    return MemberBatches([cast(DatasetMemory, memory) for memory in memories], batch_size)
 
 
 class StackedSteps:
