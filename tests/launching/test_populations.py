@@ -103,7 +103,7 @@ def test_any_algorithm_can_be_looped_which_is_the_default_on_a_cpu(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("algo", "device", "way"), [("iql", "cuda", "stacked"), ("iql", "cpu", "looped"), ("mbpo", "cuda", "looped")]
+    ("algo", "device", "way"), [("iql", "cuda", "stacked"), ("iql", "cpu", "looped"), ("rlpd", "cuda", "looped")]
 )
 def test_auto_stacks_on_a_gpu_what_can_be_stacked(
     algo: str, device: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -440,9 +440,9 @@ def test_zip_pairs_seeds_and_values(tmp_path: Path) -> None:
 
 
 def test_an_algorithm_that_cannot_be_stacked_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    base = make_config(tmp_path / "runs", algo="mbpo", env_id="Pendulum-v1")
+    base = make_config(tmp_path / "runs", algo="rlpd", env_id="Pendulum-v1")
     config = PopulationConfig(base=base, seeds=(0, 1), run="stacked")
-    with pytest.raises(ConfigError, match="mbpo cannot be stacked, only bbf, bc, "):
+    with pytest.raises(ConfigError, match="rlpd cannot be stacked, only bbf, bc, "):
         train_population(config, QUIET)
     assert not (tmp_path / "runs").exists()
 

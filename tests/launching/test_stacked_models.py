@@ -1,4 +1,4 @@
-"""Stacked members of MOPO: each fits and rolls out its own models, and one step updates the policies of all."""
+"""Stacked members of MOPO and MBPO: each fits and rolls out its own models, one step updates the policies of all."""
 
 import json
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ from rl_training.experiment.population import PopulationConfig, PopulationDir
 from rl_training.experiment.run_dir import read_run_config
 from rl_training.launching.populations import PopulationResult, resume_population, train_population
 from rl_training.runtime import model_training, stacked_members
+from rl_training.runtime.stacked_host_steps import StackedHostSteps
 from rl_training.runtime.stacked_work import StackedUpdates
 from rl_training.runtime.trainer import resume, train
 from stacks import QUIET, Killed, kill_at, member, poison, saved
@@ -49,6 +50,18 @@ def base(folder: Path, **changes: Any) -> TrainConfig:
         "checkpoint_interval": 20,
     }
     return make_config(folder, **{**values, **changes, "algo_kwargs": own})
+
+
+def online(**changes: Any) -> dict[str, Any]:
+    """Return the changes for MBPO: 40 steps of two environments, fits and rollouts from the 21st on."""
+    own = {
+        "learning_starts": 21,
+        "model_train_frequency": 24,
+        "rollout_refresh_interval": 16,
+        "gradient_updates_per_step": 2,
+        **changes.pop("algo_kwargs", {}),
+    }
+    return {"algo": "mbpo", "num_envs": 2, "total_timesteps": 80, **changes, "algo_kwargs": own}
 
 
 def train_members(folder: Path, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> PopulationResult:
@@ -128,6 +141,53 @@ def test_members_differ_in_the_penalty_and_share_the_dataset(tmp_path: Path, mon
         assert_close(member(result, number), alone(result, number, tmp_path / "alone"))
 
 
+def assert_like_alone(result: PopulationResult, number: int, folder: Path) -> None:
+    """Compare a member of MBPO with its single run: models see data that rounding has changed."""
+    ours, theirs = member(result, number), alone(result, number, folder)
+    memories = [saved(each, MEMORY) for each in (ours, theirs)]
+    for part in ("real", "model"):
+        assert memories[0][part]["generator"] == memories[1][part]["generator"]
+        assert memories[0][part]["rows"].shape == memories[1][part]["rows"].shape
+    found, expected = (saved(each, TRAINING) for each in (ours, theirs))
+    assert found["algorithm"]["policy"]["generators"] == expected["algorithm"]["policy"]["generators"]
+    assert found["algorithm"]["ensemble"]["generator"] == expected["algorithm"]["ensemble"]["generator"]
+    assert found["algorithm"]["ensemble"]["num_fits"] == expected["algorithm"]["ensemble"]["num_fits"] == 4
+    assert found["collector"]["seeds"] == expected["collector"]["seeds"]
+    torch.testing.assert_close(saved(ours, POLICY), saved(theirs, POLICY), rtol=1e-3, atol=1e-3)
+    logs = [read_json_lines(each / "metrics.jsonl") for each in (ours, theirs)]
+    steps = [[(line["step"], line["gradient_step"]) for line in lines] for lines in logs]
+    assert steps[0] == steps[1]
+
+
+def test_stacked_members_of_mbpo_learn_as_single_runs_do(tmp_path: Path) -> None:
+    rates = {"algo_kwargs.policy_learning_rate": (1e-4, 1e-3)}
+    result = train_members(tmp_path / "stacked", (0, 5), vary=rates, **online())
+    assert len(PopulationDir(result.folder).stacks() or ()) == 1
+    for number in range(4):
+        assert_like_alone(result, number, tmp_path / "alone")
+
+
+def test_stacked_members_of_mbpo_learn_as_single_runs_do_in_the_order_of_a_gpu(
+    tmp_path: Path, as_on_a_gpu: None
+) -> None:
+    result = train_members(tmp_path / "stacked", (0, 5), **online())
+    for number in range(2):
+        assert_like_alone(result, number, tmp_path / "alone")
+
+
+def test_a_stack_of_mbpo_that_is_killed_continues_as_if_it_never_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unbroken = train_members(tmp_path / "unbroken", **online())
+    with monkeypatch.context() as patch:
+        kill_at(patch, StackedHostSteps, 54)  # its last checkpoint is that of step 40
+        with pytest.raises(Killed):
+            train_members(tmp_path / "killed", **online())
+    result = train_members(tmp_path / "killed", **online())
+    for number in range(3):
+        assert differences(member(result, number), member(unbroken, number)) == []
+
+
 @pytest.mark.parametrize("step", [20, 30, 50])  # at its first checkpoint, and after the second and third rollouts
 def test_a_stack_that_is_killed_continues_as_if_it_never_was(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -186,10 +246,12 @@ def test_a_member_whose_policy_diverges_ends_alone(tmp_path: Path, monkeypatch: 
         assert differences(member(result, number), member(healthy, number)) == []
 
 
-@pytest.mark.parametrize("fit", [0, 1])  # the first one, and that after 33 updates
-def test_a_member_whose_models_diverge_ends_alone(fit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"model_train_frequency": 33}
-    healthy = train_members(tmp_path / "healthy", algo_kwargs=settings)
+@pytest.mark.parametrize("fit", [0, 1])
+@pytest.mark.parametrize("changes", [{"algo_kwargs": {"model_train_frequency": 33}}, online()], ids=["mopo", "mbpo"])
+def test_a_member_whose_models_diverge_ends_alone(
+    changes: dict[str, Any], fit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy = train_members(tmp_path / "healthy", **changes)
     real = model_training._train
 
     def diverging(run: Any, *, fits: bool, rolls_out: bool) -> None:
@@ -199,7 +261,7 @@ def test_a_member_whose_models_diverge_ends_alone(fit: int, tmp_path: Path, monk
         real(run, fits=fits, rolls_out=rolls_out)
 
     monkeypatch.setattr(model_training, "_train", diverging)
-    result = train_members(tmp_path / "poisoned", algo_kwargs=settings)
+    result = train_members(tmp_path / "poisoned", **changes)
     assert [state.state for state in result.states.values()] == ["done", "diverged", "done"]
     assert "a smaller model_learning_rate usually helps" in result.states["001"].reason
     for number in (0, 2):
@@ -223,17 +285,28 @@ def test_a_member_evaluates_loads_and_resumes_alone(tmp_path: Path) -> None:
 # --- Memory ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("changes", [{}, online()], ids=["mopo", "mbpo"])
 def test_memories_of_rollouts_that_do_not_fit_are_refused_with_the_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = memory_limits.check_memory
     monkeypatch.setattr(stacked_members, "check_memory", lambda *args: real(*args, available=20_000))
     message = (
-        r"a stack of 3 members with memories of 200 rollout transitions each needs 0.\d MiB, but only 0.0 MiB of "
+        r"a stack of 3 members with memories of \d+ rollout transitions each needs 0.\d MiB, but only 0.0 MiB of "
         "memory are available; lower algo_kwargs.synthetic_buffer_capacity or the number of members"
     )
     with pytest.raises(ConfigError, match=message):
-        train_members(tmp_path)
+        train_members(tmp_path, **changes)
+
+
+def test_the_replay_buffers_of_mbpo_are_added_to_its_rollouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed: list[int] = []
+    monkeypatch.setattr(stacked_members, "check_memory", lambda size, *_: needed.append(size))
+    monkeypatch.setattr(stacked_members, "check_buffers", lambda hparams, size, *_: needed.append(size))
+    result = train_members(tmp_path, **online())
+    rows = saved(member(result, 0), MEMORY)["real"]["rows"]
+    rollouts, together = needed
+    assert together == rollouts + 3 * 200 * (rows.nbytes // len(rows))
 
 
 def test_the_estimate_counts_the_rollouts_and_models_of_each_member_and_the_dataset_once(

@@ -54,7 +54,7 @@ class AlgorithmSpec:
     # Settings that may differ between the members of a stack, where the step reads them from its state
     # (learners/member_settings.py).
     per_member: frozenset[str] = frozenset()
-    intervals: tuple[str, ...] = ()  # settings: gradient steps between what an offline algorithm does beside updates
+    intervals: tuple[str, ...] = ()  # settings: steps between what an algorithm's callbacks do; offline, of gradients
     begin: str | None = None  # "module:function", (PreparedRun, RunOptions): prepares a new run before its first step
     callbacks: str | None = None  # "module:function", Run -> callbacks that its runs need in addition to the loop
     policy_module: str | None = None  # "module:function", Algorithm -> GreedyPolicy; None: it cannot be exported

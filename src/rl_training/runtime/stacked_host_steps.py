@@ -27,13 +27,13 @@ from rl_training.runtime.run import Run
 class StackedHostSteps:
     """The work of a stack with environments on the host: one step of every environment, and the updates due."""
 
-    def __init__(self, config: TrainConfig, runs: Sequence[Run]) -> None:
+    def __init__(self, config: TrainConfig, runs: Sequence[Run], learners: Sequence[StackedActor]) -> None:
         hparams: Any = config.hparams
         self._config, self._runs, self._ended = config, runs, set[int]()
         self._failed: dict[int, str] = {}
         self._collectors = [cast(Collector, run.collector) for run in runs]
         self._memories = [cast(MemberMemory, run.memory) for run in runs]
-        self._learners = [cast(StackedActor, run.algorithm) for run in runs]
+        self._learners = learners
         self._stack = Stack(self._learners, config.spec.per_member, config.acceleration)
         self.state, self.alive = self._stack.state, self._stack.alive
         device = next(iter(self.state.values())).device

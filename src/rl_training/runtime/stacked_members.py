@@ -111,7 +111,7 @@ def prepare_members(
 
 def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
     """Raise `ConfigError` if the members do not fit into the memory of the device, or on the disk."""
-    hparams, device = first.setup.hparams, first.setup.device
+    device = first.setup.device
     each, shared = state_bytes(learner_of(first.algorithm).state), 0
     if isinstance(first.algorithm, MBPO):
         each += state_bytes(first.algorithm.ensemble.state)
@@ -122,20 +122,25 @@ def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
         each += first.memory.num_bytes + learner.memory_bytes(first.memory.rows())
     elif isinstance(first.memory, DatasetMemory):
         shared = first.memory.storage.memory.nbytes
-    elif isinstance(first.memory, MixedSource):
-        rows = first.memory.model.storage
-        needed = cast(RowStorage, rows).memory.nbytes + (each if device.type == "cpu" else 0)
-        what = f"a stack of {members} members with memories of {rows.capacity:,} rollout transitions each"
-        check_memory(members * needed, what, "algo_kwargs.synthetic_buffer_capacity or the number of members")
     else:
-        buffer = replay_bytes(first.setup)
-        if device.type == "cpu" and hparams.memory != "mmap":  # the stack is in the same memory
-            buffer += each
-        what = f"a stack of {members} members with replay buffers of {hparams.buffer_capacity:,} transitions each"
-        check_buffers(hparams, members * buffer, what, members)
+        _check_host_memory(first, members, each if device.type == "cpu" else 0)
     check_stack(members, each, shared, device)
     check_free_space(members * checkpoint_bytes(first), folder, f"a checkpoint of {members} members")
     report_held_out(first)
+
+
+def _check_host_memory(first: PreparedRun, members: int, on_host: int) -> None:
+    """Raise `ConfigError` if the memories of all members do not fit; `on_host`: what else each has there."""
+    hparams = first.setup.hparams
+    if isinstance(first.memory, MixedSource):
+        rows = cast(RowStorage, first.memory.model.storage)
+        on_host += rows.memory.nbytes
+        what = f"a stack of {members} members with memories of {rows.capacity:,} rollout transitions each"
+        check_memory(members * on_host, what, "algo_kwargs.synthetic_buffer_capacity or the number of members")
+    if first.config.spec.loop == "off_policy":
+        needed = replay_bytes(first.setup) + (on_host if hparams.memory != "mmap" else 0)
+        what = f"a stack of {members} members with replay buffers of {hparams.buffer_capacity:,} transitions each"
+        check_buffers(hparams, members * needed, what, members)
 
 
 def _remove_newer(folder: Path, step: int) -> None:

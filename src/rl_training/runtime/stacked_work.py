@@ -20,6 +20,7 @@ from rl_training.data.member_batches import MemberBatches, MemberReplays
 from rl_training.data.mixed_source import MixedSource
 from rl_training.experiment.config import TrainConfig
 from rl_training.learners.stack import Stack, StackedLearner
+from rl_training.learners.stacked_acting import StackedActor
 from rl_training.runtime.device_collector import DeviceCollector
 from rl_training.runtime.device_loop import DeviceLoop, Iterations, read_episodes
 from rl_training.runtime.device_replay_loop import DeviceReplayLoop
@@ -61,8 +62,8 @@ class StackedUpdates:
     """The work of a stack that learns from one dataset: groups of updates."""
 
     def __init__(self, config: TrainConfig, runs: Sequence[Run]) -> None:
-        learners = [learner_of(run.algorithm) for run in runs]
-        self._config, self._stack = config, Stack(learners, config.spec.per_member, config.acceleration)
+        self._learners = [learner_of(run.algorithm) for run in runs]
+        self._config, self._stack = config, Stack(self._learners, config.spec.per_member, config.acceleration)
         self.state, self.alive = self._stack.state, self._stack.alive
         self._batches = _batches_of([run.memory for run in runs], config, self.state[ALIVE].device)
 
@@ -79,7 +80,7 @@ class StackedUpdates:
         """Do nothing: leaving out a member saves no time."""
 
     def publish(self, run: Run, number: int, metrics: Metrics) -> None:
-        run.last_metrics = learner_of(run.algorithm).keep(metrics)
+        run.last_metrics = self._learners[number].keep(metrics)
 
 
 def learner_of(algorithm: Algorithm) -> StackedLearner:
@@ -131,4 +132,6 @@ def work_of(config: TrainConfig, runs: Sequence[Run]) -> StackedWork:
     """Return the work of these members."""
     if config.spec.loop == "offline":
         return StackedUpdates(config, runs)
-    return (StackedSteps if config.execution_backend == "tensor" else StackedHostSteps)(config, runs)
+    if config.execution_backend == "tensor":
+        return StackedSteps(config, runs)
+    return StackedHostSteps(config, runs, [cast(StackedActor, learner_of(run.algorithm)) for run in runs])
