@@ -32,7 +32,7 @@ from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.returns import gae, successor_values
 from rl_training.learners.rollout_scaling import RolloutScaling
-from rl_training.learners.rollouts import check_rollout_setup, mean_metrics, minibatches, steps_of
+from rl_training.learners.rollouts import check_rollout_setup, mean_metrics, minibatches, num_rollouts, steps_of
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.distributions import Distribution, build_distribution
 from rl_training.models.mlp_actor_critic import MLPActorCritic, build_actor_critic
@@ -99,8 +99,7 @@ class PPO:
         self._sequence_length = sequence_length
         self.num_updates = 0
         self._shape = (hparams.num_steps, setup.num_envs)
-        steps_per_env = -(-setup.total_timesteps // setup.num_envs)  # several envs may step past the run's end
-        self._total_updates = max(1, steps_per_env // hparams.num_steps)
+        self._total_updates = max(1, num_rollouts(setup))
         self._distribution = build_distribution(setup.spaces.action)
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "shuffle", "eval_action")}
         self._scaling = RolloutScaling(setup)

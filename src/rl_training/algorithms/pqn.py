@@ -31,7 +31,7 @@ from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.q_losses import pick
 from rl_training.learners.returns import lambda_return, successor_values
-from rl_training.learners.rollouts import mean_metrics, minibatches, steps_of
+from rl_training.learners.rollouts import mean_metrics, minibatches, num_rollouts, steps_of
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.distributions import Categorical
 from rl_training.models.encoders import build_encoder
@@ -81,7 +81,7 @@ class PQN:
         self.num_updates = 0
         self.num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
         self._shape = (hparams.num_steps, setup.num_envs)
-        self._total_updates = max(1, setup.total_timesteps // (hparams.num_steps * setup.num_envs))
+        self._total_updates = max(1, num_rollouts(setup))
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "shuffle", "eval_action")}
         self._network = FlatModule(network.to(setup.device))
         optimizer = replace(clipped_adam(hparams, hparams.learning_rate), rectified=True)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,6 +14,13 @@ from rl_training.hparams.ppo import OnPolicyHParams
 from rl_training.learners.rollout_scaling import check_normalization
 
 log = logging.getLogger("rl_training")
+
+
+class RolloutSettings(Protocol):
+    """The setting that `num_rollouts` reads."""
+
+    @property
+    def num_steps(self) -> int: ...
 
 
 def minibatches(indices: Tensor, rows: int, generator: np.random.Generator) -> Iterator[Tensor]:
@@ -34,6 +42,15 @@ def steps_of(rollout: Batch, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Te
     """Return rewards, terminated and truncated of a rollout, (steps, envs) each."""
     rewards, terminated, truncated = (rollout[name].view(shape) for name in ("rewards", "terminated", "truncated"))
     return rewards, terminated, truncated
+
+
+def num_rollouts(setup: Setup[RolloutSettings]) -> int:
+    """Return how many rollouts the run learns from: one that its end cuts short does not count.
+
+    Several envs may step past the end. On the device the run ends with a whole rollout.
+    """
+    steps, num_steps = -(-setup.total_timesteps // setup.num_envs), setup.hparams.num_steps
+    return -(-steps // num_steps) if setup.device_loop else steps // num_steps
 
 
 def check_rollout_setup(setup: Setup[OnPolicyHParams]) -> None:
