@@ -1,7 +1,6 @@
 """`train_ppo` trains on every kind of space, leaves a whole run folder, and refuses what it cannot handle."""
 
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,28 +87,6 @@ def test_one_config_and_seed_give_one_result(tmp_path: Path) -> None:
 def test_the_defaults_fit_any_number_of_envs(num_envs: int) -> None:
     agent = rl_training.PPO.for_env("CartPole-v1", total_timesteps=10_000, num_envs=num_envs)
     assert agent.config.hparams == PPOHParams()
-
-
-@pytest.mark.parametrize(
-    ("total_timesteps", "step", "gradient_step", "warnings"),
-    [
-        (36, 36, 0, ["total_timesteps is 36, less than one rollout (40): nothing is learned"]),
-        (37, 40, 8, []),  # four envs step past the end, and fill the rollout
-        (40, 40, 8, []),
-    ],
-)
-def test_a_run_shorter_than_a_rollout_learns_nothing_and_says_so(
-    total_timesteps: int,
-    step: int,
-    gradient_step: int,
-    warnings: list[str],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.WARNING, logger="rl_training"):
-        result = train_ppo(config_of(tmp_path, total_timesteps=total_timesteps, num_envs=4), QUIET)
-    assert (result.step, result.gradient_step) == (step, gradient_step)
-    assert [record.getMessage() for record in caplog.records] == warnings
 
 
 @pytest.mark.parametrize(

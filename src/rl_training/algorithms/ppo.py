@@ -31,8 +31,8 @@ from rl_training.learners.on_device import LANE, RolloutLearner, fit
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.returns import gae, successor_values
-from rl_training.learners.rollout_scaling import RolloutScaling
-from rl_training.learners.rollouts import check_rollout_setup, mean_metrics, minibatches, num_rollouts, steps_of
+from rl_training.learners.rollout_scaling import RolloutScaling, check_normalization
+from rl_training.learners.rollouts import mean_metrics, minibatches, num_rollouts, steps_of
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.models.distributions import Distribution, build_distribution
 from rl_training.models.mlp_actor_critic import MLPActorCritic, build_actor_critic
@@ -296,7 +296,7 @@ def ppo_policy(ppo: PPO) -> NetworkPolicy:
 
 
 def build_ppo(setup: Setup[OnPolicyHParams]) -> PPO:
-    check_rollout_setup(setup)
+    check_normalization(setup)
     hparams, spaces = setup.hparams, setup.spaces
     num_outputs = build_distribution(spaces.action).num_outputs
 

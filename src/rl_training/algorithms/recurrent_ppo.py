@@ -25,7 +25,7 @@ from rl_training.errors import ConfigError
 from rl_training.hparams.recurrent_ppo import RecurrentPPOHParams
 from rl_training.learners.networks import build_seeded
 from rl_training.learners.policies import RecurrentNetworkPolicy
-from rl_training.learners.rollouts import check_rollout_setup
+from rl_training.learners.rollout_scaling import check_normalization
 from rl_training.models.recurrent_actor_critic import RecurrentActorCritic, carry_sizes, no_starts
 
 
@@ -115,7 +115,7 @@ def recurrent_ppo_policy(ppo: RecurrentPPO) -> RecurrentNetworkPolicy:
 def build_recurrent_ppo(setup: Setup[RecurrentPPOHParams]) -> RecurrentPPO:
     if setup.network is not None:
         raise ConfigError("recurrent_ppo does not accept a network: it builds encoders, recurrent cells and heads")
-    check_rollout_setup(setup)
+    check_normalization(setup)
     seed = setup.streams.integer("init")
     network = build_seeded(seed, lambda: RecurrentActorCritic(setup.spaces, setup.hparams), setup.device)
     return RecurrentPPO(network, setup)

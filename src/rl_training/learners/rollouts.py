@@ -1,6 +1,5 @@
 """Several epochs of shuffled minibatches on each rollout: what PPO and PQN share."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -10,10 +9,6 @@ from torch import Tensor
 
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics
-from rl_training.hparams.ppo import OnPolicyHParams
-from rl_training.learners.rollout_scaling import check_normalization
-
-log = logging.getLogger("rl_training")
 
 
 class RolloutSettings(Protocol):
@@ -51,13 +46,3 @@ def num_rollouts(setup: Setup[RolloutSettings]) -> int:
     """
     steps, num_steps = -(-setup.total_timesteps // setup.num_envs), setup.hparams.num_steps
     return -(-steps // num_steps) if setup.device_loop else steps // num_steps
-
-
-def check_rollout_setup(setup: Setup[OnPolicyHParams]) -> None:
-    """Raise for normalisation that the observations do not allow; warn of a run without a whole rollout."""
-    check_normalization(setup)
-    rows = setup.hparams.num_steps * setup.num_envs
-    if setup.total_timesteps <= rows - setup.num_envs:  # several envs may step past the run's end
-        log.warning(
-            "total_timesteps is %d, less than one rollout (%d): nothing is learned", setup.total_timesteps, rows
-        )

@@ -37,6 +37,7 @@ from rl_training.runtime.replaying import RepeatEpisodes
 from rl_training.runtime.resuming import ResumePoint, find_resume_point, remove_checkpoints, rewind_run_dir
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import PreparedRun, RunOptions, make_collector, prepare_run
+from rl_training.runtime.short_runs import report_short_run
 from rl_training.runtime.stacked_work import learner_of
 from rl_training.runtime.trainer import checkpoint_bytes, facts_of, opened_run, report_held_out
 from rl_training.tracking.sending import tracked
@@ -106,6 +107,8 @@ def prepare_members(
         points.append(point)
         if len(prepared) == 1:
             _check_sizes(prepared[0], len(folders), folder)
+            report_held_out(prepared[0])
+            report_short_run(prepared[0])
     return prepared, points
 
 
@@ -126,7 +129,6 @@ def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
         _check_host_memory(first, members, each if device.type == "cpu" else 0)
     check_stack(members, each, shared, device)
     check_free_space(members * checkpoint_bytes(first), folder, f"a checkpoint of {members} members")
-    report_held_out(first)
 
 
 def _check_host_memory(first: PreparedRun, members: int, on_host: int) -> None:

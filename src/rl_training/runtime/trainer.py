@@ -62,6 +62,7 @@ from rl_training.runtime.resuming import (
 )
 from rl_training.runtime.run import Run, SavedValues
 from rl_training.runtime.setup import PreparedRun, RunOptions, make_collector, prepare_run, resolve
+from rl_training.runtime.short_runs import report_short_run
 from rl_training.runtime.signals import signals_stop
 from rl_training.runtime.torch_settings import torch_settings
 from rl_training.tracking.sending import forget_sent_steps, tracked
@@ -92,6 +93,7 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
         factory = options.factory_for(config)
         prepared = prepare_run(config, options, factory, folder=run_dir)  # before the folder is created
         report_held_out(prepared)
+        report_short_run(prepared)
         config.spec.begin_run(prepared, options)
     check_free_space(checkpoint_bytes(prepared), run_dir or output_dir, "a checkpoint of this run")
     if run_dir is not None and not is_same_run(run_dir, prepared.config):
