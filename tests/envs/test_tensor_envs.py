@@ -2,9 +2,10 @@
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -19,6 +20,7 @@ from rl_training.core.spaces import action_bounds
 from rl_training.core.types import ActResult, State
 from rl_training.envs.factory import make_env_factory, make_envs
 from rl_training.envs.resumable import check_replay
+from rl_training.envs.slot import Env
 from rl_training.envs.tensor_catch import TensorCatch
 from rl_training.envs.tensor_checks import check_tensor_env
 from rl_training.envs.tensor_classic import Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum
@@ -27,6 +29,8 @@ from rl_training.envs.tensor_env import (
     TensorEnv,
     TensorEnvs,
     as_gym_env,
+    register_tensor_env,
+    tensor_env_in,
     tensor_env_of,
     to_env_tensors,
 )
@@ -374,6 +378,85 @@ def test_settings_of_the_environment_reach_it() -> None:
     env = tensor_env_of(make_env_factory("tensor/Catch-v0", {"size": 24, "max_episode_steps": 3}))
     assert env.observation_space.shape == (24, 24, 1)
     assert env.max_episode_steps == 3
+
+
+def stroll(steps: int | None = 4) -> TensorEnv:
+    env = Walk(goal=100)
+    env.max_episode_steps = steps
+    return env
+
+
+Walks: TypeAlias = Callable[..., Env]  # from the arguments of `gym.make`
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Walks]]:
+    """Register a tensor environment, until the end of the test; return what builds it by `gym.make`."""
+
+    monkeypatch.setattr("rl_training.envs.tensor_env._limited_by_class", set())
+
+    def register(tensor_env: Callable[..., TensorEnv] | str, **settings: Any) -> Walks:
+        register_tensor_env("mine/Walk-v0", tensor_env, **settings)
+        return partial(gym.make, "mine/Walk-v0")
+
+    yield register
+    del gym.registry["mine/Walk-v0"]
+
+
+def length(env: Env) -> int:
+    """Count the steps of an episode that does not move."""
+    env.reset(seed=0)
+    return next(step for step in range(1, 20) if any(env.step(0)[2:4]))
+
+
+@pytest.mark.parametrize(
+    ("tensor_env", "settings", "expected"),
+    [
+        (Walk, {}, 5),
+        (f"{__name__}:Walk", {}, 5),
+        (stroll, {}, 4),
+        (partial(stroll, 3), {}, 3),
+        (f"{__name__}:stroll", {"env_kwargs": {"steps": 7}}, 7),
+        (Walk, {"max_episode_steps": 2}, 2),
+        (stroll, {"max_episode_steps": 8}, 8),
+    ],
+)
+def test_gymnasium_applies_the_time_limit_that_the_environment_states(
+    tensor_env: Callable[..., TensorEnv] | str,
+    settings: dict[str, Any],
+    expected: int,
+    registered: Callable[..., Walks],
+) -> None:
+    make = registered(tensor_env, **settings)
+    env = make()
+    assert env.spec is not None
+    (of_vector,) = gym.make_vec("mine/Walk-v0", num_envs=1).envs  # type: ignore[attr-defined]
+    for one in (env, gym.make(env.spec), of_vector):
+        assert (length(one), tensor_env_in(one).max_episode_steps) == (expected, expected)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(3, 3), (9, 9), (-1, None)])
+def test_the_argument_of_make_replaces_the_time_limit_of_the_class(
+    limit: int, expected: int | None, registered: Callable[..., Walks]
+) -> None:
+    assert tensor_env_in(registered(Walk)(goal=100, max_episode_steps=limit)).max_episode_steps == expected
+
+
+def test_each_environment_has_the_time_limit_of_its_arguments(registered: Callable[..., Walks]) -> None:
+    make = registered(stroll)
+    assert [length(make(steps=steps)) for steps in (3, 6)] == [3, 6]
+    assert length(make(steps=3, max_episode_steps=2)) == 2
+    assert tensor_env_in(make(steps=None)).max_episode_steps is None
+
+
+def test_an_environment_with_another_time_limit_than_its_class_is_rejected(registered: Callable[..., Walks]) -> None:
+    class Longer(Walk):
+        def __init__(self) -> None:
+            super().__init__()
+            self.max_episode_steps = 7
+
+    with pytest.raises(ConfigError, match=r"max_episode_steps of mine/Walk-v0 is 7, but its class has 5, .*; pass"):
+        registered(Longer)()
 
 
 def test_settings_of_a_file_cannot_name_code_to_run(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ TENSOR_ENVS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
     },
 }
 _registered: dict[str, Callable[..., "TensorEnv"] | str] = {}  # by env id: the class, or its `module:Class`
+_limited_by_class: set[str] = set()  # env ids that were registered without a time limit of their own
 
 
 @runtime_checkable
@@ -256,17 +257,25 @@ def tensor_env_in(env: Env) -> TensorEnv:
         raise ConfigError(f"{what}, but this is {type(env).__name__}; ids that begin with `tensor/` are some")
     if layers:
         raise ConfigError(f"{what} without wrappers, but this one has {', '.join(layers)}")
-    if limits:
-        env.tensor_env.max_episode_steps = min(limits)
+    env.tensor_env.max_episode_steps = min(limits, default=None)
     return env.tensor_env
 
 
-def make_tensor_gym_env(tensor_env: str, **env_kwargs: Any) -> TensorGymEnv:
+def make_tensor_gym_env(tensor_env: str, **env_kwargs: Any) -> Env:
     """Build one row of the tensor environment that is registered as `tensor_env`, with these arguments.
 
+    `gym.make` adds the time limit of the registration; if it has none, that of the environment is added here.
     Nothing else can be built: `env_kwargs` of a run folder may come from a stranger and must not name code.
     """
-    return TensorGymEnv(registered_class(tensor_env)(**env_kwargs))
+    env, limit = registered_class(tensor_env)(**env_kwargs), gym.registry[tensor_env].max_episode_steps
+    if limit is None:
+        return as_gym_env(env)
+    if tensor_env in _limited_by_class and env.max_episode_steps != limit:
+        raise ConfigError(
+            f"max_episode_steps of {tensor_env} is {env.max_episode_steps}, but its class has {limit}, which gymnasium "
+            "applies; pass register_tensor_env the one to use, or remove that of the class"
+        )
+    return TensorGymEnv(env)
 
 
 def registered_class(env_id: str) -> Callable[..., TensorEnv]:
@@ -291,12 +300,14 @@ def register_tensor_env(
     """Register a tensor environment with Gymnasium, such as `register_tensor_env("mine/Walk-v0", Walk)`.
 
     `tensor_env`: the class, or its `module:Class`, which is imported when it is needed. `max_episode_steps`: the
-    default is that of the class. `env_kwargs`: arguments of the class, which those of a run may change. A second call
-    with the same id changes nothing.
+    default is that of the class or, if it states none, of each environment, which `gym.make` can only shorten.
+    `env_kwargs`: arguments of the class, which those of a run may change. A second call with the same id changes
+    nothing.
     """
     if env_id not in gym.registry:
-        if max_episode_steps is None and not isinstance(tensor_env, str):
+        if max_episode_steps is None:
             max_episode_steps = getattr(tensor_env, "max_episode_steps", None)
+            _limited_by_class.add(env_id)
         _registered[env_id] = tensor_env
         make = f"{__name__}:{make_tensor_gym_env.__name__}"
         kwargs = {"tensor_env": env_id, **(env_kwargs or {})}
