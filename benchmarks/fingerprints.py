@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 from benchmarks.command_line import check_names
 from rl_training import ManagedAlgorithm, TrainConfig
 from rl_training.api.algorithms import managed_class
+from rl_training.core.counted import counted
 from rl_training.experiment.registry import registry
 
 Fingerprints: TypeAlias = dict[str, dict[str, str]]  # of each run, by tensor and log
@@ -169,5 +170,5 @@ def compare(found: Fingerprints, before: Fingerprints) -> int:
         different += bool(wrong)
         if wrong:
             print(f"{name} differs: {', '.join(wrong[:8])}{' ...' if len(wrong) > 8 else ''}")
-    print(f"{len(found)} runs compared, {different} differ")
+    print(f"{counted(len(found), 'run')} compared, {different} differ")
     return 1 if different else 0

@@ -273,6 +273,7 @@ def test_returns_are_shown_with_their_spread_over_episodes() -> None:
     # Mean (1 + 3) / 2 = 2; both are 1 away from it.
     episodes = [EvalEpisode(0, 7, 1.0, 10), EvalEpisode(1, 8, 3.0, 10)]
     assert describe_returns(episodes) == "2.000 ± 1.000 (2 episodes, min 1.000, max 3.000)"
+    assert describe_returns(episodes[:1]) == "1.000 ± 0.000 (1 episode, min 1.000, max 1.000)"
 
 
 def test_evaluate_takes_a_checkpoint_a_seed_and_a_number_of_episodes(finished_run: Path) -> None:

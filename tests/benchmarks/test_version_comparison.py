@@ -66,4 +66,4 @@ def test_differing_runs_are_counted_and_named(capsys: pytest.CaptureFixture[str]
     before = {"dqn eager": {"policy/a": "1", "metrics": "2"}, "sac eager": {"policy/a": "3"}}
     assert fingerprints.compare(before, before) == 0
     assert fingerprints.compare({"dqn eager": {"policy/a": "1", "metrics": "9"}}, before) == 1
-    assert capsys.readouterr().out.splitlines()[-2:] == ["dqn eager differs: metrics", "1 runs compared, 1 differ"]
+    assert capsys.readouterr().out.splitlines()[-2:] == ["dqn eager differs: metrics", "1 run compared, 1 differ"]

@@ -447,13 +447,16 @@ def test_an_algorithm_that_cannot_be_stacked_is_refused_before_anything_is_writt
     assert not (tmp_path / "runs").exists()
 
 
-def test_more_members_than_fit_are_refused_with_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seeds", "members"), [((0, 1), "2 members"), ((3,), "1 member")])
+def test_more_members_than_fit_are_refused_with_the_figures(
+    seeds: tuple[int, ...], members: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = memory_limits.check_memory
     monkeypatch.setattr(stack, "check_memory", lambda *args, available: real(*args, available=1_000))
     with pytest.raises(
-        ConfigError, match=r"a stack of 2 members \(.* MiB each, .* for all\) needs .*, but only 0.0 MiB"
+        ConfigError, match=rf"a stack of {members} \(.* MiB each, .* for all\) needs .*, but only 0.0 MiB"
     ):
-        train_members(tmp_path)
+        train_members(tmp_path, seeds)
 
 
 def test_a_damaged_population_file_is_reported(tmp_path: Path) -> None:

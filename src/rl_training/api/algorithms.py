@@ -29,6 +29,7 @@ import gymnasium as gym
 from numpy.typing import ArrayLike
 from torch import nn
 
+from rl_training.core.counted import counted
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import Spaces
 from rl_training.core.types import Algorithm
@@ -214,7 +215,9 @@ class ManagedAlgorithm:
         if isinstance(env, gym.Env | gym.vector.VectorEnv) and (env_kwargs or wrappers):
             raise TypeError("env_kwargs and wrappers are for an id or a function, but env is an environment already")
         if isinstance(env, gym.vector.VectorEnv) and num_envs not in (env.num_envs, _DEFAULT.num_envs):
-            raise TypeError(f"num_envs is {num_envs}, but env is a vector of {env.num_envs} environments already")
+            raise TypeError(
+                f"num_envs is {num_envs}, but env is a vector of {counted(env.num_envs, 'environment')} already"
+            )
         if env_id and env_factory is None:
             raise TypeError(f"env_id names what a function makes, but env is {chosen['env_id']!r} already")
         settings |= chosen

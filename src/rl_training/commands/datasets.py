@@ -9,6 +9,7 @@ import typer
 
 from rl_training.commands.messages import reports_errors, show
 from rl_training.commands.options import AllowEntryPoints, AsJson, Debug
+from rl_training.core.counted import counted
 from rl_training.core.import_path import search_current_folder
 from rl_training.errors import ConfigError
 from rl_training.hparams.fields import expand_home
@@ -84,7 +85,7 @@ def convert(
     check_new(target)
     found, checked = _read(source, env, allow_entry_points=allow_entry_points)
     write_transitions(replace(found, spaces=checked.spaces, env_id=env or found.env_id), target)
-    show([("dataset", str(target)), ("rows", f"{len(checked):,} in {len(checked.episode_ends):,} episodes")])
+    show([("dataset", str(target)), ("rows", f"{len(checked):,} in {counted(len(checked.episode_ends), 'episode')}")])
 
 
 def _read(path: Path, env: str | None, *, allow_entry_points: bool) -> "tuple[Transitions, TransitionDataset]":

@@ -15,6 +15,7 @@ import typer
 
 from rl_training.commands.messages import EXIT_BUG, reports_errors
 from rl_training.commands.options import Debug
+from rl_training.core.counted import counted
 from rl_training.core.extras import EXTRAS, install_line, installed
 from rl_training.hparams.fields import expand_home
 
@@ -114,7 +115,7 @@ def _compile_cache() -> Iterator[Finding]:
 
     folder = private_folder("aoti")
     sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
-    yield Finding("ok", "cache", f"{folder}, {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB")
+    yield Finding("ok", "cache", f"{folder}, {counted(len(sizes), 'file')}, {sum(sizes) / 2**20:.1f} MiB")
 
 
 def _memory() -> Iterator[Finding]:

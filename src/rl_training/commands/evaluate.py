@@ -22,6 +22,7 @@ from rl_training.commands.options import (
     RunPath,
     whole_number,
 )
+from rl_training.core.counted import counted
 from rl_training.errors import ConfigError
 from rl_training.results.return_text import mean_and_std, return_text
 from rl_training.runtime.report_timer import ReportTimer
@@ -114,7 +115,7 @@ def _evaluate_on_held_out(checkpoint: "Checkpoint", options: "RunOptions", *, as
 def describe_returns(episodes: "Sequence[EvalEpisode]") -> str:
     returns = [episode.ret for episode in episodes]
     low, high = (return_text(end, max(map(abs, returns))) for end in (min(returns), max(returns)))
-    spread = f"{len(returns)} episodes, min {low}, max {high}"
+    spread = f"{counted(len(returns), 'episode')}, min {low}, max {high}"
     successes = [episode.success for episode in episodes if episode.success is not None]
     spread += f", {fmean(successes):.0%} reached their goal" if successes else ""
     return f"{mean_and_std(returns)} ({spread})"

@@ -12,6 +12,7 @@ import typer
 
 from rl_training.commands.messages import command_line, reports_errors, show
 from rl_training.commands.options import AllowCode, Debug, Quiet, whole_number
+from rl_training.core.counted import counted
 from rl_training.core.import_path import search_current_folder
 from rl_training.errors import ConfigError
 from rl_training.hparams.fields import expand_home
@@ -179,10 +180,11 @@ def _record(recorder: "Recorder") -> None:
     started = time.monotonic()
     with first_signal_handled(received.append):
         complete = recorder.run(should_stop=lambda: bool(received), on_episode=_report_episodes(recorder))
-    rows = [("recorded", f"{recorder.rows:,} steps in {recorder.episodes:,} episodes")]
+    rows = [("recorded", f"{counted(recorder.rows, 'step')} in {counted(recorder.episodes, 'episode')}")]
     if recorder.returns:
         spread = f"min {min(recorder.returns):.1f}, max {max(recorder.returns):.1f}"
-        rows.append(("returns", f"{fmean(recorder.returns):.1f} ({len(recorder.returns):,} episodes, {spread})"))
+        episodes = counted(len(recorder.returns), "episode")
+        rows.append(("returns", f"{fmean(recorder.returns):.1f} ({episodes}, {spread})"))
     rows.append(("wall time", f"{time.monotonic() - started:.1f} s"))
     if complete:
         rows += [("dataset", str(recorder.out)), ("look at it", command_line("dataset", "inspect", recorder.out))]

@@ -22,6 +22,7 @@ from rl_training.commands.options import (
     SlurmOptions,
     whole_number,
 )
+from rl_training.core.counted import counted
 from rl_training.hparams.fields import expand_home
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def sweep(
 
 
 def _show_plan(sweep: "Sweep", options: "LaunchOptions") -> None:
-    show([(each.label, f"{each.config.total_timesteps:,} steps") for each in sweep.combinations])
+    show([(each.label, counted(each.config.total_timesteps, "step")) for each in sweep.combinations])
     typer.echo(_describe(sweep))
     if options.dry_run:
         from rl_training.launching.slurm import show_job
@@ -104,8 +105,8 @@ def _describe(sweep: "Sweep") -> str:
     combinations, seeds = len(sweep.combinations), len(sweep.seeds)
     steps = seeds * sum(combination.config.total_timesteps for combination in sweep.combinations)
     return (
-        f"{combinations * seeds} runs: {combinations} combination{'s' * (combinations > 1)} x {seeds} "
-        f"seed{'s' * (seeds > 1)}, {steps:,} steps in all"
+        f"{counted(combinations * seeds, 'run')}: {counted(combinations, 'combination')} x {counted(seeds, 'seed')}, "
+        f"{counted(steps, 'step')} in all"
     )
 
 
@@ -121,5 +122,6 @@ def _show_result(sweep: "Sweep", result: "SweepResult") -> None:
     if (report := sweep.folder / "report.html").is_file():
         lines.append(("report", str(report)))
     if result.unfinished:
-        lines.append((f"{result.unfinished} runs left", "the same command continues; finished runs are not run twice"))
+        left = f"{counted(result.unfinished, 'run')} left"
+        lines.append((left, "the same command continues; finished runs are not run twice"))
     show(lines)

@@ -8,6 +8,7 @@ import typer
 
 from rl_training.commands.messages import reports_errors, show
 from rl_training.commands.options import Debug
+from rl_training.core.counted import counted
 from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ def track(
         if rows := [(str(path), _describe(sender)) for path, sender in senders.items() if path not in failures]:
             show(rows)
     if failures:
-        others = f" (and {len(failures) - 1} more runs)" if len(failures) > 1 else ""
+        others = f" (and {counted(len(failures) - 1, 'more run')})" if len(failures) > 1 else ""
         raise ConfigError(f"{next(iter(failures.values()))}{others}")
 
 
 def _describe(sender: "Sender") -> str:
-    return f"{sender.sent:,} steps sent" if sender.sent else "nothing new"
+    return f"{counted(sender.sent, 'step')} sent" if sender.sent else "nothing new"

@@ -22,6 +22,7 @@ from rl_training.commands.options import (
     SlurmOptions,
     whole_number,
 )
+from rl_training.core.counted import counted
 from rl_training.core.extras import require
 from rl_training.core.import_path import search_current_folder
 from rl_training.errors import ConfigError
@@ -130,7 +131,8 @@ def tune(
     launch = replace(launch, flags=flags_of(allow_entry_points=allow_entry_points, allow_code=allow_code))
     outcome = run_study(folder, plan, launch, trials=trials, hours=hours)
     if outcome.verdict is None:
-        show([("interrupted", f"{outcome.trials} trials so far"), ("continue", _continue_line(folder, trials))])
+        so_far = f"{counted(outcome.trials, 'trial')} so far"
+        show([("interrupted", so_far), ("continue", _continue_line(folder, trials))])
         raise typer.Exit(EXIT_INTERRUPTED)
     for line in [*outcome.verdict.describe(plan.seeds), outcome.verdict.sentence]:
         typer.echo(line)
@@ -160,8 +162,8 @@ def _show_plan(folder: Path, plan: "Plan", trials: int) -> None:
     unit = "gradient steps" if plan.config.spec.loop == "offline" else "env steps"
     in_all = plan.seeds * steps_of_search(plan, trials) + fresh * steps
     typer.echo(
-        f"\n{trials} trials of {plan.seeds} seeds and {RESCORED + 1} configs on {FRESH_SEEDS} fresh seeds: at most "
-        f"{searched + fresh} runs of {steps:,} {unit}, {in_all:,} in all, into {folder}"
+        f"\n{counted(trials, 'trial')} of {counted(plan.seeds, 'seed')} and {RESCORED + 1} configs on {FRESH_SEEDS} "
+        f"fresh seeds: at most {searched + fresh} runs of {steps:,} {unit}, {in_all:,} in all, into {folder}"
     )
 
 

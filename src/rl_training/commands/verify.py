@@ -7,6 +7,7 @@ import typer
 
 from rl_training.commands.messages import reports_errors, show
 from rl_training.commands.options import AllowCode, Debug, Quiet, whole_number
+from rl_training.core.counted import counted
 
 EXIT_DIFFERS = 1
 
@@ -37,7 +38,8 @@ def verify(
     rows = [("run", str(found.run_dir))]
     if found.last:
         rows.append(("steps", f"{found.first + 1:,} to {found.last:,}"))
-        rows.append(("compared", f"{found.evaluations} evaluations, {found.metrics} records of metrics"))
+        evaluations, records = counted(found.evaluations, "evaluation"), counted(found.metrics, "record")
+        rows.append(("compared", f"{evaluations}, {records} of metrics"))
     rows.append(("result", f"differs: {found.difference}" if found.difference else "equals the record"))
     show(rows)
     if found.difference:

@@ -8,6 +8,7 @@ import typer
 
 from rl_training.commands.messages import reports_errors, show
 from rl_training.commands.options import AllowCode, Best, Debug, EvalSeed, Quiet, RunPath, whole_number
+from rl_training.core.counted import counted
 from rl_training.hparams.fields import expand_home
 from rl_training.results.return_text import return_text
 
@@ -90,4 +91,5 @@ def play(
 
 
 def _show_episodes(episodes: "Sequence[EvalEpisode]") -> None:
-    show([(f"episode {one.episode}", f"return {return_text(one.ret)}, {one.length:,} steps") for one in episodes])
+    texts = [f"return {return_text(one.ret)}, {counted(one.length, 'step')}" for one in episodes]
+    show([(f"episode {one.episode}", text) for one, text in zip(episodes, texts, strict=True)])

@@ -11,6 +11,7 @@ from torch import Tensor
 from rl_training.acceleration.stacking import ALIVE, stacked
 from rl_training.acceleration.steps import Step, accelerate_rounds
 from rl_training.acceleration.transfers import WORD, Block
+from rl_training.core.counted import counted
 from rl_training.core.memory_limits import check_memory
 from rl_training.core.types import TD_ERRORS, Batch, Metrics, State, without_td_errors
 from rl_training.hparams.base import HParams
@@ -163,7 +164,8 @@ def state_bytes(state: State) -> int:
 def check_stack(members: int, per_member: int, shared: int, device: torch.device) -> None:
     """Raise `ConfigError` if the members, and what they share, do not fit into the memory of the device."""
     available = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-    what = f"a stack of {members} members ({per_member / 2**20:.1f} MiB each, {shared / 2**20:.1f} MiB for all)"
+    sizes = f"{per_member / 2**20:.1f} MiB each, {shared / 2**20:.1f} MiB for all"
+    what = f"a stack of {counted(members, 'member')} ({sizes})"
     check_memory(members * per_member + shared, what, "the number of members", available=available)
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from rl_training.core.counted import counted
 from rl_training.core.durable_files import make_folder, read_text, write_atomic
 from rl_training.errors import ConfigError
 from rl_training.results.comparison import (
@@ -165,7 +166,7 @@ def _verdict(env_id: str, rows: Sequence[Row]) -> str:
     if not scored:
         return f"No run{where} was evaluated yet."
     best = scored[-1]
-    score = f"{best.cells['score']} over {len(best.runs.scores)} seed{'s' * (len(best.runs.scores) != 1)}"
+    score = f"{best.cells['score']} over {counted(len(best.runs.scores), 'seed')}"
     if len(scored) == 1:
         return f"{best.label}{'' if env_id in best.label else where} scores {score}."
     second = scored[-2]

@@ -11,6 +11,7 @@ from statistics import fmean, median, stdev
 
 import numpy as np
 
+from rl_training.core.counted import counted
 from rl_training.results.return_text import return_text
 
 BOOTSTRAP_RESAMPLES = 10_000
@@ -33,7 +34,9 @@ class Summary:
     def __str__(self) -> str:
         numbers = (self.mean, self.std, self.iqm, *self.interval)
         mean, std, iqm, low, high = (return_text(each, self.mean, self.std) for each in numbers)
-        return f"{mean} ± {std} (interquartile mean {iqm}, 95 % interval {low} to {high}, {self.count} seeds)"
+        return (
+            f"{mean} ± {std} (interquartile mean {iqm}, 95 % interval {low} to {high}, {counted(self.count, 'seed')})"
+        )
 
 
 def normalized(score: float, low: float, high: float) -> float:

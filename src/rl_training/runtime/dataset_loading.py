@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
+from rl_training.core.counted import counted
 from rl_training.core.spaces import Spaces
 from rl_training.datasets.files import FORMATS, FileKind, read_transitions, write_transitions
 from rl_training.datasets.minari_format import find_local_dataset
@@ -112,7 +113,8 @@ def load_transition_dataset(
         dataset = TransitionDataset.from_transitions(found, _spaces(env_factory))
         if size is not None:
             dataset = dataset.first(size)
-    log.info("%s: %s transitions, %s episodes", dataset.source, f"{len(dataset):,}", f"{len(dataset.episode_ends):,}")
+    episodes = counted(len(dataset.episode_ends), "episode")
+    log.info("%s: %s, %s", dataset.source, counted(len(dataset), "transition"), episodes)
     return dataset
 
 

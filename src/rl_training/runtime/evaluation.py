@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
+from rl_training.core.counted import counted
 from rl_training.core.types import Algorithm
 from rl_training.envs.factory import EnvFactory, make_worker_envs
 from rl_training.envs.tensor_rows import TensorRows, tensor_rows_of
@@ -54,7 +55,7 @@ class EvalEpisodes(list[EvalEpisode]):
     def _repr_html_(self) -> str:
         rows = [(str(one.episode), str(one.seed), f"{one.ret:.6g}", f"{one.length:,}") for one in self]
         returns = [one.ret for one in self]
-        name = f"{mean_and_std(returns)} over {len(self)} episodes" if self else "no episodes"
+        name = f"{mean_and_std(returns)} over {counted(len(self), 'episode')}" if self else "no episodes"
         return table(name, ("episode", "seed", "return", "length"), rows, caption=True)
 
 

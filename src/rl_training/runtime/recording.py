@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from rl_training.core.counted import counted
 from rl_training.core.durable_files import sync_folder, write_atomic
 from rl_training.core.memory_limits import check_memory
 from rl_training.core.seeding import Streams
@@ -81,7 +82,7 @@ def joined(pieces: Sequence[Columns]) -> Columns:
 def _check_size(steps: int, spaces: Spaces) -> None:
     obs, action = observation_field(spaces.observation), action_field(spaces.action)
     per_row = 2 * (2 * obs.num_bytes + action.num_bytes) + 16  # as float64, which an environment may use
-    check_memory(2 * steps * per_row, f"a recording of {steps:,} steps", "the number of steps")
+    check_memory(2 * steps * per_row, f"a recording of {counted(steps, 'step')}", "the number of steps")
 
 
 # --- Recording to a file ---------------------------------------------------------------------------------------------
@@ -221,7 +222,8 @@ class Recorder:
             raise ConfigError(
                 f"{self._folder} holds a recording with other settings ({listed}); remove it to start again"
             )
-        log.info("continuing after %s steps of %s episodes in %s", f"{self.rows:,}", f"{self.episodes:,}", self._folder)
+        rows, episodes = counted(self.rows, "step"), counted(self.episodes, "episode")
+        log.info("continuing after %s of %s in %s", rows, episodes, self._folder)
 
     def _flush(self, spaces: Spaces) -> None:
         """Write the finished episodes that are not on the disk yet; then note it, in one atomic write."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
+from rl_training.core.counted import counted
 from rl_training.core.types import Algorithm
 from rl_training.experiment.run_dir import write_result
 from rl_training.experiment.saved_checkpoint import find_checkpoint
@@ -41,9 +42,9 @@ class TrainResult:
     def _repr_html_(self) -> str:
         score = "not evaluated" if self.eval_return is None else return_text(self.eval_return)
         rows = [
-            ("score", f"{score} ({len(self.eval_episodes)} episodes)"),
+            ("score", f"{score} ({counted(len(self.eval_episodes), 'episode')})"),
             ("course", describe_course(self.run_dir, encoding="utf-8") or "-"),
-            ("steps", f"{self.step:,} ({self.gradient_step:,} gradient steps; {self.stop_reason})"),
+            ("steps", f"{self.step:,} ({counted(self.gradient_step, 'gradient step')}; {self.stop_reason})"),
             ("wall time", str(timedelta(seconds=round(self.wall_s)))),
             ("run folder", str(self.run_dir)),
         ]

@@ -6,6 +6,7 @@ rejected could not have worked.
 
 import math
 
+from rl_training.core.counted import counted
 from rl_training.core.memory_limits import check_memory
 from rl_training.core.spaces import Spaces, observation_field, transition_fields
 from rl_training.experiment.config import TrainConfig
@@ -27,9 +28,9 @@ def check_run_size(config: TrainConfig, spaces: Spaces) -> None:
         # The collector holds the observations before and after a step.
         obs_bytes = 2 * observation_field(spaces.observation).num_bytes
         per_env = obs_bytes + (WORKER_BYTES if config.execution_backend == "local_async" else ENV_BYTES)
-        check_memory(config.num_envs * per_env, f"a group of {config.num_envs:,} environments", "num_envs")
+        check_memory(config.num_envs * per_env, f"a group of {counted(config.num_envs, 'environment')}", "num_envs")
     seeds = config.eval_episodes * SEED_BYTES
-    check_memory(seeds, f"an evaluation of {config.eval_episodes:,} episodes", "eval_episodes")
+    check_memory(seeds, f"an evaluation of {counted(config.eval_episodes, 'episode')}", "eval_episodes")
     workers = min(config.eval_envs, config.eval_episodes) * WORKER_BYTES if config.eval_envs > 1 else 0
     check_memory(workers, f"an evaluation in {config.eval_envs:,} environments", "eval_envs")
     row_bytes = sum(field.num_bytes for field in transition_fields(spaces).values())

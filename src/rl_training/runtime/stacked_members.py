@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rl_training.algorithms.mbpo import MBPO
+from rl_training.core.counted import counted
 from rl_training.core.durable_files import check_free_space
 from rl_training.core.memory_limits import check_memory
 from rl_training.core.types import RolloutAlgorithm
@@ -128,7 +129,7 @@ def _check_sizes(first: PreparedRun, members: int, folder: Path) -> None:
     else:
         _check_host_memory(first, members, each if device.type == "cpu" else 0)
     check_stack(members, each, shared, device)
-    check_free_space(members * checkpoint_bytes(first), folder, f"a checkpoint of {members} members")
+    check_free_space(members * checkpoint_bytes(first), folder, f"a checkpoint of {counted(members, 'member')}")
 
 
 def _check_host_memory(first: PreparedRun, members: int, on_host: int) -> None:
@@ -137,11 +138,13 @@ def _check_host_memory(first: PreparedRun, members: int, on_host: int) -> None:
     if isinstance(first.memory, MixedSource):
         rows = cast(RowStorage, first.memory.model.storage)
         on_host += rows.memory.nbytes
-        what = f"a stack of {members} members with memories of {rows.capacity:,} rollout transitions each"
+        transitions = counted(rows.capacity, "rollout transition")
+        what = f"a stack of {counted(members, 'member')} with memories of {transitions} each"
         check_memory(members * on_host, what, "algo_kwargs.synthetic_buffer_capacity or the number of members")
     if first.config.spec.loop == "off_policy":
         needed = replay_bytes(first.setup) + (on_host if hparams.memory != "mmap" else 0)
-        what = f"a stack of {members} members with replay buffers of {hparams.buffer_capacity:,} transitions each"
+        transitions = counted(hparams.buffer_capacity, "transition")
+        what = f"a stack of {counted(members, 'member')} with replay buffers of {transitions} each"
         check_buffers(hparams, members * needed, what, members)
 
 

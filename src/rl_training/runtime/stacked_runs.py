@@ -15,6 +15,7 @@ from time import monotonic
 
 from torch import Tensor
 
+from rl_training.core.counted import counted
 from rl_training.core.types import Metrics
 from rl_training.envs.hang_watch import hangs_end
 from rl_training.errors import TrainingError, exits_are_errors
@@ -95,7 +96,7 @@ class StackedTraining:
     def run(self) -> bool:
         """Train to the end, or to where the members wait; return whether a signal interrupted it."""
         members = self._members
-        log.info("%d members are trained together: %s", len(members), self._population.path)
+        log.info("a stack of %s is trained: %s", counted(len(members), "member"), self._population.path)
         with contextlib.ExitStack() as ends:
             for member in members:
                 self._start(member, ends)

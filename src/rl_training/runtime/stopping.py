@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from rl_training.core.counted import counted
 from rl_training.errors import ConfigError
 from rl_training.runtime.callbacks import Callback, read_evaluation
 from rl_training.runtime.evaluation import EvalEpisode, mean_return
@@ -40,7 +41,8 @@ class EarlyStopping(Callback):
             return
         self._waited += 1
         if self._waited >= self.patience and not run.stop_reason:
-            run.stop_reason = f"{self._waited} evaluations without a return above {self._best + self.min_delta:.1f}"
+            waited, limit = counted(self._waited, "evaluation"), self._best + self.min_delta
+            run.stop_reason = f"{waited} without a return above {limit:.1f}"
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self._best, "waited": self._waited}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rl_training.core.counted import counted
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.population import PLAN, MemberState, PopulationDir, Way, group_by_structure
 from rl_training.launching.populations import best_way, train_members
@@ -124,8 +125,8 @@ class HalvingSearch:
         population = PopulationDir(path)
         population.create_members(configs)
         population.write_plan(configs, rows, run=run, base=self.plan.config)  # last: now it is a bracket
-        stacks = f" in {len(group_by_structure(configs))} stacks" if run == "stacked" else ""
-        self.progress.say(f"bracket {number}: {len(trials)} trials, {len(configs)} runs{stacks}")
+        stacks = f" in {counted(len(group_by_structure(configs)), 'stack')}" if run == "stacked" else ""
+        self.progress.say(f"bracket {number}: {counted(len(trials), 'trial')}, {counted(len(configs), 'run')}{stacks}")
         return Bracket.read(path)
 
     def _run(self, bracket: Bracket) -> bool:

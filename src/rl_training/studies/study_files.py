@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rl_training.core.counted import counted
 from rl_training.core.durable_files import write_atomic
 from rl_training.core.version import __version__
 from rl_training.errors import ConfigError
@@ -92,7 +93,7 @@ def write_study_report(
         paragraph(verdict, "verdict"),
         *(paragraph(note) for note in notes),
         *([chart(search_figure(rows))] if any(row["state"] == "complete" for row in rows) else []),
-        folded(f"{len(rows)} trials", table("Trials", list(rows[0]), cells)),
+        folded(counted(len(rows), "trial"), table("Trials", list(rows[0]), cells)),
     ]
     runs = Runs([run for group in groups.values() for run in group])
     try:

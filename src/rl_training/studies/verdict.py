@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rl_training.core.counted import counted
 from rl_training.results.statistics import Interval, Summary, interquartile_mean, probability_of_improvement, summarize
 
 
@@ -73,7 +74,7 @@ def decide(candidates: Sequence[Candidate], *, resamples: int = 2_000) -> Verdic
 
 def _describe(candidate: Candidate, seeds: int, *, best: bool) -> str:
     name = f"best {candidate.name}" if best and candidate.number else candidate.name
-    tuned = "-" if candidate.tuned is None else f"{candidate.tuned:,.1f} ({seeds} seed{'s' * (seeds != 1)})"
+    tuned = "-" if candidate.tuned is None else f"{candidate.tuned:,.1f} ({counted(seeds, 'seed')})"
     if candidate.failure:
         return f"{name:<15}  while tuning {tuned}    on fresh seeds -"
     summary = candidate.summary
