@@ -24,6 +24,14 @@ SPACES = Spaces(Box(-1.0, 1.0, (2,)), Discrete(3))
 PRIORITIES = PriorityPlan(alpha=0.5, beta_start=0.4, beta_end=1.0, total_updates=10)
 
 
+LARGE = ("table", "upper")  # what priorities hold for each place
+
+
+def storage(tensor: Tensor) -> int:
+    """Return the address of the memory that a tensor is a part of."""
+    return tensor.untyped_storage().data_ptr()
+
+
 def make_replay(
     capacity: int = 7, *, num_envs: int = 2, batch_size: int = 1_000, n_step: int = 1, seed: int = 5, **changes: Any
 ) -> DeviceReplay:
@@ -296,30 +304,55 @@ def test_windows_and_priorities_come_back() -> None:
         other.load_state_dict({name: value for name, value in state.items() if name != "windows"})
 
 
-def test_members_release_their_rows_before_the_stack_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    members = [make_replay(seed=seed) for seed in (5, 6)]
-    for member in members:
-        push(member, 3)
-    own, held = [weakref.ref(member.rows) for member in members], list[bool]()
-    build = DeviceReplay.__init__
+def test_members_release_their_memory_before_the_stack_takes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [make_replay(seed=seed, priorities=PRIORITIES) for seed in (5, 6)]
+    tables: list[Any] = [member._priorities for member in members]
+    own = [weakref.ref(each) for one in members for each in (one.rows, *(getattr(one._priorities, n) for n in LARGE))]
+    held, build = list[bool](), DeviceReplay.__init__
 
     def noting(*args: Any, **kwargs: Any) -> None:
-        held.extend(rows() is not None for rows in own)
+        held.extend(tensor() is not None for tensor in own)
         build(*args, **kwargs)
 
     monkeypatch.setattr(DeviceReplay, "__init__", noting)
     stack = stack_replays(members)
-    assert held == [False, False]
-    assert torch.equal(stack.rows[0], stack.rows[1])
-    assert set(rewards(members[1], 0)) == {6.0, 7.0}
+    assert held == [False] * 6
+    shared: Any = stack._priorities
+    for member, table in zip(members, tables, strict=True):
+        assert storage(member.rows) == storage(stack.rows)
+        assert [storage(getattr(table, name)) for name in LARGE] == [storage(getattr(shared, name)) for name in LARGE]
+
+
+def test_a_member_of_a_stack_loads_what_it_held_alone() -> None:
+    settings: dict[str, Any] = {"n_step": 3, "gamma": 0.5, "priorities": PRIORITIES, "batch_size": 16}
+    single, *members = (make_replay(seed=seed, **settings) for seed in (5, 4, 5))
+    stack_replays(members)
+    for number in range(6):
+        push(single, number)
+    single.sample(torch.tensor(0))
+    single.update_priorities(torch.linspace(0.0, 5.0, 16))
+    members[1].load_state_dict(single.state_dict())
+    assert_identical(members[1].state_dict(), single.state_dict())
+    for update in range(1, 4):
+        for one in (single, members[1]):
+            push(one, 6 + update)
+        assert rewards(single, update) == rewards(members[1], update)
+    assert len(members[0]) == 0
+
+
+def test_buffers_with_rows_cannot_be_stacked() -> None:
+    members = [make_replay(seed=seed) for seed in (5, 6)]
+    push(members[1], 3)
+    with pytest.raises(RuntimeError, match="replay buffers must be stacked before rows are added or loaded"):
+        stack_replays(members)
 
 
 def test_the_members_of_a_stack_sample_as_each_does_alone() -> None:
     settings: dict[str, Any] = {"n_step": 2, "gamma": 0.5, "priorities": PRIORITIES, "batch_size": 16}
     singles, members = ([make_replay(9, seed=seed, **settings) for seed in (1, 2, 3)] for _ in range(2))
+    stack = stack_replays(members)
     for one in (*singles, *members):
         push(one, 0)
-    stack = stack_replays(members)
     for update in range(12):
         for number, single in enumerate(singles):
             push(single, update + number)

@@ -1,5 +1,6 @@
 """Stacked members with tensor environments: each acts, steps, samples or shuffles, and learns as it would alone."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from benchmarks.exactness import differences
 
 from device_loops import prepare
+from rl_training.data.device_replay import DeviceReplay
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.json_lines import read_json_lines
@@ -131,6 +133,24 @@ def test_an_interrupted_stack_continues_as_if_it_never_was(
     resumed = resume_population(folder, QUIET)
     for number in range(3):
         assert differences(member(resumed, number), member(whole, number)) == []
+
+
+def test_a_stack_that_continues_holds_its_replay_buffers_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        kill_at(patch, stacked_work.StackedSteps, 32)
+        with pytest.raises(Killed):
+            stack(tmp_path, "rainbow_dqn")
+    loaded, load = list[int](), DeviceReplay.load_state_dict
+
+    def noting(replay: DeviceReplay, state: Mapping[str, Any]) -> None:
+        loaded.append(replay.rows.untyped_storage().data_ptr())
+        load(replay, state)
+
+    monkeypatch.setattr(DeviceReplay, "load_state_dict", noting)
+    (folder,) = tmp_path.iterdir()
+    resume_population(folder, QUIET)
+    assert len(loaded) == 3
+    assert len(set(loaded)) == 1  # each member loads into its part of the stack
 
 
 @pytest.mark.parametrize(("algo", "updates"), [("dqn", 48), ("ppo", 8 * 2 * 2)])

@@ -51,12 +51,10 @@ class DeviceWindows:
         """What a resumed run needs."""
         return {**self.steps, "count": self.count}
 
-    def use(self, tensors: Mapping[str, Tensor]) -> None:
-        """Hold these tensors in place of its own: the member's part of a stack."""
-        for name, values in tensors.items():
-            values.copy_(self.changed[name])
-        self.steps = {name: tensors[name] for name in self.steps}
-        self.count = tensors["count"]
+    def use(self, stack: "DeviceWindows", number: int) -> None:
+        """Hold the tensors of a member of a stack in place of its own."""
+        self.steps = {name: values[number] for name, values in stack.steps.items()}
+        self.count = stack.count[number]
 
 
 def advance(state: State, batch: Batch, gamma: float) -> tuple[State, Metrics]:

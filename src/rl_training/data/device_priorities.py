@@ -5,7 +5,7 @@ one row; a change of some priorities sums up their rows again, so that no error 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,11 +60,14 @@ class DevicePriorities:
         """What a resumed run needs."""
         return {"table": self.table, "sums": self.sums, "largest": self.largest}
 
-    def use(self, tensors: Mapping[str, Tensor]) -> None:
-        """Hold these tensors in place of its own: the member's part of a stack."""
-        for name, values in tensors.items():
-            values.copy_(self.changed[name])
-        self.table, self.sums, self.largest = (tensors[name] for name in ("table", "sums", "largest"))
+    def release(self) -> None:
+        """Free the large tensors that `use` replaces."""
+        self.table = self.upper = self.table.new_empty(0)
+
+    def use(self, stack: "DevicePriorities", number: int) -> None:
+        """Hold the tensors of a member of a stack in place of its own."""
+        self.table, self.sums, self.largest = stack.table[number], stack.sums[number], stack.largest[number]
+        self.upper = stack.upper[number]
 
     @property
     def read(self) -> Batch:

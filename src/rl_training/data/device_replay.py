@@ -85,6 +85,7 @@ class DeviceReplay:
             for rows in (plan.capacity, num_envs, batch_size)
         )
         self.count = torch.zeros(axes, dtype=torch.int64, device=device)  # rows that were added so far
+        self.stack: DeviceReplay | None = None  # that this buffer is a part of
         self._seed = torch.tensor(self.seeds, device=device).view(axes)
         self._env = torch.arange(num_envs, device=device)
         self._row = torch.arange(batch_size, device=device).expand(*axes, -1).contiguous()
@@ -183,16 +184,18 @@ class DeviceReplay:
             self._priorities.set(self._priorities.places)
 
     def release(self) -> None:
-        """Keep the filled part of the buffer on the host, and its memory on the device no longer."""
-        self.rows = self.rows[: len(self)].to("cpu", copy=True)
+        """Free what `use` replaces; only `use` may follow."""
+        self.rows = self.rows.new_empty(0)
+        if self._priorities:
+            self._priorities.release()
 
     def use(self, stack: "DeviceReplay", number: int) -> None:
-        """Hold the tensors of a member of a stack, in which it writes its own contents."""
-        rows, count = stack.rows[number], stack.count[number]
-        rows[: len(self.rows)].copy_(self.rows)
-        self.rows, self.count = rows, count.copy_(self.count)
-        for own, part in zip(self._parts, stack._parts, strict=True):
-            own.use({name: values[number] for name, values in part.changed.items()})
+        """Hold the tensors of a member of a stack in place of its own."""
+        self.stack, self.rows, self.count = stack, stack.rows[number], stack.count[number]
+        if self._windows and stack._windows:
+            self._windows.use(stack._windows, number)
+        if self._priorities and stack._priorities:
+            self._priorities.use(stack._priorities, number)
 
     def add(self, transitions: Mapping[str, object]) -> None:
         raise RuntimeError("the replay buffer of a device is written by its loop")
@@ -263,11 +266,13 @@ def sample_rows(state: State, batch: Batch) -> tuple[State, Metrics]:
 
 
 def stack_replays(replays: Sequence[DeviceReplay]) -> DeviceReplay:
-    """Return one buffer for all members, of which each of the given ones becomes a part.
+    """Return one buffer for all members, of which each of the given ones becomes a part; all are empty.
 
-    The rows of the members are released first: those of the stack take as much memory of the device.
+    The memory of the members is released first: that of the stack is as large. They load their rows into the stack.
     """
     one = replays[0]
+    if any(map(len, replays)):
+        raise RuntimeError("replay buffers must be stacked before rows are added or loaded")
     for replay in replays:
         replay.release()
     stack = DeviceReplay(one.plan, [replay.seeds[0] for replay in replays], one.device)

@@ -63,8 +63,13 @@ class DeviceRollout:
 
 
 def stack_rollouts(rollouts: Sequence[DeviceRollout]) -> DeviceRollout:
-    """Return one rollout for all members, of which each of the given ones becomes a part."""
+    """Return one rollout for all members, of which each of the given ones becomes a part.
+
+    The memory of the members is released first: that of the stack is as large.
+    """
     one, axes = rollouts[0], (len(rollouts),)
+    for rollout in rollouts:
+        rollout.use({})
     stack = DeviceRollout(one.num_steps, one.num_envs, one.fields, axes=axes, device=one.device)
     for number, rollout in enumerate(rollouts):
         rollout.use({name: tensor[number] for name, tensor in stack._tensors.items()})

@@ -19,7 +19,7 @@ from rl_training.acceleration.stacking import stacked
 from rl_training.acceleration.steps import accelerate
 from rl_training.core.spaces import Field
 from rl_training.core.types import TD_ERRORS, Batch, DeviceAlgorithm, Metrics, UpdateResult
-from rl_training.data.device_replay import DeviceReplay, stack_replays
+from rl_training.data.device_replay import DeviceReplay
 from rl_training.data.device_rollout import DeviceRollout
 from rl_training.experiment.config import TrainConfig
 from rl_training.learners.replay_on_device import ReplayLearner
@@ -55,15 +55,15 @@ class DeviceReplayLoop:
     ) -> None:
         """`config.acceleration`: `cuda_graph` captures iterations; in the other modes the host calls their steps.
 
-        Several algorithms are the members of a stack: one program works on all of them, and each of them, of the
-        collectors and of the replay buffers is then a part of the stack.
+        Several algorithms are the members of a stack: one program works on all of them, and each of them and of the
+        collectors is then a part of the stack. The replay buffers are stacked already.
         """
         self._algorithms, self._num_envs = algorithms, config.num_envs
         self._learners = [algorithm.on_device() for algorithm in algorithms]
         self._updates_until = partial(config.spec.updates_until, config.hparams)
         self._device, self._captures = collectors[0].envs.device, config.acceleration == "cuda_graph"
         self.state, self._env_state = joined_states(algorithms, collectors)
-        self._replay = replays[0] if len(replays) == 1 else stack_replays(replays)
+        self._replay = replays[0] if replays[0].stack is None else replays[0].stack
         self.rows = ROUNDS * config.num_envs
         self._make_steps(collectors[0], COMPILED if self._captures else config.acceleration)
         fields = {name: Field((), np.dtype(kind)) for name, kind in _EPISODES.items()}
