@@ -210,5 +210,5 @@ def test_a_run_in_the_environment_begins_from_one_on_the_dataset(tmp_path: Path)
     assert ours["actor.learning_rate"].item() == 0.5  # of the new run
     with pytest.raises(ConfigError, match=r"cal_ql\.algo_kwargs\.init_from: hidden_sizes must be as in"):
         train(run_config(tmp_path, "cal_ql", **no_updates | {"hidden_sizes": [8]}), QUIET)
-    with pytest.raises(CheckpointError, match=r"init_from: .* is of cal_ql, but must be of cql"):
+    with pytest.raises(CheckpointError, match=r"init_from: .* is a run of cal_ql, but must be one of cql"):
         train(run_config(tmp_path, "cal_ql", **no_updates | {"init_from": str(online.run_dir)}), QUIET)

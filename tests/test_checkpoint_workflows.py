@@ -347,7 +347,9 @@ def test_policies_alone_do_not_push_out_what_can_be_resumed(tmp_path: Path) -> N
 
 def test_policy_alone_says_that_it_cannot_be_resumed(tmp_path: Path) -> None:
     run_dir = start(tmp_path, Returns({55}), eval_interval=5).run_dir
-    with pytest.raises(CheckpointError, match=r"step_000000055 holds the policy only"):
+    with pytest.raises(
+        CheckpointError, match=r"step_000000055 holds the policy only .*; resume its run folder instead"
+    ):
         resume(run_dir / "checkpoints" / "step_000000055", QUIET)
 
 

@@ -253,7 +253,7 @@ def test_several_jobs_leave_out_a_seed_in_use(
 
 
 def test_several_jobs_refuse_what_a_process_cannot_be_handed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot take an env factory, network or callbacks"):
+    with pytest.raises(ConfigError, match="network or callbacks; leave jobs at 1, or name a function"):
         run_seeds(make_config(tmp_path), [0], jobs=2, options=RunOptions(callbacks=[StopAt(0, 1)]))
 
 

@@ -434,8 +434,8 @@ def test_what_cannot_be_continued_is_refused(tmp_path: Path) -> None:
     wrong_file = train_iql(from_file(tmp_path), QUIET)
     for changes, message in (
         ({"init_from": tmp_path / "none"}, "init_from: there is no run or checkpoint at '.*none'"),
-        ({"init_from": cloned.run_dir}, "init_from: .* is of bc, but must be of iql"),
-        ({"init_from": policy_only}, "init_from: .* holds the policy only"),
+        ({"init_from": cloned.run_dir}, "init_from: .* is a run of bc, but must be one of iql"),
+        ({"init_from": policy_only}, "init_from: .* holds the policy only .*; give the run folder"),
         ({"init_from": other.run_dir}, r"init_from: .* trained on Box.*\(2,\).*, but the environment has Box.*\(3,\)"),
         (
             {"init_from": wrong_file.run_dir},

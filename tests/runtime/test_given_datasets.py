@@ -105,7 +105,7 @@ def test_random_actions_are_learned_from_only_if_they_are_asked_for(tmp_path: Pa
 
 
 def test_algorithms_that_learn_in_an_environment_take_no_dataset() -> None:
-    with pytest.raises(ConfigError, match="dataset: dqn learns in an environment and takes none"):
+    with pytest.raises(ConfigError, match="dqn learns in an environment, not from a dataset: leave dataset out"):
         rl_training.DQN.for_env("CartPole-v1", 100, dataset=make_arrays())
 
 

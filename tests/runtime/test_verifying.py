@@ -137,5 +137,5 @@ def test_a_run_that_does_not_repeat_exactly_is_refused(folder: Path) -> None:
 
 def test_a_report_without_finished_runs_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", finished=False)
-    with pytest.raises(ConfigError, match="holds no finished run"):
+    with pytest.raises(ConfigError, match="no finished run to repeat: resume one to its end"):
         verify(report_of(tmp_path))

@@ -72,7 +72,8 @@ def run_seeds(
         failed = _run_in_turn(config, folders, fail_fast=launch.fail_fast, options=options)
     elif options is not None and (options.env_factory or options.network or options.callbacks):
         raise ConfigError(
-            "several jobs run in their own processes, which cannot take an env factory, network or callbacks"
+            "several jobs run in their own processes, which cannot take an env factory, network or callbacks; leave "
+            "jobs at 1, or name a function that makes the environment by env_factory in the config"
         )
     else:
         options = options or RunOptions()

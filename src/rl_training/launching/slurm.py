@@ -37,7 +37,10 @@ def check_slurm_options(given: Mapping[str, str]) -> None:
 
 def require_sbatch() -> None:
     if shutil.which("sbatch") is None:
-        raise ConfigError("--launcher slurm needs the program sbatch, which is not on the PATH of this machine")
+        raise ConfigError(
+            "--launcher slurm needs the program sbatch, which is not on the PATH of this machine; run it where jobs "
+            "are submitted"
+        )
 
 
 def job_script(options: LaunchOptions, folder: Path) -> str:
@@ -111,7 +114,8 @@ class SlurmWorkers:
         log.info("%s", shlex.join(command))
         answer = _run(command)
         if answer.returncode != 0:
-            raise TrainingError(f"sbatch refused the job: {answer.stderr.strip() or answer.stdout.strip()}")
+            reason = answer.stderr.strip() or answer.stdout.strip()
+            raise TrainingError(f"sbatch refused the job: {reason}; check the options of --slurm")
         job = answer.stdout.strip().partition(";")[0]
         log.info("submitted as SLURM job %s", job)
         self._jobs.append(job)

@@ -49,7 +49,7 @@ def with_dataset(config: TrainConfig, dataset: GivenDataset | None) -> TrainConf
         return config
     choice = dataset_choice(config.hparams)
     if choice is None:
-        raise ConfigError(f"dataset: {config.algo} learns in an environment and takes none")
+        raise ConfigError(f"{config.algo} learns in an environment, not from a dataset: leave dataset out")
     if not isinstance(dataset, str | Path | Mapping | TransitionDataset):
         raise TypeError(
             f"dataset must be a path, a dict of arrays or a TransitionDataset, got {type(dataset).__name__}"

@@ -67,9 +67,11 @@ def _open(hparams: IQLOnlineHParams | CalQLHParams, kind: type[HParams], algo: s
     checkpoint = open_checkpoint(find_checkpoint(hparams.init_from), parts=(POLICY, TRAINING))
     offline_hparams = checkpoint.config.hparams
     if not isinstance(offline_hparams, kind):
-        raise CheckpointError(f"{checkpoint.path} is of {checkpoint.config.algo}, but must be of {algo}")
+        raise CheckpointError(f"{checkpoint.path} is a run of {checkpoint.config.algo}, but must be one of {algo}")
     if not checkpoint.is_resumable:
-        raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation), without the critics")
+        raise CheckpointError(
+            f"{checkpoint.path} holds the policy only (a best evaluation), without the critics; give the run folder"
+        )
     for name in _SAME_SETTINGS:
         found, expected = getattr(hparams, name), getattr(offline_hparams, name)
         if found != expected:

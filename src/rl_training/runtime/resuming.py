@@ -95,7 +95,9 @@ def find_resume_point(
     """
     checkpoint = open_checkpoint(find_checkpoint(path))
     if not checkpoint.is_resumable:
-        raise CheckpointError(f"{checkpoint.path} holds the policy only (a best evaluation): it cannot be resumed")
+        raise CheckpointError(
+            f"{checkpoint.path} holds the policy only (a best evaluation); resume its run folder instead"
+        )
     _check_num_envs(checkpoint)
     run_dir = run_dir_of(checkpoint) if "output_dir" not in changes else None
     config = before = checkpoint.config

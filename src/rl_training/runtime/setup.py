@@ -13,6 +13,7 @@ from torch import nn
 
 from rl_training.acceleration.determinism import resolve_deterministic
 from rl_training.acceleration.steps import resolve_acceleration
+from rl_training.core.counted import counted
 from rl_training.core.import_path import search_current_folder
 from rl_training.core.seeding import Streams
 from rl_training.core.setup import Setup
@@ -168,7 +169,8 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device is {name!r}, but PyTorch sees {torch.cuda.device_count()} CUDA devices here")
+        found = counted(torch.cuda.device_count(), "CUDA device")
+        raise ConfigError(f"device is {name!r}, but PyTorch sees {found} here; device: auto takes what there is")
     return device
 
 

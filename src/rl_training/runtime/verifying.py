@@ -51,7 +51,7 @@ def verify_report(path: Path, *, seed: int | None, steps: int, options: RunOptio
     rng = random.Random(seed)
     finished = [run for run in read_report(path)["runs"] if run["status"] == "finished"]
     if not finished:
-        raise ConfigError(f"{path} holds no finished run: there is nothing to run again")
+        raise ConfigError(f"{path} holds no finished run to repeat: resume one to its end, then write the report again")
     claimed = rng.choice(finished)
     run_dir = path.absolute().parent / claimed["run"]
     if not run_dir.is_dir():
