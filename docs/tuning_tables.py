@@ -6,6 +6,8 @@ from statistics import fmean
 
 from result_cells import LIBRARIES, RESULTS, file_link, mean_of, number, read_lines, rows
 
+from rl_training.results.return_text import seed_ranges
+
 
 def tuning_table(folder: Path, arguments: list[str]) -> Iterator[str]:
     special = {"mopo-halfcheetah": mopo_tuning, "iql-first-weights": iql_weights}.get(arguments[0])
@@ -24,7 +26,7 @@ def changes_table(folder: Path, row: str) -> Iterator[str]:
         title = "none" if name == "ours" else f"{LIBRARIES[name]}'s defaults" if name in LIBRARIES else changes
         scores = [by_seed[seed] for seed in sorted(by_seed)]
         each = ", ".join(number(score, fmean(scores)) for score in scores)
-        body.append([title, f"{min(by_seed)} to {max(by_seed)}", mean_of(scores), each])
+        body.append([title, seed_ranges(sorted(by_seed)), mean_of(scores), each])
     yield from rows([f"changes ({file_link(path, folder)})", "seeds", "mean ± std", "each seed"], *body)
 
 
@@ -53,7 +55,7 @@ def iql_weights(folder: Path) -> Iterator[str]:
         own = [line for line in lines if (line["row"], line["weights"]) == (row, weights)]
         scores = [line["score"] for line in own]
         counts = [line["returns_below_-800"] > 0 for line in own if "returns_below_-800" in line]
-        seeds = f"{own[0]['seed']} to {own[-1]['seed']}"
+        seeds = seed_ranges([line["seed"] for line in own])
         body.append([f"`{row}`", weights, seeds, mean_of(scores), f"{sum(counts)} of {len(counts)}" if counts else ""])
     header = [f"row ({file_link(path, folder)})", "weights", "seeds", "mean ± std", "seeds that fail from some starts"]
     yield from rows(header, *body)
