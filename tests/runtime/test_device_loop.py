@@ -11,8 +11,12 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor
 
 from device_loops import QUIET, Orders, as_host_rollout, config, device_loop
+from rl_training.algorithms.ppo import build_ppo
 from rl_training.core.counters import Keys
+from rl_training.data.device_rollout import build_device_rollout
+from rl_training.data.rollout_buffer import build_rollout_buffer
 from rl_training.envs.factory import make_env_factory
+from rl_training.envs.tensor_env import TENSOR_ENVS, to_env_tensors
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
@@ -20,6 +24,7 @@ from rl_training.models.distributions import build_distribution
 from rl_training.runtime.evaluation import evaluate_episodes
 from rl_training.runtime.saved_policy import load_policy
 from rl_training.runtime.trainer import resume, train
+from rollouts import make_ppo_setup
 from state_comparison import assert_identical, assert_same_run
 
 
@@ -85,7 +90,55 @@ def test_ppo_learns_cartpole(tmp_path: Path) -> None:
     assert result.eval_return > 150.0  # random: 22
 
 
+# ------------------------------------------------------------------------------------------- the rows of a rollout
+
+
+@pytest.mark.parametrize("env_id", TENSOR_ENVS)
+def test_the_rows_of_a_rollout_are_the_steps_of_the_environment(env_id: str, tmp_path: Path) -> None:
+    loop, _, collector = device_loop(config(tmp_path, env_id=env_id, num_envs=4, max_episode_steps=9))
+    envs, to_env = collector.envs, to_env_tensors(collector.envs.env.action_space, torch.device("cpu"))
+    state = envs.start()
+    for _ in range(2):
+        loop._collect()
+        rows = {name: values.unflatten(0, (16, 4)) for name, values in loop._rollout.rows().items()}
+        for step in range(16):
+            obs = envs.observe(state)
+            state, result = envs.step(state, to_env(rows["actions"][step]))
+            expected = {"obs": obs, "next_obs": result.final_obs, "rewards": result.rewards}
+            expected |= {"terminated": result.terminated, "truncated": result.truncated}
+            assert_identical({name: rows[name][step] for name in expected}, expected)
+    assert_identical(collector.state, state)
+    assert (state["episode"] >= 3).all()
+
+
 # ------------------------------------------------------------------------------------- the same update as on the host
+
+
+@pytest.mark.parametrize("ends", [0.0, 0.1, 0.5])
+def test_advantages_with_every_successor_are_those_with_the_final_ones(ends: float) -> None:
+    # The host's rollout has the successors of the last row of each episode alone, that of the device all of them.
+    for seed in range(10):
+        setup = make_ppo_setup(num_steps=24, num_envs=5, minibatch_size=40, seed=seed)
+        ppo, host, device = build_ppo(setup), build_rollout_buffer(setup), build_device_rollout(setup)
+        generator = np.random.default_rng(seed)
+        obs = generator.normal(size=(25, 5, 3)).astype(np.float32)
+        for step in range(24):
+            ended = generator.random((2, 5)) < ends
+            row: dict[str, Any] = {
+                "obs": obs[step],
+                "actions": generator.integers(2, size=5),
+                "rewards": generator.normal(size=5).astype(np.float32),
+                "terminated": ended[0],
+                "truncated": ended[1] & ~ended[0],
+            }
+            final = generator.normal(size=(5, 3)).astype(np.float32)
+            row["next_obs"] = np.where((ended[0] | ended[1])[:, None], final, obs[step + 1])
+            host.add(row)
+            for name, place in device.at(step).items():
+                place.copy_(torch.from_numpy(np.asarray(row.get(name, place))))
+        found = ppo._advantages(device.rows(), ppo.state["params"])
+        for name, expected in ppo._advantages(host.rollout()).items():
+            torch.testing.assert_close(found[name], expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from rl_training.acceleration.step_checks import copy_tensors
 from rl_training.core.state_checks import stored_array
 from rl_training.core.types import State, StateDict
 from rl_training.envs.tensor_env import TensorEnvs
@@ -25,7 +26,8 @@ class DeviceCollector:
         self.inexact_restores: list[int] = []
 
     def start(self) -> None:
-        self.state = self.envs.start()
+        # An environment may return one tensor under two names, such as a place and the place before it.
+        self.state = copy_tensors(self.envs.start())
 
     def state_dict(self) -> StateDict:
         tensors = {name: value.cpu().clone() for name, value in self.state.items()}
