@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor
 
+from rl_training.acceleration.steps import accelerate
 from rl_training.core.counters import Keys
 from rl_training.core.seeding import Streams
 from rl_training.core.spaces import action_bounds
@@ -37,8 +39,12 @@ from rl_training.envs.tensor_env import (
 from rl_training.envs.tiny import Catch
 from rl_training.envs.vector import SyncEnvs
 from rl_training.errors import ConfigError, EnvError
+from rl_training.experiment.state_files import flatten, read_tensors, unflatten, write_tensors
+from rl_training.learners.stack import stack_states
 from rl_training.runtime.collector import Collector
+from rl_training.runtime.device_collector import DeviceCollector
 from stand_ins import ActsOnly
+from state_comparison import assert_identical
 
 ROWS = 10_000
 OWN_IDS = [env_id for env_id in TENSOR_ENVS if "MinAtar" not in env_id]  # test_tensor_minatar.py has the others
@@ -285,9 +291,14 @@ class Acts(ActsOnly):
         return ActResult(self._actions)
 
 
+LIMITS = {"tensor/CartPole-v1": 20, "tensor/Catch-v0": 7, "walk": 5}
+TERMINATES = {"walk", "tensor/CartPole-v1", "tensor/Catch-v0"}  # within so few steps
+TERMINATES |= {env_id for env_id in TENSOR_ENVS if "Breakout" in env_id}
+
+
 @pytest.mark.parametrize(
     ("env_id", "limit"),
-    [(env_id, {"tensor/CartPole-v1": 20, "tensor/Catch-v0": 7}.get(env_id, 9)) for env_id in OWN_IDS] + [("walk", 5)],
+    [(env_id, LIMITS.get(env_id, 12 if "MinAtar" in env_id else 9)) for env_id in (*TENSOR_ENVS, "walk")],
 )
 def test_transitions_are_those_that_the_collector_brings(env_id: str, limit: int) -> None:
     env: TensorEnv = Walk() if env_id == "walk" else tensor_env_of(make_env_factory(env_id))
@@ -310,37 +321,99 @@ def test_transitions_are_those_that_the_collector_brings(env_id: str, limit: int
         assert np.array_equal(result.terminated.numpy(), expected["terminated"])
         assert np.array_equal(result.truncated.numpy(), truncated)
         ends += expected["terminated"].sum(), truncated.sum()
-    assert ends[0] > 3 or env_id not in ("walk", "tensor/CartPole-v1", "tensor/Catch-v0")
+    assert ends[0] > 3 or env_id not in TERMINATES
     assert ends[1] > 3 or env_id == "tensor/Catch-v0"
 
 
-@pytest.mark.parametrize("build", [CartPole, Pendulum, Acrobot, MountainCar, TensorCatch])
-def test_a_row_does_not_depend_on_how_many_there_are(build: Callable[[], TensorEnv]) -> None:
-    discrete = isinstance(build().action_space, Discrete)
-    finals = []
-    for rows in (3, 37):
-        envs = TensorEnvs(build(), rows, seed=1)
-        state = envs.start()
-        for step in range(60):
-            drawn = keys(rows, step=step)
-            actions = drawn.below(7, 2) if discrete else drawn.uniform(7, 1)
-            state, _ = envs.step(state, actions)
-        finals.append({name: value[:3] for name, value in state.items()})
-    assert all(torch.equal(finals[0][name], finals[1][name]) for name in finals[0])
+def one_step(envs: TensorEnvs) -> Callable[[State, Tensor], tuple[State, State]]:
+    """Return the step of these environments from drawn numbers, (rows,) words; the transition is a dict."""
+    to_env = to_env_tensors(envs.env.action_space, torch.device("cpu"))
+    choices = int(getattr(envs.env.action_space, "n", 0))
+
+    def step(state: State, words: Tensor) -> tuple[State, State]:
+        new, result = envs.step(state, to_env((words % choices) if choices else (words[:, None] / 2**31 - 1.0).float()))
+        return new, {field.name: getattr(result, field.name) for field in fields(result)}
+
+    return step
 
 
-def test_a_saved_state_continues_in_the_middle_of_episodes() -> None:
-    envs = TensorEnvs(CartPole(), 8, seed=2)
-    state = envs.start()
-    for step in range(30):
-        if step == 17:
-            saved = {name: value.clone() for name, value in state.items()}
-        state, _ = envs.step(state, keys(8, step=step).below(7, 2))
-    other = TensorEnvs(CartPole(), 8, seed=99)  # its own seed does not matter: the state holds it
-    again = saved
-    for step in range(17, 30):
-        again, _ = other.step(again, keys(8, step=step).below(7, 2))
-    assert all(torch.equal(again[name], state[name]) for name in state)
+def advanced(envs: TensorEnvs, state: State, steps: range) -> State:
+    for number in steps:
+        state, _ = one_step(envs)(state, keys(envs.num_envs, step=number).words(7, 1)[:, 0])
+    return state
+
+
+def limited(env_id: str) -> TensorEnv:
+    """Return an environment whose episodes end after at most 13 steps."""
+    env = tensor_env_of(make_env_factory(env_id))
+    env.max_episode_steps = 13
+    return env
+
+
+@pytest.mark.parametrize("env_id", TENSOR_ENVS)
+def test_a_row_does_not_depend_on_how_many_there_are(env_id: str) -> None:
+    few, many = (TensorEnvs(limited(env_id), rows, seed=1) for rows in (3, 37))
+    found, expected = (advanced(envs, envs.start(), range(30)) for envs in (many, few))
+    assert_identical({name: value[:3] for name, value in found.items()}, expected)
+
+
+@pytest.mark.parametrize("env_id", TENSOR_ENVS)
+def test_a_row_does_not_depend_on_how_many_members_there_are(env_id: str) -> None:
+    members = [TensorEnvs(limited(env_id), 3, seed=seed) for seed in (1, 2)]
+    alone = [envs.start() for envs in members]
+    together = stack_states(alone)
+    step, steps = torch.func.vmap(one_step(members[0]), randomness="error"), [one_step(envs) for envs in members]
+    for number in range(20):
+        words = [keys(3, episode=member, step=number).words(7, 1)[:, 0] for member in range(2)]
+        together, results = step(together, torch.stack(words))
+        for member in range(2):
+            alone[member], result = steps[member](alone[member], words[member])
+            assert_identical({name: value[member] for name, value in together.items()}, alone[member])
+            assert_identical({name: value[member] for name, value in results.items()}, result)
+
+
+@pytest.mark.parametrize("env_id", TENSOR_ENVS)
+def test_a_state_that_was_saved_in_the_middle_of_episodes_continues_bit_for_bit(env_id: str, tmp_path: Path) -> None:
+    # Its own seed does not matter to the other group: the state holds it.
+    one, other = (DeviceCollector(TensorEnvs(limited(env_id), 4, seed=seed)) for seed in (2, 99))
+    one.start()
+    one.state = advanced(one.envs, one.state, range(17))
+    assert (one.state["elapsed"] > 0).any()
+    tensors, values = flatten(one.state_dict())
+    write_tensors(tmp_path / "envs.safetensors", tensors)
+    other.load_state_dict(unflatten(read_tensors(tmp_path / "envs.safetensors"), values))
+    whole, resumed = (advanced(each.envs, each.state, range(17, 30)) for each in (one, other))
+    assert_identical(resumed, whole)
+    assert (whole["episode"] > 1).all()
+
+
+@pytest.mark.compile
+def test_compiled_steps_equal_eager_ones_to_a_millionth() -> None:
+    groups = {env_id: TensorEnvs(limited(env_id), 50, seed=3) for env_id in OWN_IDS}
+    begun = {env_id: advanced(envs, envs.start(), range(10)) for env_id, envs in groups.items()}
+
+    def step_all(state: State, batch: State) -> tuple[State, State]:
+        new: State = {}
+        results: State = {}
+        for env_id, envs in groups.items():
+            own = {name: state[f"{env_id}/{name}"] for name in begun[env_id]}
+            after, result = one_step(envs)(own, batch["words"])
+            new |= {f"{env_id}/{name}": value for name, value in after.items() if value is not own[name]}
+            results |= {f"{env_id}/{name}": value for name, value in result.items()}
+        return new, results
+
+    before = {f"{env_id}/{name}": value for env_id, own in begun.items() for name, value in own.items()}
+    words = {"words": keys(50, step=10).words(7, 1)[:, 0]}
+    found: dict[str, tuple[State, State]] = {}
+    for mode in ("eager", "compile"):
+        state = {name: value.clone() for name, value in before.items()}
+        found[mode] = state, accelerate(step_all, mode, "environment step")(state, words)
+    for ours, theirs in zip(found["compile"], found["eager"], strict=True):
+        for name, value in theirs.items():
+            if value.is_floating_point():
+                torch.testing.assert_close(ours[name], value, rtol=1e-6, atol=1e-6)
+            else:
+                assert torch.equal(ours[name], value), name
 
 
 # ------------------------------------------------------------------------------------ as a Gymnasium environment
