@@ -2,6 +2,7 @@
 
 import pytest
 
+from recorded_streams import RecordedStreams
 from rl_training.acceleration import acting
 from rl_training.learners import stacked_acting
 from rl_training.runtime import loops, stacked_host_steps
@@ -17,3 +18,8 @@ def as_on_a_gpu(recorded_graphs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         stacked_acting, "on_arrays", lambda function, device, mode: real(function, device, "cuda_graph")
     )
+
+
+@pytest.fixture
+def recorded_streams(monkeypatch: pytest.MonkeyPatch) -> RecordedStreams:
+    return RecordedStreams(monkeypatch)

@@ -14,6 +14,8 @@ from benchmarks.exactness import differences
 
 import rl_training
 from builders import make_config
+from first_policies import FirstPolicy
+from recorded_streams import RecordedStreams
 from rl_training.acceleration import steps
 from rl_training.core import memory_limits
 from rl_training.errors import CheckpointError, ConfigError
@@ -32,6 +34,7 @@ from rl_training.runtime import stacked_members, stacked_runs
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 from rl_training.runtime.trainer import RunOptions, resume, train
+from state_comparison import assert_identical
 
 QUIET = RunOptions(show_progress=False)
 
@@ -92,14 +95,39 @@ def test_a_looped_member_equals_the_single_run(tmp_path: Path) -> None:
     single = base_config(tmp_path, seed=1, algo_kwargs={"expectile": 0.9})
     alone = train(single, QUIET)
     assert differences(member(result, 3), alone.run_dir) == []
+    assert contents(member(result, 3)) == contents(alone.run_dir)
     assert result.scores["003"] == alone.eval_return
 
 
-def test_any_algorithm_can_be_looped_which_is_the_default_on_a_cpu(tmp_path: Path) -> None:
-    config = make_config(tmp_path, algo="dqn")
+@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+def test_any_algorithm_can_be_looped_which_is_the_default_on_a_cpu(algo: str, tmp_path: Path) -> None:
+    config = make_config(tmp_path, algo=algo, log_interval=20, checkpoint_interval=20)
     result = train_population(PopulationConfig(base=config, seeds=(3, 4)), QUIET)
     alone = train(config.updated(seed=4), QUIET)
     assert differences(member(result, 1), alone.run_dir) == []
+    assert contents(member(result, 1)) == contents(alone.run_dir)
+
+
+def contents(run_dir: Path) -> dict[str, Any]:
+    """Return what each file of a run folder holds, without times and what follows from them; no metadata."""
+    found = {str(path.relative_to(run_dir)): path for path in run_dir.rglob("*") if path.is_file()}
+    del found["metadata.json"]
+    return {name: _content(path) for name, path in found.items()}
+
+
+TIMES = {"wall_s", "steps_per_s"}
+OF_TIMES = {"log_positions|metrics", "checksum", "seal"}  # a length and hashes of texts with times
+
+
+def _content(path: Path) -> Any:
+    def without(values: Any) -> Any:
+        if not isinstance(values, dict):
+            return [without(value) for value in values] if isinstance(values, list) else values
+        return {name: without(value) for name, value in values.items() if name not in TIMES | OF_TIMES}
+
+    if path.suffix == ".jsonl":
+        return without(read_json_lines(path))
+    return without(json.loads(path.read_text())) if path.suffix == ".json" else path.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -153,11 +181,16 @@ SETTINGS = {"bc": COSINE, "iql": COSINE, "cql": {**DELAYED, "num_sampled_actions
 
 
 @pytest.mark.parametrize("algo", OFFLINE)
-def test_stacked_members_learn_as_single_runs_do(algo: str, tmp_path: Path) -> None:
+def test_stacked_members_learn_as_single_runs_do(algo: str, tmp_path: Path, recorded_streams: RecordedStreams) -> None:
     changes: dict[str, Any] = {"algo": algo, "total_timesteps": 100, "algo_kwargs": SETTINGS.get(algo, DELAYED)}
-    result = train_members(tmp_path, (0, 5), **changes)
+    first = FirstPolicy()
+    options = RunOptions(show_progress=False, callbacks=[first])
+    result = train_members(tmp_path, (0, 5), options=options, **changes)
     for number, seed in enumerate((0, 5)):
-        alone = train(base_config(tmp_path, seed=seed, **changes), QUIET)
+        drawn, policy = recorded_streams.take(seed), first.of.pop(seed)
+        alone = train(base_config(tmp_path, seed=seed, **changes), options)
+        assert recorded_streams.take(seed) == drawn
+        assert_identical(first.of[seed], policy)
         assert read_run_config(member(result, number)) == read_run_config(alone.run_dir)
         assert_close_policies(member(result, number), alone.run_dir, 1e-4)
         # The same draws: both memories' generators are where 100 batches leave them.
@@ -194,22 +227,21 @@ def test_a_member_does_not_depend_on_the_others(tmp_path: Path) -> None:
     assert_close_policies(member(fewer, 1), member(first, 0), 1e-5)
 
 
-VALUES = {
-    "learning_rate": (1e-3, 1e-2),
-    "gamma": (0.5, 0.9),
-    "tau": (0.01, 0.5),
-    "expectile": (0.5, 0.9),
-    "beta": (0.5, 4.0),
-    "reward_scale": (0.5, 2.0),
-    "reward_shift": (-1.0, 1.0),
-}
+def test_a_member_does_not_depend_on_the_settings_of_the_others(tmp_path: Path) -> None:
+    def with_expectiles(folder: Path, *values: float) -> Path:
+        vary = {"algo_kwargs.expectile": values, "algo_kwargs.learning_rate": (1e-3, values[1] / 100)}
+        config = PopulationConfig(base=base_config(folder), seeds=(0, 1), vary=vary, combine="zip", run="stacked")
+        return member(train_population(config, QUIET), 0)
+
+    assert differences(with_expectiles(tmp_path, 0.6, 0.9), with_expectiles(tmp_path / "other", 0.6, 0.8)) == []
 
 
-@pytest.mark.parametrize("name", sorted(registry()["iql"].per_member))
+@pytest.mark.parametrize("name", ["gamma", "reward_scale"])
 def test_members_with_two_values_equal_two_stacks_with_one(name: str, tmp_path: Path) -> None:
-    both = train_members(tmp_path, (0,), vary={f"algo_kwargs.{name}": VALUES[name]}, total_timesteps=20)
-    assert len(group_by_structure([base_config(tmp_path, algo_kwargs={name: v}) for v in VALUES[name]])) == 1
-    for number, value in enumerate(VALUES[name]):
+    values = {"gamma": (0.5, 0.9), "reward_scale": (0.5, 2.0)}[name]
+    both = train_members(tmp_path, (0,), vary={f"algo_kwargs.{name}": values}, total_timesteps=20)
+    assert len(group_by_structure([base_config(tmp_path, algo_kwargs={name: v}) for v in values])) == 1
+    for number, value in enumerate(values):
         alone = train_members(tmp_path, (0,), algo_kwargs={name: value}, total_timesteps=20)
         assert_close_policies(member(both, number), member(alone, 0), 1e-5)
     weights = [torch.cat([value.flatten() for value in saved(member(both, n)).values()]) for n in range(2)]

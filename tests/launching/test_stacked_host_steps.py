@@ -6,27 +6,38 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from benchmarks.exactness import differences
 from gymnasium.spaces import Box
 from gymnasium.wrappers import FrameStackObservation, TransformObservation
 
+from first_policies import FirstPolicy
 from host_stacks import CONTINUOUS, HOST, assert_close, assert_same_draws, base, train_members
+from recorded_streams import RecordedStreams
 from rl_training.acceleration import acting, steps
 from rl_training.envs.tiny import TinyImage
 from rl_training.experiment.json_lines import read_json_lines
+from rl_training.experiment.population import PopulationConfig
 from rl_training.experiment.run_dir import read_run_config
 from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
+from rl_training.launching.populations import train_population
 from rl_training.learners import stack
 from rl_training.runtime import collector
 from rl_training.runtime.trainer import RunOptions, train
 from stacks import QUIET, member
+from state_comparison import assert_identical
 
 
 @pytest.mark.parametrize("algo", HOST)
-def test_members_learn_as_single_runs_do(algo: str, tmp_path: Path) -> None:
-    result = train_members(tmp_path, algo, (0, 5))
+def test_members_learn_as_single_runs_do(algo: str, tmp_path: Path, recorded_streams: RecordedStreams) -> None:
+    first = FirstPolicy()
+    options = RunOptions(show_progress=False, callbacks=[first])
+    result = train_members(tmp_path, algo, (0, 5), options=options)
     assert [state.state for state in result.states.values()] == ["done"] * 2
     for number, seed in enumerate((0, 5)):
-        alone = train(base(tmp_path, algo, seed=seed), QUIET)
+        drawn, policy = recorded_streams.take(seed), first.of.pop(seed)
+        alone = train(base(tmp_path, algo, seed=seed), options)
+        assert recorded_streams.take(seed) == drawn
+        assert_identical(first.of[seed], policy)
         assert read_run_config(member(result, number)) == read_run_config(alone.run_dir)
         assert_same_draws(member(result, number), alone.run_dir)
         assert_close(member(result, number), alone.run_dir)
@@ -59,6 +70,15 @@ def test_a_member_does_not_depend_on_the_others(tmp_path: Path) -> None:
     for ours, theirs in ((0, 2), (1, 0)):
         assert_same_draws(member(fewer, ours), member(three, theirs))
         assert_close(member(fewer, ours), member(three, theirs))
+
+
+def test_a_member_does_not_depend_on_the_settings_of_the_others(tmp_path: Path) -> None:
+    def with_rates(folder: Path, *rates: float) -> Path:
+        vary = {"algo_kwargs.learning_rate": rates}
+        config = PopulationConfig(base=base(folder), seeds=(0, 1), vary=vary, combine="zip", run="stacked")
+        return member(train_population(config, QUIET), 0)
+
+    assert differences(with_rates(tmp_path, 1e-3, 1e-2), with_rates(tmp_path / "other", 1e-3, 3e-2)) == []
 
 
 def test_members_may_differ_in_their_learning_rates(tmp_path: Path) -> None:

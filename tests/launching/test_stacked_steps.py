@@ -1,5 +1,6 @@
 """Stacked members with tensor environments: each acts, steps, samples or shuffles, and learns as it would alone."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,24 @@ import torch
 from benchmarks.exactness import differences
 
 from device_loops import prepare
+from recorded_streams import RecordedStreams
+from rl_training.api.algorithms import managed_class
+from rl_training.core.types import Batch, Metrics, State
 from rl_training.data.device_replay import DeviceReplay
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import MEMORY, POLICY
 from rl_training.experiment.population import PopulationConfig, PopulationDir
+from rl_training.experiment.registry import registry
 from rl_training.experiment.run_dir import read_run_config
 from rl_training.launching.populations import PopulationResult, resume_population, train_population
 from rl_training.learners import stack as learners_stack
+from rl_training.learners.replay_on_device import with_random_inputs
+from rl_training.learners.stack import stack_states
 from rl_training.runtime import device_loop, device_replay_loop, stacked_work
 from rl_training.runtime.device_loop import DeviceLoop
+from rl_training.runtime.device_replay_loop import DeviceReplayLoop
 from rl_training.runtime.trainer import resume, train
 from stacks import QUIET, Killed, kill_at, member, poison, saved
 
@@ -71,11 +79,13 @@ def assert_close(ours: Path, theirs: Path) -> None:
 
 
 @pytest.mark.parametrize("algo", ["dqn", "iqn", "fqf", "rainbow_dqn", *CONTINUOUS, *ROLLOUTS])
-def test_stacked_members_learn_as_single_runs_do(algo: str, tmp_path: Path) -> None:
+def test_stacked_members_learn_as_single_runs_do(algo: str, tmp_path: Path, recorded_streams: RecordedStreams) -> None:
     result = stack(tmp_path, algo)
+    drawn = {number: recorded_streams.take(number) for number in (0, 2)}
     assert [state.state for state in result.states.values()] == ["done"] * 3
     for number in (0, 2):
         alone = train(base(tmp_path / "alone", algo, seed=number), QUIET)
+        assert recorded_streams.take(number) == drawn[number]
         assert_close(member(result, number), alone.run_dir)
         ours, theirs = (saved(folder, MEMORY) for folder in (member(result, number), alone.run_dir))
         stored = 44 if algo == "rainbow_dqn" else 48  # two more steps complete an n-step return
@@ -121,6 +131,40 @@ def test_members_differ_in_settings_and_do_not_depend_on_each_other(
 
 
 @pytest.mark.parametrize("algo", LOOPS)
+def test_a_member_does_not_depend_on_the_settings_of_the_others(algo: str, tmp_path: Path) -> None:
+    def with_rates(folder: Path, *rates: float) -> Path:
+        vary = {"algo_kwargs.learning_rate": rates}
+        config = PopulationConfig(base=base(folder, algo), seeds=(0, 1), vary=vary, combine="zip", run="stacked")
+        return member(train_population(config, QUIET), 0)
+
+    assert differences(with_rates(tmp_path, 1e-3, 1e-2), with_rates(tmp_path / "other", 1e-3, 3e-2)) == []
+
+
+VALUES: dict[str, tuple[float, float]] = {
+    "learning_rate": (1e-3, 1e-2),
+    "clip_coef": (1e-4, 0.3),
+    "ent_coef": (0.0, 0.2),
+    "vf_coef": (0.1, 1.0),
+    "epsilon_start": (0.1, 1.0),
+    "epsilon_end": (0.0, 0.1),
+}
+
+
+@pytest.mark.parametrize(
+    ("algo", "setting"), [(algo, name) for algo in ROLLOUTS for name in sorted(registry()[algo].per_member)]
+)
+def test_a_stack_with_two_values_equals_two_stacks_with_one(algo: str, setting: str, tmp_path: Path) -> None:
+    vary = {f"algo_kwargs.{setting}": VALUES[setting]}
+    config = PopulationConfig(base=base(tmp_path, algo), seeds=(0,), run="stacked", vary=vary)
+    both = train_population(config, QUIET)
+    assert len(PopulationDir(both.folder).stacks() or ()) == 1
+    for number, value in enumerate(VALUES[setting]):
+        alone = stack(tmp_path / "alone", algo, seeds=(0,), algo_kwargs={setting: value})
+        assert_close(member(both, number), member(alone, 0))
+    assert any(text.startswith("policy") for text in differences(member(both, 0), member(both, 1)))
+
+
+@pytest.mark.parametrize("algo", LOOPS)
 def test_an_interrupted_stack_continues_as_if_it_never_was(
     algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,8 +198,12 @@ def test_a_stack_that_continues_holds_its_replay_buffers_once(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(("algo", "updates"), [("dqn", 48), ("ppo", 8 * 2 * 2)])
-def test_a_member_continues_alone(algo: str, updates: int, tmp_path: Path) -> None:
+def test_a_member_evaluates_predicts_loads_and_continues_alone(algo: str, updates: int, tmp_path: Path) -> None:
     result = stack(tmp_path, algo, seeds=(0, 1))
+    agent = managed_class(algo).load(member(result, 1), show_progress=False)
+    assert agent.predict(np.zeros((2, 4), np.float32)).shape == (2,)
+    (episode,) = json.loads((member(result, 1) / "result.json").read_text())["eval"]
+    assert [one.ret for one in agent.evaluate(episodes=1)] == [episode["return"]]
     longer = resume(member(result, 1), QUIET, total_timesteps=64)
     assert longer.step == 64
     assert longer.gradient_step == updates
@@ -167,15 +215,18 @@ def test_a_member_does_not_depend_on_its_place_or_on_the_others(tmp_path: Path) 
         assert_close(member(three, number), member(two, other))
 
 
-def test_shuffles_resets_and_actions_of_a_stack_are_those_of_single_runs_bit_for_bit(tmp_path: Path) -> None:
-    def loop_over(*seeds: int) -> Any:
-        prepared = [prepare(base(tmp_path, "ppo", seed=seed)) for seed in seeds]
-        algorithms: list[Any] = [one.algorithm for one, _ in prepared]
-        rollouts: list[Any] = [one.memory for one, _ in prepared]
-        return DeviceLoop(algorithms, [collector for _, collector in prepared], rollouts, prepared[0][0].config)
+def loop_over(folder: Path, algo: str, *seeds: int, **changes: Any) -> Any:
+    prepared = [prepare(base(folder, algo, seed=seed, **changes)) for seed in seeds]
+    algorithms: list[Any] = [one.algorithm for one, _ in prepared]
+    memories: list[Any] = [one.memory for one, _ in prepared]
+    kind: Any = DeviceLoop if algo in ROLLOUTS else DeviceReplayLoop
+    return kind(algorithms, [collector for _, collector in prepared], memories, prepared[0][0].config)
 
-    loops = [loop_over(3), loop_over(8)]
-    both = loop_over(3, 8)
+
+@pytest.mark.parametrize("algo", ROLLOUTS)
+def test_shuffles_resets_and_actions_of_a_stack_are_those_of_single_runs_bit_for_bit(algo: str, tmp_path: Path) -> None:
+    loops = [loop_over(tmp_path, algo, seed) for seed in (3, 8)]
+    both = loop_over(tmp_path, algo, 3, 8)
     for loop in (*loops, both):
         loop.iteration()
     for number, alone in enumerate(loops):
@@ -185,6 +236,66 @@ def test_shuffles_resets_and_actions_of_a_stack_are_those_of_single_runs_bit_for
         assert both.num_ended[number] == alone.num_ended
         for epoch in range(2):
             assert torch.equal(both._learning._order(epoch)[number], alone._learning._order(epoch))
+
+
+@pytest.mark.parametrize(
+    ("algo", "changes"),
+    [
+        ("dqn", {"epsilon_start": 1.0, "epsilon_end": 1.0}),
+        ("rainbow_dqn", {"learning_starts": 1_000}),
+        ("sac", {"learning_starts": 1_000}),
+        ("td3", {"learning_starts": 1_000}),
+    ],
+)
+def test_exploration_resets_and_batches_of_a_stack_are_those_of_single_runs_bit_for_bit(
+    algo: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    loops = [loop_over(tmp_path, algo, seed, algo_kwargs=changes) for seed in (3, 8)]
+    both = loop_over(tmp_path, algo, 3, 8, algo_kwargs=changes)
+    for loop in (*loops, both):
+        for number in range(6):
+            loop.iteration(8 * number)
+    update = torch.tensor(7)
+    batch = both._replay.sample(update.expand(2))
+    for number, alone in enumerate(loops):
+        assert torch.equal(both._replay.rows[number], alone._replay.rows)
+        assert both.num_ended[number] == alone.num_ended >= 8
+        for name, values in alone._replay.sample(update).items():
+            assert torch.equal(batch[name][number], values), name
+
+
+@pytest.mark.parametrize("algo", ["sac", "iqn", "noisy_dqn"])
+def test_random_inputs_of_a_stack_are_those_of_single_runs_bit_for_bit(algo: str, tmp_path: Path) -> None:
+    algorithm: Any = loop_over(tmp_path, algo, 3)._algorithms[0]
+    inputs = algorithm.random_inputs(next(iter(algorithm.pure_steps)), 1)
+
+    def keep(state: State, batch: Batch) -> tuple[State, Metrics]:
+        return {name: batch[name] for name in inputs}, {}
+
+    drawing = with_random_inputs(keep, inputs)
+    rows = torch.arange(max(draw.shape[0] for draw in inputs.values()))
+    numbers = [{"seed": torch.tensor(seed), "row": rows, "update": torch.tensor(4)} for seed in (3, 8)]
+    both, _ = torch.func.vmap(drawing, randomness="error")({}, stack_states(numbers))
+    assert both.keys() == inputs.keys()
+    for number, of_member in enumerate(numbers):
+        for name, values in drawing({}, of_member)[0].items():
+            assert torch.equal(both[name][number], values), name
+    assert not any(torch.equal(*values) for values in both.values())
+
+
+@pytest.mark.parametrize("algo", ROLLOUTS)
+def test_members_stay_within_a_ten_thousandth_of_single_runs_for_a_hundred_updates(algo: str, tmp_path: Path) -> None:
+    loops = [loop_over(tmp_path, algo, seed) for seed in (3, 8)]
+    both = loop_over(tmp_path, algo, 3, 8)
+    for loop in (*loops, both):
+        loop._collect()
+        for number in range(25):  # of two epochs of two minibatches
+            loop._update.fill_(number)
+            assert loop._learn().num_gradient_steps == 4
+    for number, alone in enumerate(loops):
+        for name, value in alone.state.items():
+            error = (both.state[name][number].double() - value.double()).norm()
+            assert error <= 1e-4 * (value.double().norm() + 1.0), name
 
 
 def test_the_check_of_the_memory_counts_what_an_update_keeps_of_each_row(
