@@ -18,6 +18,7 @@ COMMANDS = {
     "speed": "environment steps per second, ours and the peers'",
     "replay": "time to add to and sample from replay memory",
     "gpu": "updates per second on a CUDA device",
+    "gpu_checks": "stacks and tensor environments on a CUDA device: equal numbers, no waits, exact resume",
     "device_loop": "environment steps per second of PPO with environments on the device, beside JAX",
     "whole_runs": "updates per second of whole training runs on a CUDA device",
     "populations": "updates per second of stacked members, and of single runs in turn",
