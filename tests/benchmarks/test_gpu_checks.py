@@ -81,6 +81,28 @@ def test_captured_and_compiled_steps_are_compared_with_eager_ones(
     assert check_captured("cpu", tmp_path)["tensor/CartPole-v1"] == ["compiled: rewards differs"]
 
 
+@pytest.mark.usefixtures("recorded_graphs", "eager_compiler")
+def test_a_captured_step_that_the_eager_one_replaces_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = steps._capture
+
+    def corrupt(step: Any, state: Any, *arguments: Any, **choice: Any) -> Any:
+        captured = real(step, state, *arguments, **choice)
+
+        def wrong(state: Any, batch: Any) -> Any:
+            metrics = captured(state, batch)
+            state["env.x"].add_(1.0)
+            return metrics
+
+        return wrong
+
+    monkeypatch.setattr(steps, "_capture", corrupt)
+    monkeypatch.setattr(gpu_checks, "TENSOR_ENVS", {"tensor/CartPole-v1": ENVS["tensor/CartPole-v1"]})
+    (warning,) = check_captured("cpu", tmp_path)["tensor/CartPole-v1"]
+    assert "the compiled environment step differs from the eager one by more than rounding in env.x" in warning
+
+
 def test_an_operation_that_waits_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[Any] = []
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
