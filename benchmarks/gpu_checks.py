@@ -45,7 +45,7 @@ from rl_training.launching.populations import train_population
 from rl_training.runtime.device_collector import DeviceCollector
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import RunOptions, make_collector, prepare_run, resolve
-from rl_training.runtime.stacked_work import loop_of
+from rl_training.runtime.stacked_work import join_memories, loop_of
 from rl_training.runtime.trainer import resume, train
 
 Found = Mapping[str, list[str]]  # by case: what is wrong
@@ -262,6 +262,7 @@ def iterations(config: TrainConfig, members: int) -> Callable[[], object]:
         collector.start()
         collectors.append(collector)
         runs.append(cast(Run, prepared))  # of which the loop reads the algorithm and the memory
+    join_memories([run.memory for run in runs])
     loop, step = loop_of(runs, collectors, config), [0]
 
     def iteration() -> None:

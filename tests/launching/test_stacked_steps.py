@@ -219,6 +219,7 @@ def loop_over(folder: Path, algo: str, *seeds: int, **changes: Any) -> Any:
     prepared = [prepare(base(folder, algo, seed=seed, **changes)) for seed in seeds]
     algorithms: list[Any] = [one.algorithm for one, _ in prepared]
     memories: list[Any] = [one.memory for one, _ in prepared]
+    stacked_work.join_memories(memories)
     kind: Any = DeviceLoop if algo in ROLLOUTS else DeviceReplayLoop
     return kind(algorithms, [collector for _, collector in prepared], memories, prepared[0][0].config)
 

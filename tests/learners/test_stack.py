@@ -10,6 +10,7 @@ from rl_training.core.types import Batch, State
 from rl_training.experiment.registry import registry
 from rl_training.learners.stack import Stack, stack_states
 from rl_training.runtime.run import Run
+from rl_training.runtime.stacked_work import learner_of
 from small_runs import advance, make_run
 
 STACKABLE = sorted(name for name, spec in registry().items() if spec.stackable and spec.loop != "on_policy")
@@ -21,8 +22,15 @@ VALUES: dict[str, tuple[float, float]] = {
     "beta": (0.5, 4.0),
     "reward_scale": (0.5, 2.0),
     "reward_shift": (-1.0, 1.0),
+    "policy_learning_rate": (1e-3, 1e-2),
 }
-PER_MEMBER = [(name, setting) for name in STACKABLE for setting in sorted(registry()[name].per_member)]
+OF_ROLLOUTS = {"penalty_coef"}  # no update reads it
+PER_MEMBER = [
+    (name, setting)
+    for name in STACKABLE
+    for setting in sorted(registry()[name].per_member)
+    if setting not in OF_ROLLOUTS
+]
 
 
 def begun_run(name: str, seed: int, **hparams: Any) -> Run:
@@ -39,8 +47,7 @@ def batches_of(run: Run, count: int) -> list[Batch]:
 
 def update_stack(runs: list[Run], batches: list[list[Batch]]) -> State:
     """Return the stacked state after these updates; `batches`: those of each member."""
-    learners: list[Any] = [run.algorithm for run in runs]
-    stack = Stack(learners, runs[0].config.spec.per_member, "eager")
+    stack = Stack([learner_of(run.algorithm) for run in runs], runs[0].config.spec.per_member, "eager")
     for members in zip(*batches, strict=True):
         stack.update(stack_states(members), 1)
     assert stack.alive() == [True] * len(runs)
@@ -59,7 +66,7 @@ def test_members_stay_within_a_ten_thousandth_of_single_runs_for_a_hundred_updat
     batches = [batches_of(run, 100) for run in runs]
     state = update_stack(runs, batches)
     for number, run in enumerate(alone):
-        algorithm: Any = run.algorithm
+        algorithm: Any = learner_of(run.algorithm)
         before = {key: value.clone() for key, value in algorithm.state.items()}
         for batch in batches[number]:
             algorithm.update(batch)

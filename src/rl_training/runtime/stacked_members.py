@@ -14,7 +14,7 @@ from rl_training.core.durable_files import check_free_space
 from rl_training.core.memory_limits import check_memory
 from rl_training.core.types import RolloutAlgorithm
 from rl_training.data.dataset_memory import DatasetMemory
-from rl_training.data.device_replay import DeviceReplay, stack_replays
+from rl_training.data.device_replay import DeviceReplay
 from rl_training.data.device_rollout import DeviceRollout
 from rl_training.data.mixed_source import MixedSource
 from rl_training.data.replay_buffer import check_buffers, replay_bytes
@@ -39,7 +39,7 @@ from rl_training.runtime.resuming import ResumePoint, find_resume_point, remove_
 from rl_training.runtime.run import Run
 from rl_training.runtime.setup import PreparedRun, RunOptions, make_collector, prepare_run
 from rl_training.runtime.short_runs import report_short_run
-from rl_training.runtime.stacked_work import learner_of
+from rl_training.runtime.stacked_work import join_memories, learner_of
 from rl_training.runtime.trainer import checkpoint_bytes, facts_of, opened_run, report_held_out
 from rl_training.tracking.sending import tracked
 
@@ -110,9 +110,7 @@ def prepare_members(
             _check_sizes(prepared[0], len(folders), folder)
             report_held_out(prepared[0])
             report_short_run(prepared[0])
-    replays = [one.memory for one in prepared if isinstance(one.memory, DeviceReplay)]
-    if len(replays) > 1:
-        stack_replays(replays)  # before their rows are loaded, which would take the memory a second time
+    join_memories([one.memory for one in prepared])
     return prepared, points
 
 

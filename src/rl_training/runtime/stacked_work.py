@@ -14,7 +14,7 @@ from rl_training.acceleration.stacking import ALIVE
 from rl_training.algorithms.mbpo import MBPO
 from rl_training.core.types import Algorithm, DeviceAlgorithm, Memory, Metrics, RolloutAlgorithm, State, UpdateResult
 from rl_training.data.dataset_memory import DatasetMemory
-from rl_training.data.device_replay import DeviceReplay
+from rl_training.data.device_replay import DeviceReplay, stack_replays
 from rl_training.data.device_rollout import DeviceRollout
 from rl_training.data.member_batches import MemberBatches, MemberReplays
 from rl_training.data.mixed_source import MixedSource
@@ -119,8 +119,15 @@ class StackedSteps:
         read_episodes(run, *self._loop.episodes_of(number))
 
 
+def join_memories(memories: Sequence[Memory]) -> None:
+    """Make replay buffers on the device parts of one, before they load rows: these would be in memory twice."""
+    replays = [memory for memory in memories if isinstance(memory, DeviceReplay)]
+    if len(replays) > 1:
+        stack_replays(replays)
+
+
 def loop_of(runs: Sequence[Run], collectors: Sequence[DeviceCollector], config: TrainConfig) -> Iterations:
-    """Return the loop of all members on the device."""
+    """Return the loop of all members on the device, whose memories are joined."""
     if config.spec.loop == "on_policy":
         learners = [cast(RolloutAlgorithm, run.algorithm) for run in runs]
         return DeviceLoop(learners, collectors, [cast(DeviceRollout, run.memory) for run in runs], config)
