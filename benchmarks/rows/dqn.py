@@ -130,7 +130,7 @@ LUNAR_LANDER_CHOSEN_ON = {
     "noisy_dqn": "seeds 100 to 107",
     "iqn": "seeds 100 to 107",
     "rainbow_dqn": "seeds 100 and 101",
-    "fqf": "seed 100",
+    "fqf": "seeds 100 and 102; exploration and fractions are IQN's",
 }
 
 
@@ -197,13 +197,7 @@ ROWS = {
         published={"sb3_contrib": "386 ± 64 (the table of its pull request: 5 seeds)"},
     ),
     "iqn-cartpole": cartpole("iqn", AT_LEAST_495, tianshou("iqn", TIANSHOU_IQN), goal=495.0),
-    "fqf-cartpole": cartpole(
-        "fqf",
-        AT_LEAST_495,
-        tianshou("fqf", TIANSHOU_FQF),
-        goal=495.0,
-        changed_since="targets are weighted by their widths",
-    ),
+    "fqf-cartpole": cartpole("fqf", AT_LEAST_495, tianshou("fqf", TIANSHOU_FQF), goal=495.0),
     "dqn-mountaincar": Row(
         config="dqn/mountaincar.yaml",
         env_id="MountainCar-v0",
