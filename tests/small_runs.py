@@ -99,7 +99,7 @@ class Watch(Callback):
 
 
 def advance(run: Run, steps: int) -> list[dict[str, float]]:
-    """Let the algorithm's own loop take some steps of every env, or make some groups of updates."""
+    """Take some steps of every env in the algorithm's own loop; offline, make some groups of updates."""
     watch = Watch(steps)
     run.stop_reason = ""
     callbacks = [*run.config.spec.build_callbacks(run), watch]
