@@ -18,6 +18,7 @@ from benchmarks.datasets import (
     Recipe,
     all_kinds,
     dataset_facts,
+    expert_among,
     make_datasets,
     nearest_to_share,
     normalised,
@@ -56,6 +57,7 @@ TINY_EXPERT = Recipe(
     rows=50,
     changes=("total_timesteps=256", "acceleration=eager", "algo_kwargs.update_epochs=1"),
     kinds=("random", EPISODE),
+    expert="best",
 )
 BESIDE_D3RLPY = [name for name, row in ROWS.items() if any(peer.contender.peer == "d3rlpy" for peer in row.peers)]
 
@@ -100,6 +102,11 @@ def test_medium_is_the_policy_nearest_to_a_share_of_the_way() -> None:
     policies = [Policy(step, ret, "") for step, ret in ((1, -100.0), (2, -30.0), (3, -52.0), (4, 0.0))]
     assert nearest_to_share(policies, -100.0, 20.0, 0.4).step == 3  # -52 is wanted
     assert nearest_to_share(policies, -100.0, 20.0, 1.0).step == 4
+
+
+def test_the_best_expert_is_the_last_policy_with_the_highest_evaluation() -> None:
+    policies = [Policy(step, ret, "") for step, ret in ((1, 3_100.0), (2, 1_200.0), (3, 3_100.0), (4, 1_700.0))]
+    assert [expert_among(policies, which).step for which in ("final", "best")] == [4, 3]
 
 
 @pytest.mark.parametrize(
