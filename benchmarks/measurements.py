@@ -223,6 +223,18 @@ def summarize_deterministic(lines: Sequence[Line]) -> dict[str, Any]:
     }
 
 
+def summarize_gpu_checks(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return for each check the number of cases, and the names of those that differ."""
+    return {
+        check: {
+            "cases": len(cases),
+            "differ": [line["case"] for line in cases if line["differences"]],
+        }
+        for check in dict.fromkeys(line["check"] for line in lines)
+        for cases in [named(lines, check=check)]
+    }
+
+
 def summarize_whole_runs(lines: Sequence[Line]) -> dict[str, Any]:
     """Return the median updates per second of each algorithm's runs, and of its updates alone."""
     runs = [line for line in lines if "error" not in line]

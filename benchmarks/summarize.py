@@ -47,6 +47,7 @@ SINGLE_FILES = {
     "plot_cost": summarize_plot_cost,
     "export": measurements.summarize_export,
     "deterministic_cuda": measurements.summarize_deterministic,
+    "gpu_checks": measurements.summarize_gpu_checks,
     "whole_runs": measurements.summarize_whole_runs,
     "populations": measurements.summarize_populations,
     "device_loop": measurements.summarize_device_loop,

@@ -308,6 +308,15 @@ def test_whole_runs_are_summarised_by_algorithm_without_failures() -> None:
     assert measurements.summarize_whole_runs(lines) == {"dqn": {**head, "updates_per_s": 6.0, "alone_per_s": 12.0}}
 
 
+def test_checks_on_a_gpu_name_the_cases_that_differ() -> None:
+    found = {"captured": [("a", []), ("b", ["compiled: obs"])], "envs": [("a", [])]}
+    lines = [{"check": check, "case": case, "differences": wrong} for check in found for case, wrong in found[check]]
+    assert measurements.summarize_gpu_checks(lines) == {
+        "captured": {"cases": 2, "differ": ["b"]},
+        "envs": {"cases": 1, "differ": []},
+    }
+
+
 def test_each_population_keeps_its_rates() -> None:
     line = {"algo": "iql", "members": 32, "run": "stacked", "matmul_precision": "high", "device": "gpu"}
     line |= {"updates": 9, "member_updates_per_s": 1.0, "ready_s": 3.0}
