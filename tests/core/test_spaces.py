@@ -157,6 +157,15 @@ def test_the_first_action_of_a_discrete_space_may_be_any_number() -> None:
     assert to_env_actions(Discrete(3, start=-1))(np.array([0, 2])).tolist() == [-1, 1]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_actions_at_the_ends_are_within_the_bounds_of_the_space(dtype: Any) -> None:
+    high = np.array([0.1, 0.7], dtype)  # float32 rounds the first one up and the second one down
+    space = Box(-high, high, dtype=dtype)
+    ends = np.array([[-1.0, -1.0], [1.0, 1.0]], np.float32)
+    for action in to_env_actions(space)(ends).astype(dtype):
+        assert space.contains(action)
+
+
 @pytest.mark.parametrize(
     ("space", "size"), [(Discrete(4), 4), (Discrete(4, start=7), 4), (spaces.MultiDiscrete([3, 2]), 5)], ids=str
 )

@@ -20,7 +20,7 @@ from rl_training.core.types import Algorithm, act_on
 from rl_training.envs.tiny import TinyDict
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import AlgorithmSpec, registry
-from rl_training.exporting.module import PolicyModule, build_module
+from rl_training.exporting.module import PolicyModule, ToEnv, build_module
 from rl_training.runtime.run_spaces import spaces_of
 
 ACTION_SPACES: dict[str, gym.Space[Any]] = {
@@ -77,6 +77,14 @@ def test_every_algorithm_acts_by_its_module(name: str, kind: str) -> None:
     for rows in (1, 2, 7):
         obs = np.random.default_rng(rows).uniform(-3.0, 3.0, (rows, 3)).astype(np.float32)
         assert_same_actions(algorithm, module, setup.spaces, obs, [torch.from_numpy(obs)])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_actions_at_the_ends_are_within_the_bounds_of_the_space(dtype: Any) -> None:
+    high = np.array([0.1, 0.7], dtype)  # float32 rounds the first one up and the second one down
+    space = Box(-high, high, dtype=dtype)
+    ends = torch.tensor([[-1.0, -1.0], [1.0, 1.0]])
+    assert all(space.contains(action) for action in ToEnv(space)(ends).numpy())
 
 
 @pytest.mark.parametrize("kind", OBSERVATIONS)

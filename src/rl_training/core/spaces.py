@@ -179,8 +179,10 @@ def to_env_actions(space: gym.Space[Any]) -> Callable[[np.ndarray], np.ndarray]:
         low, half = space.low.astype(np.float32), ((space.high - space.low) / 2.0).astype(np.float32)
         if np.all(low == -1.0) and np.all(half == 1.0):
             return lambda actions: np.clip(actions, -1.0, 1.0)
-        # The outer minimum, because rounding may exceed the bound.
-        return lambda actions: np.minimum(low + (np.clip(actions, -1.0, 1.0) + 1.0) * half, space.high)
+        # The outer minimum and maximum, because rounding may exceed a bound, float64 bounds to float32 on either side.
+        return lambda actions: np.maximum(
+            np.minimum(low + (np.clip(actions, -1.0, 1.0) + 1.0) * half, space.high), space.low
+        )
     start = getattr(space, "start", 0)
     return (lambda actions: actions + start) if np.any(start) else (lambda actions: actions)
 

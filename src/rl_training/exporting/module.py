@@ -72,7 +72,7 @@ class ToEnv(nn.Module):
 
     low: Tensor
     half_range: Tensor
-    high: Tensor
+    bounds: Tensor  # (2, *shape), in the dtype of the action space
 
     def __init__(self, space: gym_spaces.Space[Any]) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class ToEnv(nn.Module):
         self.register_buffer("low", torch.tensor(low, dtype=torch.float32 if self.is_box else torch.int64))
         if self.is_box:
             self.register_buffer("half_range", torch.tensor((high - low) / 2.0, dtype=torch.float32))
-            self.register_buffer("high", torch.tensor(high, dtype=self._dtype))
+            self.register_buffer("bounds", torch.tensor(np.stack([low, high]), dtype=self._dtype))
         self.scaled = self.is_box and not (np.all(low == -1.0) and np.all(high == 1.0))
 
     def forward(self, actions: Tensor) -> Tensor:
@@ -91,8 +91,9 @@ class ToEnv(nn.Module):
             actions = actions.clamp(-1.0, 1.0)
             if not self.scaled:
                 return actions.to(self._dtype)
-            # The minimum, because rounding may exceed the bound.
-            return torch.minimum((self.low + (actions + 1.0) * self.half_range).to(self._dtype), self.high)
+            # Clipped again, because rounding may exceed a bound.
+            scaled = (self.low + (actions + 1.0) * self.half_range).to(self._dtype)
+            return torch.maximum(torch.minimum(scaled, self.bounds[1]), self.bounds[0])
         return (actions + self.low if self.offset else actions).to(self._dtype)
 
 
