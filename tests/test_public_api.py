@@ -405,6 +405,19 @@ def test_spaces_that_do_not_start_at_zero(tmp_path: Path) -> None:
     assert agent.predict(np.array([10, 11, 12])).tolist() == [6, 6, 6]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_predict_returns_actions_of_the_space(dtype: Any, tmp_path: Path) -> None:
+    class Numbers(FromFive):
+        action_space = Box(-1.0, 1.0, (2,), dtype)  # type: ignore[assignment]
+
+        def step(self, action: Any) -> Any:
+            return np.int64(10), 0.0, True, False, {}
+
+    agent = SAC.for_env(Numbers, 4, **settings(tmp_path, algo_kwargs={"hidden_sizes": [8]}))
+    agent.learn()
+    assert Numbers.action_space.contains(agent.predict(10))
+
+
 def test_predict_reads_no_file(agent: DQN, monkeypatch: pytest.MonkeyPatch) -> None:
     agent.predict(STATES)
 

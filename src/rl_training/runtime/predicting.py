@@ -35,7 +35,7 @@ def make_player(algorithm: Algorithm, spaces: Spaces, spec: AlgorithmSpec, *, de
         if action_mask is not None and not spec.action_masks:
             raise ValueError(f"{spec.name} does not use action masks: it may choose any action")
         policy_input = read_observations(obs, spaces, action_mask)
-        actions = to_env(act(policy_input.rows, policy_input.action_mask))
+        actions = to_env(act(policy_input.rows, policy_input.action_mask)).astype(spaces.action.dtype, copy=False)
         return actions[0] if policy_input.single else actions
 
     return play
