@@ -229,9 +229,14 @@ def refused(tmp_path: Path, factory: Callable[[], gym.Env[Any, Any]], **changes:
         (Dict(a=Discrete(2)), "the action space must be one array of numbers, but it is Dict("),
         (
             MultiDiscrete(np.array([[2, 3], [2, 2]])),
-            "ppo needs a box or discrete or multibinary or multidiscrete action space, but Odd has MultiDiscrete(",
+            "ppo needs a box or discrete or multibinary or multidiscrete action space, but Odd has "
+            "MultiDiscrete([[2 3]\n [2 2]]); a MultiDiscrete of actions must have one axis",
         ),
-        (Box(0, 5, (2,), np.int64), "ppo needs a box or discrete or multibinary or multidiscrete action space"),
+        (
+            Box(0, 5, (2,), np.int64),
+            "ppo needs a box or discrete or multibinary or multidiscrete action space, but Odd has "
+            "Box(0, 5, (2,), int64); a Box of actions must hold floats",
+        ),
         (
             Box(-np.inf, np.inf, (2,), np.float32),
             "ppo needs finite bounds of every action, but Odd has Box(-inf, inf, (2,), float32); "
@@ -241,6 +246,11 @@ def refused(tmp_path: Path, factory: Callable[[], gym.Env[Any, Any]], **changes:
             Box(np.array([0.0, 0.0]), np.array([1.0, np.inf]), dtype=np.float64),
             "ppo needs finite bounds of every action",
         ),
+        (
+            Box(-3e38, 3e38, (2,), np.float32),  # float32 does not hold the distance between them
+            "ppo needs bounds within float32 of every action, but Odd has Box(-3e+38, 3e+38, (2,), float32)",
+        ),
+        (Box(-1e300, 1e300, (2,), np.float64), "ppo needs bounds within float32 of every action"),
     ],
     ids=str,
 )
