@@ -263,6 +263,20 @@ def test_a_call_in_the_style_of_another_library_is_answered_with_the_one_that_wo
         PPO("CartPole-v1", 5_000)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("setting", "answer"),
+    [
+        ("gamma", "PPO(...) does not take the setting 'gamma'; {call}, algo_kwargs={{\"gamma\": ...}}) does"),
+        ("total_timesteps", "PPO(...) does not take the setting 'total_timesteps'; {call}) does"),
+        ("verbose", "PPO has no setting 'verbose'; its settings are arguments of {call}, ...)"),
+    ],
+)
+def test_a_setting_that_the_class_does_not_take_is_answered_with_its_place(setting: str, answer: str) -> None:
+    with pytest.raises(TypeError) as refused:
+        PPO("CartPole-v1", **{setting: 1})  # type: ignore[arg-type]
+    assert str(refused.value) == answer.format(call="PPO.for_env(env, total_timesteps=50_000")
+
+
 def test_from_a_config_file(tmp_path: Path) -> None:
     assert DQN("configs/dqn/cartpole.yaml").config == load_config("configs/dqn/cartpole.yaml")
     path = tmp_path / "own.yaml"

@@ -464,10 +464,17 @@ class ManagedAlgorithm:
                 f"{name} takes no policy name such as {config!r}: its network follows from the spaces; "
                 f"write {name}.for_env(env, total_timesteps=50_000).learn()"
             )
-        extra = next(iter(settings), None)
-        what = f"the setting {extra!r}" if extra is not None else f"a second argument, got {arguments[0]!r}"
-        example = f", {extra}=..." if extra is not None else ""
-        raise TypeError(f"{name}(...) does not take {what}; {name}.for_env(env, total_timesteps=50_000{example}) does")
+        call = f"{name}.for_env(env, total_timesteps=50_000"
+        if not settings:
+            raise TypeError(f"{name}(...) does not take a second argument, got {arguments[0]!r}; {call}) does")
+        extra, setting = next(iter(settings)), ""
+        if extra in registry()[cls.algo_name].hparams.model_fields:
+            setting = f', algo_kwargs={{"{extra}": ...}}'
+        elif extra not in TrainConfig.model_fields:
+            raise TypeError(f"{name} has no setting {extra!r}; its settings are arguments of {call}, ...)")
+        elif extra != "total_timesteps":
+            setting = f", {extra}=..."
+        raise TypeError(f"{name}(...) does not take the setting {extra!r}; {call}{setting}) does")
 
     def _eval_seeds(self, episodes: int, seeds: Sequence[int] | None) -> Sequence[int]:
         """Return the given reset seeds, or those of the run's evaluations."""
