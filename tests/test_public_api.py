@@ -564,6 +564,10 @@ def test_observations_of_another_shape_are_refused(agent: DQN) -> None:
             agent.predict(wrong)
 
 
+def test_seeds_of_an_evaluation_may_be_an_array(agent: DQN) -> None:
+    assert agent.evaluate(seeds=np.array([3, 4])) == agent.evaluate(seeds=[3, 4])  # type: ignore[arg-type]
+
+
 def test_zero_evaluation_episodes_are_refused(agent: DQN) -> None:
     with pytest.raises(ConfigError, match="episodes must be >= 1, got 0"):
         agent.evaluate(episodes=0)

@@ -482,9 +482,9 @@ class ManagedAlgorithm:
             if episodes < 1:
                 raise ConfigError(f"episodes must be >= 1, got {episodes}")
             return Streams(self.config.seed).eval_seeds(episodes)
-        if not seeds:
+        if len(seeds) == 0:
             raise ConfigError("seeds must hold at least one seed, got none")
-        return seeds
+        return [int(seed) for seed in seeds]
 
     def _policy(self) -> Algorithm:
         if self._algorithm is None:
