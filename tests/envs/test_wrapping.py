@@ -68,6 +68,15 @@ def test_a_wrong_entry_is_named(entry: Any, message: str) -> None:
         make_env_factory("rl_training/Chain-v0", None, [entry])
 
 
+def test_a_class_itself_is_refused_with_the_text_to_write(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make_config(tmp_path, wrappers=[LIMIT, ClipAction])
+    assert str(refused.value) == (
+        "wrappers must hold text, such as 'gymnasium.wrappers:FlattenObservation', or groups with `class`, "
+        f"got {[LIMIT, ClipAction]!r}"
+    )
+
+
 def test_envpool_cannot_step_wrapped_environments() -> None:
     with pytest.raises(ConfigError, match="it cannot step environments with wrappers"):
         make_envs(with_wrappers(RegisteredEnv("CartPole-v1"), [FLATTEN]), backend="envpool")

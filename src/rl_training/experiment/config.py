@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, PrivateAttr, ValidationError, field_serializer, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_serializer, field_validator, model_validator
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import AlgorithmSpec, find_spec, registry
@@ -134,6 +134,13 @@ class TrainConfig(Settings):
     algo_kwargs: dict[str, Any] = Field(default_factory=dict, description="the algorithm's own settings")
 
     _origin: Path | None = PrivateAttr(None)
+
+    @field_validator("wrappers", mode="before")
+    @classmethod
+    def _holds_text_or_groups(cls, entries: Any) -> Any:
+        if isinstance(entries, list) and not all(isinstance(entry, str | dict) for entry in entries):
+            raise ValueError("must hold text, such as 'gymnasium.wrappers:FlattenObservation', or groups with `class`")
+        return entries
 
     def __init__(self, **settings: Any) -> None:
         try:
