@@ -205,6 +205,8 @@ def test_missing_settings_are_named() -> None:
 
 def test_an_unknown_algorithm_is_refused_with_the_one_probably_meant() -> None:
     assert message_of(algo="dqm") == "algo: unknown algorithm 'dqm'; did you mean 'dqn'?"
+    assert message_of(algo="DQN") == "algo: unknown algorithm 'DQN'; did you mean 'dqn'?"
+    assert message_of(algo="QRDQN") == "algo: unknown algorithm 'QRDQN'; did you mean 'qr_dqn'?"
     assert message_of(algo="xyz").startswith("algo: unknown algorithm 'xyz'; known: ")
 
 

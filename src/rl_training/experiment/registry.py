@@ -59,7 +59,7 @@ def find_spec(name: str) -> AlgorithmSpec:
     if name not in rows and name in _broken:
         raise ConfigError(f"algo: {name!r} cannot be used: {_broken[name]}")
     if name not in rows:
-        close = difflib.get_close_matches(name, rows, n=1)
+        close = difflib.get_close_matches(name.lower(), rows, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(rows))}"
         raise ConfigError(f"algo: unknown algorithm {name!r}; {hint}")
     return rows[name]
