@@ -24,7 +24,7 @@ from builders import make_config
 from rl_training.cli import app
 from rl_training.commands.config import config_app
 from rl_training.commands.datasets import dataset_app
-from rl_training.commands.doctor import Finding, _options
+from rl_training.commands.doctor import Finding, _options, _processors
 from rl_training.commands.evaluate import describe_returns
 from rl_training.commands.messages import reports_errors
 from rl_training.commands.train import _describe_time
@@ -377,6 +377,11 @@ def test_doctor_names_each_extra_with_its_versions_or_the_way_to_install_it(monk
     plot = Finding("ok", "plot", f"matplotlib {metadata.version('matplotlib')}")
     missing = 'ale-py not installed; if you need it: pip install "rl-training[atari]"'
     assert (found["plot"], found["atari"]) == (plot, Finding("note", "atari", missing))
+
+
+def test_doctor_counts_one_thread_in_the_singular(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    assert next(iter(_processors())).text.endswith(", PyTorch uses 1 thread")
 
 
 def test_doctor_says_what_to_mend(tmp_path: Path) -> None:

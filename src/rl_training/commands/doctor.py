@@ -92,7 +92,8 @@ def _options() -> Iterator[Finding]:
 def _processors() -> Iterator[Finding]:
     import torch
 
-    yield Finding("ok", "cpu", f"{os.cpu_count()} cores, PyTorch uses {torch.get_num_threads()} threads")
+    cores, threads = counted(os.cpu_count() or 1, "core"), counted(torch.get_num_threads(), "thread")
+    yield Finding("ok", "cpu", f"{cores}, PyTorch uses {threads}")
     if not torch.cuda.is_available():
         yield Finding("note", "cuda", "none found; training runs on the CPU")
     for index in range(torch.cuda.device_count()):
