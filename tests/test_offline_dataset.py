@@ -305,6 +305,17 @@ def test_actions_of_unknown_bounds_are_refused() -> None:
         TransitionDataset.from_transitions(stored(actions=np.array([[0.0], [2.0], [1.0]])))
 
 
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards"])
+def test_a_bad_row_has_the_number_that_it_has_in_the_file(name: str) -> None:
+    # Rows 1 and 3 are dropped: they end their episodes, and the file does not hold their next observations.
+    found = columns([0, 0, 0, 0, 0, 0, 1], [0, 1, 0, 1, 0, 0, 0])
+    found[name] = found[name].astype(np.float32)
+    found[name][5] = np.nan
+    spaces = Spaces(LINE.observation, Box(-1.0, 1.0, (), np.float32)) if name == "actions" else LINE
+    with pytest.raises(DatasetError, match="first in row 5"):
+        dataset_of(found, spaces)
+
+
 def test_observations_may_exceed_their_bounds_slightly_but_not_far(caplog: pytest.LogCaptureFixture) -> None:
     bounded = Spaces(Box(-2.0, 2.0, (1,), np.float32), Discrete(2))
     assert len(TransitionDataset.from_transitions(stored(), bounded)) == 3

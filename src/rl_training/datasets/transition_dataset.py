@@ -14,7 +14,7 @@ from rl_training.datasets.checks import (
     refuse_non_finite,
     resolve_spaces,
 )
-from rl_training.datasets.transitions import Transitions
+from rl_training.datasets.transitions import Transitions, rows_of_the_file
 from rl_training.errors import DatasetError
 
 
@@ -65,6 +65,11 @@ class TransitionDataset:
     @classmethod
     def from_transitions(cls, transitions: Transitions, env_spaces: Spaces | None = None) -> "TransitionDataset":
         """Build a dataset from the columns of a file. `env_spaces`: those of the environment, if there is one."""
+        with rows_of_the_file(transitions):
+            return cls._from_columns(transitions, env_spaces)
+
+    @classmethod
+    def _from_columns(cls, transitions: Transitions, env_spaces: Spaces | None) -> "TransitionDataset":
         source = transitions.source
         known = resolve_spaces(transitions, env_spaces)
         observation = observation_field(known.observation)

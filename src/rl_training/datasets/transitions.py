@@ -1,7 +1,8 @@
 """Transitions as files hold them: actions of the environment, one row per step, flags where episodes end."""
 
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,7 @@ class Transitions:
     truncations: np.ndarray
     spaces: Spaces | None = None  # as the file declares them
     env_id: str = ""
+    rows: np.ndarray | None = None  # the number of each row in the file, of which some were dropped
 
     def columns(self) -> dict[str, np.ndarray]:
         return {name: getattr(self, name) for name in COLUMN_NAMES}
@@ -114,10 +116,30 @@ def rows_with(flags: np.ndarray) -> np.ndarray:
     return rows
 
 
+class BadRowsError(DatasetError):
+    """Rows of a dataset are refused."""
+
+    first: int  # row
+
+
 def refuse_rows(bad: np.ndarray, values: np.ndarray, problem: str, source: str) -> None:
     """Raise `DatasetError` if any row is bad; the message counts them and shows the first one."""
     if bad.any():
-        raise DatasetError(f"{source}: {describe_rows(bad, values, problem)}")
+        error = BadRowsError(f"{source}: {describe_rows(bad, values, problem)}")
+        error.first = int(bad.argmax())
+        raise error
+
+
+@contextlib.contextmanager
+def rows_of_the_file(transitions: Transitions) -> Iterator[None]:
+    """Name the first bad row of an error by its number in the file."""
+    try:
+        yield
+    except BadRowsError as error:
+        if transitions.rows is None:
+            raise
+        shown, in_file = (f"first in row {row:,}:" for row in (error.first, transitions.rows[error.first]))
+        raise DatasetError(str(error).replace(shown, in_file)) from None
 
 
 def describe_rows(bad: np.ndarray, values: np.ndarray, problem: str) -> str:
@@ -195,5 +217,5 @@ def _with_successors(arrays: dict[str, np.ndarray], source: str) -> dict[str, np
         raise DatasetError(f"{source}: no row has a successor; without 'next_observations' an episode needs two rows")
     if unknown.any():
         log.info("%s: dropped %s rows whose next observation is not stored", source, f"{int(unknown.sum()):,}")
-    columns = {**arrays, "next_observations": next_obs, "truncations": truncations}
+    columns = {**arrays, "next_observations": next_obs, "truncations": truncations, "rows": np.arange(len(obs))}
     return {name: array[keep] for name, array in columns.items()}
