@@ -231,6 +231,12 @@ def test_an_env_that_fails_meanwhile_is_an_error_and_both_copies_are_closed() ->
     assert len(closed) == 2
 
 
+def test_a_factory_that_returns_one_env_again_is_refused() -> None:
+    env = Drifting()
+    with pytest.raises(EnvError, match=r"a factory that returned the same environment twice; it must make new ones$"):
+        check_replay(lambda: TimeLimit(env, 9), seed=0)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_a_replayed_episode_goes_on_as_the_first_one_would_have(backend: Any, env_id: str) -> None:

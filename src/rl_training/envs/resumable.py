@@ -76,6 +76,8 @@ def check_replay(
             for _ in range(2):
                 ENV_CALLS.next()
                 envs.append(check_env(factory()))
+            if envs[0].unwrapped is envs[1].unwrapped:
+                raise EnvError("came from a factory that returned the same environment twice; it must make new ones")
             trial.give_past(envs[0])
             for number in range(1, TRIALS + 1):
                 if not trial.repeats(*envs):
