@@ -72,6 +72,22 @@ class OldApi(gym.Env[np.ndarray, np.int64]):
 # ------------------------------------------------------------------------------------------------------- SyncEnvs
 
 
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (np.zeros(1, np.float32), "env 0 must return 2 values from reset .*, but returned ndarray, at the reset of"),
+        ((np.zeros(1, np.float32), None), "env 0 must return a dict as the info of reset, but returned None, at the"),
+    ],
+)
+def test_a_reset_of_another_api_is_refused_by_name(result: Any, message: str) -> None:
+    class Other(OldApi):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            return result
+
+    with SyncEnvs(Other) as envs, pytest.raises(EnvError, match=message):
+        envs.reset([0], [0])
+
+
 def test_reset_touches_only_the_named_envs() -> None:
     envs = SyncEnvs(Misbehaving, 3)
     envs.reset([0, 1, 2], [0, 0, 0])

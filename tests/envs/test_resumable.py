@@ -237,6 +237,22 @@ def test_a_factory_that_returns_one_env_again_is_refused() -> None:
         check_replay(lambda: TimeLimit(env, 9), seed=0)
 
 
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ((np.zeros(2), 0.0, False, {}), "must return 5 values from step .*, but returned 4 values$"),
+        ((np.zeros(2), 0.0, False, False, None), "must return a dict as the info of step, but returned None$"),
+    ],
+)
+def test_a_step_of_another_api_is_refused_by_name(result: Any, message: str) -> None:
+    class Other(Drifting):
+        def step(self, action: np.int64) -> Any:
+            return result
+
+    with pytest.raises(EnvError, match=message):
+        check_replay(Other, seed=0)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_a_replayed_episode_goes_on_as_the_first_one_would_have(backend: Any, env_id: str) -> None:

@@ -4,12 +4,14 @@ Everything is checked as the environment returned it, before it is cast to the d
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 
+from rl_training.core.counted import counted
 from rl_training.core.spaces import observation_field
 from rl_training.errors import EnvError, SpaceError
 
@@ -131,6 +133,17 @@ def _max_squares(dtype: np.dtype[Any], stored: np.dtype[Any]) -> float:
     """
     largest = float(np.finfo(stored).max)
     return min(float(np.finfo(dtype).max), largest**2 if dtype.itemsize > stored.itemsize else math.inf)
+
+
+def checked_result(result: Any, method: Literal["reset", "step"]) -> Any:
+    """Return what `reset` or `step` returned; raise `EnvError` for another number of values or an info without keys."""
+    expected = 2 if method == "reset" else 5
+    if not isinstance(result, tuple | list) or len(result) != expected:
+        found = counted(len(result), "value") if isinstance(result, tuple | list) else type(result).__name__
+        raise EnvError(f"must return {expected} values from {method} (gymnasium's API), but returned {found},")
+    if not isinstance(result[-1], Mapping):
+        raise EnvError(f"must return a dict as the info of {method}, but returned {result[-1]!r},")
+    return result
 
 
 def checked_reward(reward: Any) -> float:

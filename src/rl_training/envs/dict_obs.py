@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from rl_training.core.packed_space import Composite, Leaf, PackedSpace
 from rl_training.core.spaces import mask_size, pack_space
-from rl_training.envs.array_space import misfit, same_kind
+from rl_training.envs.array_space import checked_result, misfit, same_kind
 from rl_training.errors import EnvError, SpaceError
 
 __all__ = ["MASK_KEY", "PackedDictObs", "PackedSpace", "Packer", "sample_action"]
@@ -48,11 +48,11 @@ class PackedDictObs(gym.Wrapper[np.ndarray, Any, Any, Any]):
             self._pack = Packer(packed).pack
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.env.reset(seed=seed, options=options)
+        obs, info = checked_result(self.env.reset(seed=seed, options=options), "reset")
         return self.convert(obs, info)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        obs, reward, terminated, truncated, info = checked_result(self.env.step(action), "step")
         obs, info = self.convert(obs, info)
         return obs, reward, terminated, truncated, info
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 import gymnasium as gym
 from gymnasium.wrappers import TimeLimit
 
+from rl_training.envs.array_space import checked_result
 from rl_training.envs.atari import ATARI_ID, make_atari
 from rl_training.envs.build_failures import explain_failure
 from rl_training.envs.dict_obs import sample_action
@@ -282,11 +283,8 @@ def _try_env(env_id: str, env: Env) -> None:
         with ENV_CALLS:
             _, info = slot.reset(seed=0)
             ENV_CALLS.next()
-            result: object = env.step(sample_action(env.action_space, info))
-        if not isinstance(result, tuple) or len(result) != 5:
-            size = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
-            raise EnvError(f"must return 5 values from step (gymnasium's API), but returned {size}")
-        slot.checked_step(*result)
+            result = env.step(sample_action(env.action_space, info))
+        slot.checked_step(*checked_result(result, "step"))
     except SpaceError as cause:
         raise SpaceError(f"env_id {env_id!r}: {cause}") from None
     except Exception as cause:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from rl_training.envs.array_space import checked_result
 from rl_training.envs.dict_obs import MASK_KEY, sample_action
 from rl_training.envs.episode_tracker import describe_alone
 from rl_training.envs.hang_watch import ENV_CALLS
@@ -189,7 +190,8 @@ class _ReplayTrial:
             if self.is_over(share=0.3):
                 return
             ENV_CALLS.next()
-            _, _, terminated, truncated, info = env.step(sample_action(env.action_space, info))
+            result = checked_result(env.step(sample_action(env.action_space, info)), "step")
+            _, _, terminated, truncated, info = result
             if terminated or truncated:
                 self.unlimited = False
                 _, info = env.reset(seed=self._next_seed())
@@ -207,7 +209,7 @@ class _ReplayTrial:
                 if not (_identical(obs, other_obs) and _same_masks(info, other_info)):
                     return False
             action = sample_action(original.action_space, info)
-            first, second = original.step(action), copy.step(action)
+            first, second = (checked_result(env.step(action), "step") for env in (original, copy))
             info = first[4]
             same = all(_identical(one, other) for one, other in zip(first[:4], second[:4], strict=True))
             if not (same and _same_masks(info, second[4])):

@@ -10,7 +10,7 @@ from gymnasium.wrappers import FrameStackObservation, OrderEnforcing, PassiveEnv
 
 from rl_training.core.frame_space import FrameStackSpace
 from rl_training.core.packed_space import Composite
-from rl_training.envs.array_space import FLOAT32_MAX, ArraySpace, checked_flag, checked_reward
+from rl_training.envs.array_space import FLOAT32_MAX, ArraySpace, checked_flag, checked_result, checked_reward
 from rl_training.envs.dict_obs import PackedDictObs
 from rl_training.envs.hang_watch import ENV_CALLS
 from rl_training.errors import EnvError, SpaceError
@@ -97,7 +97,7 @@ class EnvSlot:
             )
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.env.reset(seed=seed)
+        obs, info = checked_result(self.env.reset(seed=seed), "reset")
         obs = self.observations.checked(obs)
         if self.observations.first_not_finite(np.asarray(obs)[None]) is not None:
             raise EnvError(self.observations.not_finite(obs))
