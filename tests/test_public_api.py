@@ -147,6 +147,19 @@ def test_env_kwargs_that_a_function_does_not_take_are_refused() -> None:
         DQN.for_env(lambda: Chain(), 40, env_kwargs={"states": 3})
 
 
+@pytest.mark.parametrize(
+    ("given", "setting", "kind"),
+    [
+        ({"env_kwargs": {"start": np.zeros(3)}}, "env_kwargs.start", "ndarray"),
+        ({"env_kwargs": {"start": len}}, "env_kwargs.start", "builtin_function_or_method"),
+        ({"wrappers": [{"class": "gymnasium.wrappers:TransformReward", "func": abs}]}, "wrappers.0.func", "builtin"),
+    ],
+)
+def test_arguments_that_no_config_can_hold_are_refused_at_once(given: Any, setting: str, kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{setting}: config.yaml cannot hold an object of type {kind}.*a function"):
+        DQN.for_env(lambda start=0: Chain(), 40, **given)
+
+
 @pytest.mark.parametrize("env", ["rl_training/Chain-v0", "gymnasium:CartPole-v1", "CartPole"])
 def test_an_env_id_waits_for_the_number_of_steps(env: str) -> None:
     agent = DQN(env)

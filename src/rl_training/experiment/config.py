@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, field_serializer, field_validator, model_validator
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import AlgorithmSpec, find_spec, registry
@@ -159,6 +160,7 @@ class TrainConfig(Settings):
                     raise ConfigError(f"{name} needs an environment, but env_id is empty")
         if self.max_episode_steps is not None and "max_episode_steps" in self.env_kwargs:
             raise ConfigError("max_episode_steps is given twice: as a setting of the run and in env_kwargs")
+        self._check_storable()
         try:
             hparams.check_run(self.num_envs, has_env=bool(self.env_id), clip_rewards=self.clip_rewards)
         except ValueError as error:
@@ -173,6 +175,20 @@ class TrainConfig(Settings):
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f'device must be "auto", "cpu", "cuda" or "cuda:N", got {self.device!r}')
         return self
+
+    def _check_storable(self) -> None:
+        """Raise for arguments of an environment or wrapper that the config of the run cannot hold as text."""
+        groups: dict[str, Any] = {"env_kwargs": self.env_kwargs}
+        groups |= {f"wrappers.{number}": entry for number, entry in enumerate(self.wrappers) if isinstance(entry, dict)}
+        for group, arguments in groups.items():
+            for name, value in arguments.items():
+                try:
+                    to_jsonable_python(value)
+                except PydanticSerializationError:
+                    raise ConfigError(
+                        f"{group}.{name}: config.yaml cannot hold an object of type {type(value).__name__}; leave it "
+                        "out, and give a function that makes the environment with it"
+                    ) from None
 
     def _check_device_loop(self) -> None:
         """Raise for what a run on the device with tensor environments cannot do."""
