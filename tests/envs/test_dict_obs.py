@@ -822,3 +822,12 @@ def test_predict_takes_a_batch_of_tuples_as_a_tuple_of_batches() -> None:
     assert read_observations(TUPLE_OBS, known).single
     with pytest.raises(ValueError, match=r"the part '2' of an observation must be one of MultiDiscrete"):
         read_observations((TUPLE_OBS[0], TUPLE_OBS[1], [1, 3]), known)
+
+
+def test_predict_takes_a_batch_of_tuples_as_a_list_of_them() -> None:
+    # As many observations as parts: read as a tuple of batches, the rows would be the columns.
+    known = Spaces(pack_space(spaces.Tuple([Discrete(9), Discrete(9)])), Discrete(2))
+    found = read_observations([(1, 2), (3, 4)], known)
+    one_by_one = [read_observations(obs, known).rows[0] for obs in ((1, 2), (3, 4))]
+    assert not found.single
+    np.testing.assert_array_equal(found.rows, one_by_one)

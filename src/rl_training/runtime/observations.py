@@ -22,7 +22,7 @@ class PolicyInput:
 
 
 def read_observations(obs: Any, spaces: Spaces, action_mask: Any = None) -> PolicyInput:
-    """Check one observation or a batch: arrays or nested lists, a dict or tuple of them, or a list of dicts.
+    """Check one observation or a batch: arrays or nested lists, a dict or tuple of them, or a list of dicts or tuples.
 
     A dict may contain its own `action_mask`. Raises `ValueError` for input on which the action of the policy would mean
     nothing.
@@ -30,6 +30,8 @@ def read_observations(obs: Any, spaces: Spaces, action_mask: Any = None) -> Poli
     packed = spaces.observation if isinstance(spaces.observation, PackedSpace) else None
     is_tuple = packed is not None and isinstance(packed.original, gym.spaces.Tuple)
     if isinstance(obs, list | tuple) and any(isinstance(part, Mapping) for part in obs) and not is_tuple:
+        return _read_each(obs, spaces, action_mask)
+    if is_tuple and isinstance(obs, list) and obs and all(isinstance(one, tuple) for one in obs):
         return _read_each(obs, spaces, action_mask)
     if isinstance(obs, Mapping) and MASK_KEY in obs:
         if action_mask is not None:
