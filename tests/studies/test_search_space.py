@@ -75,7 +75,7 @@ def test_the_space_of_every_algorithm_survives_a_file_and_holds_the_given_config
     [
         ("learning_rat", "dqn has no setting 'learning_rat' to tune; did you mean 'learning_rate'?"),
         ("seed=1,2", "dqn has no setting 'seed' to tune"),
-        ("batch_size=8,-1", "--param batch_size: -1 is rejected: "),
+        ("batch_size=8,-1", "--param batch_size: -1 is rejected: must be greater than or equal to 1"),
         ("batch_size=", "--param batch_size= needs choices"),
         ("buffer_capacity", "algo_kwargs.buffer_capacity has no range to search: give choices"),
         ("gamma", "algo_kwargs.gamma is 1.0, which lies on no scale to search: give choices"),

@@ -193,7 +193,7 @@ def _read_choices(name: str, text: str, info: FieldInfo) -> list[Any]:
         try:
             value = _plain(adapter.validate_python(choice))
         except ValidationError as error:
-            problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+            problem = error.errors()[0]["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
             raise ConfigError(f"--param {name}: {json.dumps(choice)} is rejected: {problem}") from None
         if value not in checked:
             checked.append(value)
