@@ -596,8 +596,16 @@ def test_a_folder_that_exists_is_not_overwritten(agent: DQN, tmp_path: Path) -> 
 def test_a_path_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no run or checkpoint at"):
         DQN.load(tmp_path / "nothing")
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with pytest.raises(CheckpointError, match=r"holds no checkpoint$"):
         DQN.load(tmp_path)
+
+
+def test_the_folder_of_all_runs_is_refused_with_one_of_them(agent: DQN, tmp_path: Path) -> None:
+    run_dir = agent.learn(70).run_dir
+    with pytest.raises(
+        CheckpointError, match=re.escape(f"holds no checkpoint; give one of the runs in it, such as {run_dir}")
+    ):
+        DQN.load(tmp_path / "runs")
 
 
 def test_settings_are_checked_when_the_agent_is_made() -> None:

@@ -93,7 +93,9 @@ def find_checkpoint(path: str | Path, pointer: str = "latest") -> Path:
         names = resumable_names(folder) or checkpoint_names(folder)
         name = max([*names[-1:], *([name] if name else [])], key=step_of, default=None)
     if name is None:
-        raise CheckpointError(f"{path} holds no {pointer + ' ' if pointer != 'latest' else ''}checkpoint")
+        runs = sorted(path.glob("*/checkpoints"))
+        hint = f"; give one of the runs in it, such as {runs[-1].parent}" if runs else ""
+        raise CheckpointError(f"{path} holds no {pointer + ' ' if pointer != 'latest' else ''}checkpoint{hint}")
     return folder / name
 
 
