@@ -144,7 +144,7 @@ def test_fork_that_dies_before_its_first_checkpoint_is_still_a_fork(
 
 
 def test_older_checkpoint_is_not_continued_over_a_newer_one(stopped: Path) -> None:
-    with pytest.raises(ConfigError, match=r"step_000000020 is not the newest .*step_0000000[45]0 is.*output_dir"):
+    with pytest.raises(ConfigError, match=r"step_000000020 is not the newest .*step_000000050 is.*output_dir"):
         resume(stopped / "checkpoints" / "step_000000020", QUIET)
 
 

@@ -211,12 +211,12 @@ def rewind_run_dir(run_dir: Path, resume_point: ResumePoint) -> None:
     checkpoint = resume_point.checkpoint
     folder = run_dir / "checkpoints"
     newer = [name for name in checkpoint_names(folder) if step_of(name) > checkpoint.step]
-    for name in newer:
+    for name in reversed(newer):
         with contextlib.suppress(CheckpointError):
             if open_checkpoint(folder / name).is_resumable:
                 raise ConfigError(
                     f"{checkpoint.path} is not the newest checkpoint of its run ({name} is); "
-                    "give an output_dir to continue from it in a new run folder"
+                    "resume with an output_dir continues from it in a new run folder"
                 )
     current = folder / checkpoint_name(checkpoint.step)
     write_pointer(folder, "latest", current.name)
