@@ -129,7 +129,7 @@ def cartpole(algo: str, target: str, *peers: Peer, **more: Any) -> Row:
 LUNAR_LANDER_CHOSEN_ON = {
     "noisy_dqn": "seeds 100 to 107, after seeds 0 to 4 had missed",
     "iqn": "seeds 100 to 107, after seeds 0 to 4 had missed",
-    "rainbow_dqn": "seeds 100 and 101",
+    "rainbow_dqn": "seeds 100 to 105",
     "fqf": "IQN's values, after seeds 0 to 9 had missed",
 }
 
