@@ -309,8 +309,8 @@ def test_whole_runs_are_summarised_by_algorithm_without_failures() -> None:
 
 
 def test_checks_on_a_gpu_name_the_cases_that_differ() -> None:
-    found = {"captured": [("a", []), ("b", ["compiled: obs"])], "envs": [("a", [])]}
-    lines = [{"check": check, "case": case, "differences": wrong} for check in found for case, wrong in found[check]]
+    found = [("captured", "a", []), ("captured", "b", ["compiled: obs"]), ("envs", "a", [])]
+    lines = [{"check": check, "case": case, "differences": wrong} for check, case, wrong in found]
     assert measurements.summarize_gpu_checks(lines) == {
         "captured": {"cases": 2, "differ": ["b"]},
         "envs": {"cases": 1, "differ": []},
