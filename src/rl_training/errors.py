@@ -7,6 +7,7 @@ code 2. Any other error is a bug of the library and keeps its traceback.
 import contextlib
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -58,6 +59,20 @@ def exits_are_errors() -> Iterator[None]:
             f"{type(cause).__name__}({cause}) was raised in {place.filename}, line {place.lineno}: environments, "
             "callbacks and networks must not end the process; a callback sets run.stop_reason to end the run"
         ) from cause
+
+
+def check_argument(value: object, kind: type, function: str, *, path: str, other: str) -> None:
+    """Raise `TypeError` for an argument of another kind, with the call that works.
+
+    `path`, `other`: what to write in place of a path, which stands for `{}`, and in place of any other value.
+    """
+    if isinstance(value, kind):
+        return
+    found, instead = f"a {type(value).__name__}", other
+    if isinstance(value, str | Path):
+        found = repr(str(value))
+        instead = path.format(found)
+    raise TypeError(f"{function} takes a {kind.__name__}, got {found}; write {function}({instead})")
 
 
 def text_of(error: BaseException) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from builders import make_config
+from rl_training import load_transition_dataset, train, train_population
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import registry
 from rl_training.runtime import entry_points
@@ -72,3 +73,47 @@ def test_a_name_that_is_no_entry_point_is_an_attribute_error() -> None:
     for name in ("train_nothing", "other"):
         with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
             getattr(entry_points, name)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "message"),
+    [
+        (train, "x.yaml", "train takes a TrainConfig, got 'x.yaml'; write train(load_config('x.yaml'))"),
+        (train, {}, "train takes a TrainConfig, got a dict; write train(TrainConfig(**settings))"),
+        (
+            entry_point("dqn"),
+            Path("x.yaml"),
+            "train_dqn takes a TrainConfig, got 'x.yaml'; write train_dqn(load_config('x.yaml'))",
+        ),
+        (
+            train_population,
+            "x.yaml",
+            "train_population takes a PopulationConfig, got 'x.yaml'; "
+            "write train_population(PopulationConfig(base=load_config('x.yaml'), seeds=(0, 1, 2)))",
+        ),
+        (
+            train_population,
+            make_config(Path("runs")),
+            "train_population takes a PopulationConfig, got a TrainConfig; "
+            "write train_population(PopulationConfig(base=config, seeds=(0, 1, 2)))",
+        ),
+        (
+            load_transition_dataset,
+            "x.npz",
+            "load_transition_dataset takes a DatasetSettings, got 'x.npz'; "
+            "write load_transition_dataset(rl_training.hparams.iql.IQLHParams(dataset_path='x.npz'))",
+        ),
+        (
+            load_transition_dataset,
+            make_config(Path("runs")),
+            "load_transition_dataset takes a DatasetSettings, got a TrainConfig; "
+            "write load_transition_dataset(config.hparams)",
+        ),
+    ],
+)
+def test_an_argument_of_another_kind_is_answered_with_the_call_that_works(
+    function: Any, given: Any, message: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        function(given)
+    assert str(caught.value) == message

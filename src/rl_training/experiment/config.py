@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field, PrivateAttr, ValidationError, field_serializer, field_validator, model_validator
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, check_argument
 from rl_training.experiment.registry import AlgorithmSpec, find_spec, registry
 from rl_training.hparams.base import HParams, Settings, explain
 from rl_training.hparams.fields import (
@@ -270,6 +270,11 @@ class TrainConfig(Settings):
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def check_config(value: object, function: str) -> None:
+    """Raise `TypeError` if the argument of a function is not a config."""
+    check_argument(value, TrainConfig, function, path="load_config({})", other="TrainConfig(**settings)")
 
 
 def _settings_of(algo: Any) -> list[str]:

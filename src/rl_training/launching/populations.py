@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rl_training.core.durable_files import write_atomic
-from rl_training.errors import ConfigError, TrainingError, UserError
+from rl_training.errors import ConfigError, TrainingError, UserError, check_argument
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.population import (
     MemberState,
@@ -50,6 +50,13 @@ class PopulationResult:
 
 def train_population(config: PopulationConfig, options: RunOptions | None = None) -> PopulationResult:
     """Train all members of a population, or those that have not ended yet, in the folder that its settings name."""
+    check_argument(
+        config,
+        PopulationConfig,
+        "train_population",
+        path="PopulationConfig(base=load_config({}), seeds=(0, 1, 2))",
+        other="PopulationConfig(base=config, seeds=(0, 1, 2))",
+    )
     population = PopulationDir(config.folder())
     run = _way_of(config, population)
     if run == "stacked":  # refused before anything is written

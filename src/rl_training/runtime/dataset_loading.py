@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from rl_training.core.counted import counted
 from rl_training.core.spaces import Spaces
@@ -14,7 +14,7 @@ from rl_training.datasets.transition_dataset import TransitionDataset
 from rl_training.datasets.transitions import Transitions, build_transitions, match_columns
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.vector import SyncEnvs
-from rl_training.errors import ConfigError, DatasetError
+from rl_training.errors import ConfigError, DatasetError, check_argument
 from rl_training.experiment.config import TrainConfig
 from rl_training.hparams.datasets import dataset_choice
 from rl_training.runtime.recording import random_transitions
@@ -28,6 +28,7 @@ Arrays: TypeAlias = Mapping[str, Any] | TransitionDataset  # columns by their na
 GivenDataset: TypeAlias = str | Path | Arrays  # what Python users may pass
 
 
+@runtime_checkable
 class DatasetSettings(Protocol):
     """The part of an algorithm's settings that names its dataset."""
 
@@ -101,6 +102,13 @@ def load_transition_dataset(
     although its metadata name code that is not known here; the code is not run. `prefix`: the prefix of the settings as
     the user wrote them, for messages. `arrays`: the rows of `dataset_kind: arrays`.
     """
+    check_argument(
+        settings,
+        DatasetSettings,
+        "load_transition_dataset",
+        path="rl_training.hparams.iql.IQLHParams(dataset_path={})",
+        other="config.hparams",
+    )
     kind, size = settings.dataset_kind, settings.dataset_size
     if kind == "random":
         if env_factory is None:

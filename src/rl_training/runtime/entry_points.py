@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config import TrainConfig, check_config
 from rl_training.experiment.registry import AlgorithmSpec, registry
 from rl_training.runtime.trainer import RunOptions, TrainResult, train
 
@@ -23,6 +23,7 @@ def entry_point(algo: str) -> EntryPoint:
     spec = registry()[algo]
 
     def train_algo(config: TrainConfig, options: RunOptions | None = None) -> TrainResult:
+        check_config(config, spec.entry_point)
         if not spec.trains(config.spec):
             raise ConfigError(f"{spec.entry_point} trains {_members_text(spec)}, but algo is {config.algo!r}")
         return train(config, options)

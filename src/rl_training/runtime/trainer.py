@@ -16,7 +16,7 @@ from rl_training.envs.hang_watch import hangs_end
 from rl_training.envs.packages import package_versions
 from rl_training.errors import CheckpointError, ConfigError, TrainingError, exits_are_errors
 from rl_training.experiment.checkpointing import checkpoint_names, resumable_names
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config import TrainConfig, check_config
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
 from rl_training.experiment.run_dir import (
     METADATA,
@@ -83,6 +83,7 @@ log = logging.getLogger("rl_training")
 @exits_are_errors()
 def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Path | None = None) -> TrainResult:
     """Train from the start in a new run folder (or in `run_dir`)."""
+    check_config(config, "train")
     options = options or RunOptions()
     config = options.remembered_in(resolve(with_dataset(config, options.dataset)))
     if run_dir is not None and resumable_names(run_dir / "checkpoints"):
