@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import rl_training.api.algorithms as api
 from builders import make_config
-from rl_training import DQN, IQL, PPO, SAC, Callback, TrainConfig, load_config
+from rl_training import DQN, IQL, PPO, SAC, Callback, ManagedAlgorithm, TrainConfig, load_config
 from rl_training.envs.tiny import Chain
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.registry import registry
@@ -591,6 +591,12 @@ def test_zero_evaluation_episodes_are_refused(agent: DQN) -> None:
 def test_a_folder_that_exists_is_not_overwritten(agent: DQN, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="exists already"):
         agent.save(tmp_path)
+
+
+def test_the_parent_of_all_agents_names_the_class_that_loads_a_run(agent: DQN, tmp_path: Path) -> None:
+    path = agent.save(tmp_path / "agent")
+    with pytest.raises(TypeError, match=re.escape(f"ManagedAlgorithm has no algorithm: write DQN.load({str(path)!r})")):
+        ManagedAlgorithm.load(path)
 
 
 def test_a_path_without_a_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -264,6 +264,9 @@ class ManagedAlgorithm:
         """
         checkpoint = open_checkpoint(find_checkpoint(path), parts=(POLICY,))
         config, changes = checkpoint.config, {"algo_kwargs": algo_kwargs} if algo_kwargs else {}
+        if not hasattr(cls, "algo_name"):
+            right = f"{config.spec.class_name}.load({str(path)!r})"
+            raise TypeError(f"{cls.__name__} has no algorithm: write {right}")
         if changes:
             config = with_settings(config, changes)
             changed_settings(checkpoint.config, config)  # rejects what cannot change
