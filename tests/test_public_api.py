@@ -577,6 +577,18 @@ def test_observations_of_another_shape_are_refused(agent: DQN) -> None:
             agent.predict(wrong)
 
 
+def test_what_reset_and_step_return_is_refused_as_an_observation(agent: DQN) -> None:
+    env = gym.make("rl_training/Chain-v0")
+    returned: list[Any] = [env.reset(), env.step(0)]
+    for wrong in returned:
+        with pytest.raises(ValueError, match=r"got the tuple that env.reset or env.step returns: give its first entry"):
+            agent.predict(wrong)
+
+
+def test_predict_takes_a_tensor_with_gradients(agent: DQN) -> None:
+    assert agent.predict(torch.eye(5, requires_grad=True)).tolist() == agent.predict(STATES).tolist()
+
+
 def test_seeds_of_an_evaluation_may_be_an_array(agent: DQN) -> None:
     assert agent.evaluate(seeds=np.array([3, 4])) == agent.evaluate(seeds=[3, 4])  # type: ignore[arg-type]
 
@@ -586,6 +598,13 @@ def test_zero_evaluation_episodes_are_refused(agent: DQN) -> None:
         agent.evaluate(episodes=0)
     with pytest.raises(ConfigError, match="seeds must hold at least one seed"):
         agent.evaluate(seeds=[])
+
+
+def test_counts_and_seeds_of_another_kind_are_refused(agent: DQN) -> None:
+    with pytest.raises(TypeError, match=r"episodes must be a whole number, got 2\.5"):
+        agent.evaluate(2.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"seeds must be a list of reset seeds, such as \[3\], got 3"):
+        agent.evaluate(seeds=3)  # type: ignore[arg-type]
 
 
 def test_a_folder_that_exists_is_not_overwritten(agent: DQN, tmp_path: Path) -> None:

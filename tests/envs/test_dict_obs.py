@@ -716,6 +716,13 @@ def test_some_observations_with_a_mask_and_some_without_are_refused() -> None:
         read_observations([parts, {**parts, "action_mask": [1, 1, 1]}], PARTS)
 
 
+def test_what_reset_returns_is_told_apart_from_a_batch_of_two_dicts() -> None:
+    parts = {"a": [0.0, 0.0], "b": 1}
+    assert len(read_observations((parts, parts), PARTS).rows) == 2
+    with pytest.raises(ValueError, match=r"got the tuple that env\.reset or env\.step returns"):
+        read_observations((parts, {"seed": 1}), PARTS)
+
+
 def test_each_choice_needs_a_valid_action() -> None:
     both = Spaces(SPACES.observation, MultiDiscrete([3, 2]))
     assert read_observations([0, 0], both, [1, 0, 0, 0, 1]).action_mask is not None

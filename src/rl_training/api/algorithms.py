@@ -19,7 +19,7 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -482,9 +482,13 @@ class ManagedAlgorithm:
     def _eval_seeds(self, episodes: int, seeds: Sequence[int] | None) -> Sequence[int]:
         """Return the given reset seeds, or those of the run's evaluations."""
         if seeds is None:
+            if not hasattr(episodes, "__index__"):
+                raise TypeError(f"episodes must be a whole number, got {episodes!r}")
             if episodes < 1:
                 raise ConfigError(f"episodes must be >= 1, got {episodes}")
             return Streams(self.config.seed).eval_seeds(episodes)
+        if not isinstance(seeds, Collection):
+            raise TypeError(f"seeds must be a list of reset seeds, such as [3], got {seeds!r}")
         if len(seeds) == 0:
             raise ConfigError("seeds must hold at least one seed, got none")
         return [int(seed) for seed in seeds]

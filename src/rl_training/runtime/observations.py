@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from torch import Tensor
 
 from rl_training.core.action_masks import MaskReader
 from rl_training.core.spaces import Spaces, mask_size, observation_field
@@ -29,6 +30,8 @@ def read_observations(obs: Any, spaces: Spaces, action_mask: Any = None) -> Poli
     """
     packed = spaces.observation if isinstance(spaces.observation, PackedSpace) else None
     is_tuple = packed is not None and isinstance(packed.original, gym.spaces.Tuple)
+    if not is_tuple and _is_returned_by_env(obs):
+        raise ValueError("got the tuple that env.reset or env.step returns: give its first entry, the observation")
     if isinstance(obs, list | tuple) and any(isinstance(part, Mapping) for part in obs) and not is_tuple:
         return _read_each(obs, spaces, action_mask)
     if is_tuple and isinstance(obs, list) and obs and all(isinstance(one, tuple) for one in obs):
@@ -43,6 +46,13 @@ def read_observations(obs: Any, spaces: Spaces, action_mask: Any = None) -> Poli
     rows, single = _rows(obs, spaces.observation)
     mask = None if action_mask is None else _mask_rows(action_mask, spaces.action, len(rows), single)
     return PolicyInput(rows, mask, single)
+
+
+def _is_returned_by_env(obs: Any) -> bool:
+    """Return whether a value is a tuple of an observation, an info dict and, after a step, what is between them."""
+    if not (isinstance(obs, tuple) and len(obs) in (2, 5) and isinstance(obs[-1], Mapping)):
+        return False
+    return not isinstance(obs[0], Mapping) or not obs[0].keys() & obs[-1].keys()  # else a batch of dicts
 
 
 def _read_each(observations: list[Any] | tuple[Any, ...], spaces: Spaces, action_mask: Any) -> PolicyInput:
@@ -96,7 +106,7 @@ def _rows(obs: Any, space: gym.Space[Any]) -> tuple[np.ndarray, bool]:
 def _checked_rows(obs: Any, space: gym.Space[Any], what: str) -> tuple[np.ndarray, bool]:
     """Return an array as rows in the dtype of the network; raise for numbers that the space does not allow."""
     field = observation_field(space)
-    array = np.asarray(obs)
+    array = np.asarray(obs.numpy(force=True) if isinstance(obs, Tensor) else obs)
     single = array.shape == field.shape
     if not single and array.shape[1:] != field.shape:
         raise ValueError(f"{what} has shape {field.shape}, a batch (n, *{field.shape}); got {array.shape}")
