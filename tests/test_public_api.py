@@ -4,6 +4,7 @@ import builtins
 import inspect
 import io
 import re
+import shutil
 import typing
 from pathlib import Path
 from typing import Any
@@ -605,6 +606,13 @@ def test_counts_and_seeds_of_another_kind_are_refused(agent: DQN) -> None:
         agent.evaluate(2.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"seeds must be a list of reset seeds, such as \[3\], got 3"):
         agent.evaluate(seeds=3)  # type: ignore[arg-type]
+
+
+def test_saving_after_the_run_folder_was_deleted_names_what_is_missing(agent: DQN, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "runs")
+    with pytest.raises(CheckpointError, match=r"cannot copy .*step_000000060: it was deleted or moved after training"):
+        agent.save(tmp_path / "agent")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_exists_is_not_overwritten(agent: DQN, tmp_path: Path) -> None:

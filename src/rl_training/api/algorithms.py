@@ -390,6 +390,8 @@ class ManagedAlgorithm:
         """Copy the newest checkpoint to the new folder `path`, from which `load` and the CLI read it; return `path`."""
         if self._checkpoint is None:
             raise CheckpointError("there is nothing to save yet: call learn() first")
+        if not self._checkpoint.exists():
+            raise CheckpointError(f"cannot copy {self._checkpoint}: it was deleted or moved after training")
         target = expand_home(path)
         if target.exists():
             raise CheckpointError(f"{target} exists already")
