@@ -455,7 +455,7 @@ def test_all_mistakes_of_a_file_are_reported_together(tmp_path: Path) -> None:
         ("algo: dqn\ntotal_timesteps: 5\n", "env_id is missing: dqn learns in an environment"),
         ("- dqn\n", "must hold settings as `key: value` lines, found list"),
         ("algo: [dqn\n", "is not valid YAML"),
-        ("", "must hold settings as `key: value` lines, found NoneType"),
+        ("", "is empty: it must hold settings as `key: value` lines"),
     ],
 )
 def test_a_bad_file_is_refused(text: str, message: str, tmp_path: Path) -> None:

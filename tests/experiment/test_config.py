@@ -213,7 +213,8 @@ def test_an_unknown_algorithm_is_refused_with_the_one_probably_meant() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "must hold settings as `key: value` lines, found NoneType"),
+        ("", "is empty: it must hold settings as `key: value` lines"),
+        ("# algo: dqn\n", "is empty: it must hold settings as `key: value` lines"),
         ("- dqn\n", "must hold settings as `key: value` lines, found list"),
         ("algo: [\n", "is not valid YAML"),
         ("algo: !!python/object/apply:os.getcwd []\n", "is not valid YAML"),
@@ -225,6 +226,12 @@ def test_a_file_that_is_not_a_config_is_refused(tmp_path: Path, text: str, messa
     path = write(tmp_path, text)
     with pytest.raises(ConfigError, match=re.escape(message)):
         load_config(path)
+
+
+def test_a_group_without_lines_has_no_settings(tmp_path: Path) -> None:
+    lines = "algo: dqn\nenv_id: CartPole-v1\ntotal_timesteps: 10\n"
+    groups = "algo_kwargs:\n  # gamma: 0.98\nenv_kwargs:\nwrappers:\n"
+    assert load_config(write(tmp_path, lines + groups)) == load_config(write(tmp_path, lines))
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:

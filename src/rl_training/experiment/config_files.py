@@ -21,6 +21,7 @@ PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
 SHIPPED_SCORES = PACKAGED_CONFIGS.parent / "scores.json"
 _MAX_CONFIG_BYTES = 2**20
 _MAX_VALUES, _MAX_DEPTH = 100_000, 50  # in one config
+_GROUPS = ("algo_kwargs", "env_kwargs", "wrappers")  # whose lines may all be commented out
 _MAX_CLOSE_CONFIGS = 6  # a message with more suggestions does not help
 
 
@@ -140,9 +141,11 @@ def parse_config(text: str, path: str, overrides: Iterable[str] = ()) -> TrainCo
 def parse_settings(text: str, path: str) -> dict[str, Any]:
     """Return what a YAML text says, not yet checked; `path` names it in messages."""
     values = parse_yaml(text, path)
+    if values is None:
+        raise ConfigError(f"{path} is empty: it must hold settings as `key: value` lines")
     if not isinstance(values, Mapping):
         raise ConfigError(f"{path} must hold settings as `key: value` lines, found {type(values).__name__}")
-    return {str(key): value for key, value in values.items()}
+    return {str(key): value for key, value in values.items() if value is not None or key not in _GROUPS}
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
