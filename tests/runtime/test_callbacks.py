@@ -270,6 +270,17 @@ def test_anything_but_a_list_of_callbacks_is_refused(callbacks: Any) -> None:
         DQN.for_env("CartPole-v1", 100, callbacks=callbacks)
 
 
+def test_a_method_that_training_does_not_call_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    class Misspelled(Callback):
+        on_purpose = True
+
+        def on_stpe(self, run: Run) -> None: ...
+
+        def on_end(self, run: Run) -> None: ...
+
+    assert caplog.messages == ["Misspelled.on_stpe: training calls no method of this name; did you mean 'on_step'?"]
+
+
 def test_values_and_runs_that_cannot_work_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="patience must be >= 1, got 0"):
         EarlyStopping(0)

@@ -24,6 +24,7 @@ from rl_training.experiment.checkpointing import (
 )
 from rl_training.experiment.json_lines import read_json_lines
 from rl_training.experiment.manifest import POLICY
+from rl_training.hparams.base import closest
 from rl_training.runtime.evaluation import (
     EvalEpisode,
     EvaluationInterrupted,
@@ -42,6 +43,15 @@ log = logging.getLogger("rl_training")
 
 class Callback:
     """Override what you need. Set `run.stop_reason` to end the run after the current step (docs/callbacks.md)."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Warn of methods that look like those of a callback, but that training does not call."""
+        super().__init_subclass__(**options)
+        known = [name for name in vars(Callback) if name.startswith("on_")]
+        for name, value in vars(cls).items():
+            if name.startswith("on_") and name not in known and callable(value):
+                hint = closest(name, known)
+                log.warning("%s.%s: training calls no method of this name; %s", cls.__name__, name, hint)
 
     def on_start(self, run: Run) -> None:
         """Called when training starts, or continues after a resume."""
