@@ -200,6 +200,13 @@ def test_what_the_saved_state_depends_on_cannot_change(
     assert contents(stopped_run) == before
 
 
+@pytest.mark.parametrize("settings", [{"hidden_sizes": [32]}, {"dueling": True}])
+def test_load_refuses_settings_that_the_saved_state_does_not_fit(settings: dict[str, Any], stopped_run: Path) -> None:
+    (name,) = settings
+    with pytest.raises(ConfigError, match=f"algo_kwargs.{name} cannot change on resume: the saved"):
+        rl_training.DQN.load(stopped_run, algo_kwargs=settings)
+
+
 def test_the_discount_is_part_of_stored_sums_of_rewards() -> None:
     old = TrainConfig(algo="n_step_dqn", env_id="x", total_timesteps=1)
     with pytest.raises(ConfigError, match=r"gamma cannot change on resume: the saved replay buffer holds sums of 3"):

@@ -15,6 +15,7 @@ the first, readers of the paper the second.
 
 from __future__ import annotations  # `help` then shows `GivenFactory | None`, not what it stands for
 
+import copy
 import logging
 import re
 import shutil
@@ -52,7 +53,7 @@ from rl_training.hparams.datasets import dataset_choice
 from rl_training.hparams.fields import expand_home
 from rl_training.results.html import Preview
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.changed_settings import changed_settings, with_settings
+from rl_training.runtime.changed_settings import changed_settings, check_same_state, with_settings
 from rl_training.runtime.dataset_loading import GivenDataset, with_dataset
 from rl_training.runtime.evaluation import EvalEpisodes, evaluate_run
 from rl_training.runtime.filming import MAX_STEPS, FilmSettings, film_episodes
@@ -60,7 +61,7 @@ from rl_training.runtime.predicting import Observations, Predictor, make_player
 from rl_training.runtime.resuming import RunFinishedError
 from rl_training.runtime.run import Run
 from rl_training.runtime.run_spaces import spaces_of
-from rl_training.runtime.saved_policy import env_factory_of, load_policy, saved_spaces
+from rl_training.runtime.saved_policy import build_policy, env_factory_of, load_policy, saved_spaces
 from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.signals import end_script
 from rl_training.runtime.trainer import TrainResult, resume, train
@@ -269,7 +270,7 @@ class ManagedAlgorithm:
             raise TypeError(f"{cls.__name__} has no algorithm: write {right}")
         if changes:
             config = with_settings(config, changes)
-            changed_settings(checkpoint.config, config)  # rejects what cannot change
+            changed = changed_settings(checkpoint.config, config)  # rejects what cannot change
         agent = cls(
             config,
             env_factory=env_factory,
@@ -282,6 +283,9 @@ class ManagedAlgorithm:
         agent._options = replace(agent._options, allow_code=allow_code)
         agent._checkpoint, agent._changes = checkpoint.path, changes
         agent._load_policy()
+        if changes:
+            options = replace(agent._options, network=copy.deepcopy(network))  # an algorithm takes its parameters over
+            check_same_state(agent._policy(), build_policy(config, checkpoint, options), changed)
         return agent
 
     def learn(

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from rl_training.core.types import StateDict
+from rl_training.core.types import Algorithm, StateDict
 from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import MEMORY, POLICY, TRAINING
@@ -108,14 +108,8 @@ def _carry(
     `before`, `after`: the initial state with the old and with the new settings, equal in all that the seed decides.
     """
     (old, _), (new, _), (tensors, values) = flatten(before), flatten(after), flatten(saved)
-    if differs := sorted(old.keys() ^ new.keys()):
-        raise ConfigError(f"{_listed(changed)} cannot change on resume: the saved state has other parts, {differs[0]}")
+    _check_shapes(old, new, changed)
     for name, initial in new.items():
-        if initial.shape != old[name].shape:
-            raise ConfigError(
-                f"{_listed(changed)} cannot change on resume: the saved {name} has shape {tuple(old[name].shape)}, "
-                f"and would need {tuple(initial.shape)}"
-            )
         if name.endswith("learning_rate"):  # the schedule continues from it
             tensors[name] = initial
         elif not torch.equal(initial, old[name]):
@@ -126,6 +120,26 @@ def _carry(
                 )
             tensors[name] = initial
     return unflatten(tensors, values)
+
+
+def check_same_state(before: Algorithm, after: Algorithm, changed: Changed) -> None:
+    """Raise `ConfigError` where two algorithms differ in the names or shapes of their state."""
+    for old, new in (
+        (before.policy_state_dict(), after.policy_state_dict()),
+        (before.state_dict(), after.state_dict()),
+    ):
+        _check_shapes(flatten(old)[0], flatten(new)[0], changed)
+
+
+def _check_shapes(old: Mapping[str, Tensor], new: Mapping[str, Tensor], changed: Changed) -> None:
+    if differs := sorted(old.keys() ^ new.keys()):
+        raise ConfigError(f"{_listed(changed)} cannot change on resume: the saved state has other parts, {differs[0]}")
+    for name, tensor in new.items():
+        if tensor.shape != old[name].shape:
+            raise ConfigError(
+                f"{_listed(changed)} cannot change on resume: the saved {name} has shape {tuple(old[name].shape)}, "
+                f"and would need {tuple(tensor.shape)}"
+            )
 
 
 def _is_same(saved: Tensor | None, initial: Tensor) -> bool:

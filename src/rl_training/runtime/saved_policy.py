@@ -31,18 +31,24 @@ def load_policy(
 
     `streams`: for its random numbers when it acts, in place of those of the run.
     """
-    options = options or RunOptions()
     checkpoint = open_checkpoint(find_checkpoint(path, pointer), parts=(POLICY,))
-    here = config_for_acting(checkpoint.config)
-    with hangs_end(here.worker_timeout):
-        factory = options.factory_for(here)
-        spaces = None if factory is not None else saved_spaces(checkpoint)
-        setup = make_setup(here, factory, options.network, spaces=spaces)
-    algorithm = here.spec.build_algorithm(replace(setup, streams=streams) if streams is not None else setup)
+    algorithm = build_policy(checkpoint.config, checkpoint, options or RunOptions(), streams=streams)
     policy = checkpoint.load(POLICY)
     with loading(checkpoint.path):
         load_algorithm(algorithm, policy)
     return checkpoint, algorithm
+
+
+def build_policy(
+    config: TrainConfig, checkpoint: Checkpoint, options: RunOptions, *, streams: Streams | None = None
+) -> Algorithm:
+    """Build the algorithm of a config for the environment or the spaces of a checkpoint, which is not loaded."""
+    here = config_for_acting(config)
+    with hangs_end(here.worker_timeout):
+        factory = options.factory_for(here)
+        spaces = None if factory is not None else saved_spaces(checkpoint)
+        setup = make_setup(here, factory, options.network, spaces=spaces)
+    return here.spec.build_algorithm(replace(setup, streams=streams) if streams is not None else setup)
 
 
 def saved_spaces(checkpoint: Checkpoint) -> Spaces:
