@@ -24,6 +24,7 @@ from rl_training.runtime.trainer import train
 from state_comparison import assert_identical, clone
 
 MEBIBYTE = 2**20
+NUMBERS = 16_384 - 2  # of an observation
 STATUS = Path("/proc/self/status")
 
 needs_proc = pytest.mark.skipif(not STATUS.is_file(), reason="the system does not tell what a process holds")
@@ -55,8 +56,11 @@ def growth(action: Callable[[], Any]) -> tuple[int, Any]:
 
 
 def large_buffer(memory: str, seed: int = 0) -> ReplayBuffer:
-    """1,000 rows of 64 KiB."""
-    space = Box(-np.inf, np.inf, (8_192 - 2,), np.float32)
+    """1,000 rows of 128 KiB, half of it an observation.
+
+    The C library takes arrays of up to 32 MiB from memory that earlier tests freed, and writes zeros into them at once.
+    """
+    space = Box(-np.inf, np.inf, (NUMBERS,), np.float32)
     buffer = build_replay_buffer(make_setup(observation=space, memory=memory, buffer_capacity=1_000, seed=seed))
     assert isinstance(buffer, ReplayBuffer)
     return buffer
@@ -64,7 +68,7 @@ def large_buffer(memory: str, seed: int = 0) -> ReplayBuffer:
 
 def fill(buffer: ReplayBuffer, rows: int = 1_000) -> None:
     for number in range(rows):
-        obs = np.full((1, 8_192 - 2), number, np.float32)
+        obs = np.full((1, NUMBERS), number, np.float32)
         buffer.add(
             {
                 "obs": obs,
