@@ -131,7 +131,7 @@ RECIPES = {
         config="crossq/mujoco.yaml",
         interval=5_000,
         eval_episodes=5,
-        expert="best",  # with narrow critics, every other checkpoint falls early, the final one among them
+        expert="best",  # with narrow critics, many checkpoints fall early, the final one among them
         expert_episodes=20,
         rows=10_000,
         changes=("env_id=Hopper-v5", "algo_kwargs.critic_hidden_sizes=[256, 256]"),  # 15 to 25 minutes on one core

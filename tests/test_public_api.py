@@ -606,6 +606,8 @@ def test_counts_and_seeds_of_another_kind_are_refused(agent: DQN) -> None:
         agent.evaluate(2.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"seeds must be a list of reset seeds, such as \[3\], got 3"):
         agent.evaluate(seeds=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        agent.evaluate(seeds=[3.7])  # type: ignore[list-item]
 
 
 def test_saving_after_the_run_folder_was_deleted_names_what_is_missing(agent: DQN, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def growth(action: Callable[[], Any]) -> tuple[int, Any]:
 def large_buffer(memory: str, seed: int = 0) -> ReplayBuffer:
     """1,000 rows of 128 KiB, half of it an observation.
 
-    The C library takes arrays of up to 32 MiB from memory that earlier tests freed, and writes zeros into them at once.
+    The C library takes arrays of up to 32 MiB from memory that earlier tests freed; filling those takes none.
     """
     space = Box(-np.inf, np.inf, (NUMBERS,), np.float32)
     buffer = build_replay_buffer(make_setup(observation=space, memory=memory, buffer_capacity=1_000, seed=seed))

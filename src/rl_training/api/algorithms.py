@@ -17,6 +17,7 @@ from __future__ import annotations  # `help` then shows `GivenFactory | None`, n
 
 import copy
 import logging
+import operator
 import re
 import shutil
 import tempfile
@@ -497,7 +498,7 @@ class ManagedAlgorithm:
             raise TypeError(f"seeds must be a list of reset seeds, such as [3], got {seeds!r}")
         if len(seeds) == 0:
             raise ConfigError("seeds must hold at least one seed, got none")
-        return [int(seed) for seed in seeds]
+        return [operator.index(seed) for seed in seeds]
 
     def _policy(self) -> Algorithm:
         if self._algorithm is None:
