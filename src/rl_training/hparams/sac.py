@@ -78,9 +78,9 @@ class SACHParams(HParams):
     critic_hidden_sizes: OwnCriticHiddenSizes = None
     layer_norm: CriticLayerNorm = False
 
-    learning_rate: LearningRate = 3e-4
-    actor_learning_rate: ActorLearningRate = None
-    alpha_learning_rate: AlphaLearningRate = None
+    learning_rate: LearningRate = 1e-3
+    actor_learning_rate: ActorLearningRate = 3e-4
+    alpha_learning_rate: AlphaLearningRate = 3e-4
     learning_rate_schedule: LinearSchedule = "constant"
     adam_eps: AdamEps = 1e-8
     max_grad_norm: MaxGradNormOrNull = None
