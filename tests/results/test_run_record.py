@@ -75,6 +75,12 @@ def test_a_run_that_was_started_is_interrupted_also_without_a_record(tmp_path: P
     assert RunRecord(path).status == "interrupted"
 
 
+def test_a_pipe_in_place_of_the_lock_is_not_waited_for(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", finished=False)
+    os.mkfifo(path / ".lock")
+    assert RunRecord(path).status == "interrupted"
+
+
 def test_damaged_files_are_harmless(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a")
     (path / "result.json").write_text("[1, 2")

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rl_training.core.durable_files import open_log, read_text, write_atomic
+from rl_training.core.durable_files import open_file, open_log, read_text, write_atomic
 from rl_training.core.seals import is_own, make_seal
 from rl_training.core.version import __version__
 from rl_training.errors import CheckpointError, ConfigError
@@ -128,9 +128,9 @@ def is_in_use(path: Path) -> bool:
         return True
     query = struct.pack("hhllhh", fcntl.F_WRLCK, 0, 0, 0, 0, 0)
     try:
-        with (path / ".lock").open("rb") as file:
+        with open_file(path / ".lock") as file:
             answer = fcntl.fcntl(file, fcntl.F_GETLK, query)
-    except OSError:  # there is no such file, or a file system without locks
+    except OSError:  # there is no such file, it is a pipe or the like, or the file system has no locks
         return False
     return bool(struct.unpack("hhllhh", answer)[0] != fcntl.F_UNLCK)
 
