@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,13 @@ from pydantic import ValidationError
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_files import PACKAGED_CONFIGS, find_config_file, load_config, packaged_configs
+from rl_training.experiment.config_files import (
+    PACKAGED_CONFIGS,
+    check_plain,
+    find_config_file,
+    load_config,
+    packaged_configs,
+)
 from rl_training.experiment.registry import registry
 from rl_training.hparams.dqn import DQNHParams
 from rl_training.hparams.schedules import q_learning_updates
@@ -419,8 +426,18 @@ def usual_recursion_limit() -> Iterator[None]:
             "e: [*d, *d, *d, *d, *d, *d, *d, *d, *d, *d]}",
             "more than 100,000 values",
         ),
+        ("env_kwargs: {? " + "a" * 1_001 + " : 1}", "a name of 1,001 characters"),
+        ("env_kwargs: {a: &a " + "a" * 200_000 + ", b: [" + "*a, " * 100 + "]}", "more than 16,777,216 characters"),
+        ("seed: " + "1:" * 10_000 + "1", "a number of 20,001 characters"),
+        ("seed: " + "1:" * 300 + "1.5", "cannot be read: OverflowError"),
+        ("seed: !!bool maybe", "cannot be read: KeyError"),
+        ("seed: !!float ''", "cannot be read: IndexError"),
+        ("seed: !!timestamp today", "cannot be read: AttributeError"),
     ],
-    ids=["decimal", "hexadecimal", "deep", "bytes", "endless", "many"],
+    ids=[
+        *("decimal", "hexadecimal", "deep", "bytes", "endless", "many", "long name", "repeated"),
+        *("base 60", "base 60 with a point", "no bool", "no float", "no date"),
+    ],
 )
 @pytest.mark.usefixtures("usual_recursion_limit")
 def test_values_that_no_setting_can_have_are_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -428,6 +445,17 @@ def test_values_that_no_setting_can_have_are_refused(text: str, message: str, tm
     file.write_text(f"algo: dqn\nenv_id: CartPole-v1\ntotal_timesteps: 10\n{text}\n")
     with pytest.raises(ConfigError, match=message):
         load_config(file)
+
+
+def test_names_above_many_settings_are_not_copied_for_each(tmp_path: Path) -> None:
+    # 50 names of 1,000 characters, above 90,000 values: 4.5 GB if each value had its whole name.
+    settings: dict[str, Any] = {f"{number}": 0 for number in range(90_000)}
+    for _ in range(49):
+        settings = {"a" * 1_000: settings}
+    tracemalloc.start()
+    check_plain(settings)
+    assert tracemalloc.get_traced_memory()[1] < 100e6
+    tracemalloc.stop()
 
 
 def test_a_date_is_a_text(tmp_path: Path) -> None:

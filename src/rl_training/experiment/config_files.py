@@ -5,7 +5,7 @@ Values from files are plain: numbers, texts, lists and groups, of bounded size.
 
 import json
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,31 @@ PACKAGED_CONFIGS = Path(__file__).parent.parent / "assets" / "configs"
 SHIPPED_SCORES = PACKAGED_CONFIGS.parent / "scores.json"
 _MAX_CONFIG_BYTES = 2**20
 _MAX_VALUES, _MAX_DEPTH = 100_000, 50  # in one config
+_MAX_NAME, _MAX_TEXT = 1_000, 2**24  # characters: of one name, and of all names and texts together
+_MAX_DIGITS = 10_000  # of one number, which Python may read in quadratic time
 _GROUPS = ("algo_kwargs", "env_kwargs", "wrappers")  # whose lines may all be commented out
 _MAX_CLOSE_CONFIGS = 6  # a message with more suggestions does not help
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML without its traps: `3e-4` is a number, and duplicate keys are errors."""
+    """YAML without its traps: `3e-4` is a number, duplicate keys are errors, and so is what would take minutes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._left = 2 * _MAX_VALUES + 1  # values and their names
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._left -= 1
+        if self._left < 0:
+            raise _too_many()
+        return super().compose_node(parent, index)  # type: ignore[no-any-return]
+
+    def compose_scalar_node(self, anchor: dict[Any, Any]) -> yaml.ScalarNode:
+        node: yaml.ScalarNode = super().compose_scalar_node(anchor)
+        if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and len(node.value) > _MAX_DIGITS:
+            line = node.start_mark.line + 1
+            raise ConfigError(f"line {line} has a number of {len(node.value):,} characters")
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -63,6 +82,8 @@ def parse_yaml(text: str, source: str) -> Any:
         raise ConfigError(f"{source}: {error}") from None
     except ValueError as error:  # from Python, such as for an integer of 5,000 digits
         raise ConfigError(f"{source} holds a value that cannot be read: {error}") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:  # such as for `!!bool maybe`
+        raise ConfigError(f"{source} holds a value that cannot be read: {type(error).__name__}: {error}") from None
     except RecursionError:
         raise ConfigError(f"{source} is nested too deeply") from None
 
@@ -73,21 +94,39 @@ def check_plain(settings: object) -> None:
     Values from files are checked before any use. YAML may repeat a part by its name, so that a short text stands for
     a structure that fills the memory.
     """
-    left = _MAX_VALUES
-    waiting: list[tuple[str, object, int]] = [("", settings, 0)]
+    left, text = _MAX_VALUES, _MAX_TEXT
+    waiting: list[tuple[tuple[Any, ...], object, int]] = [((), settings, 0)]  # names on the way, value, depth
     while waiting:
-        name, value, depth = waiting.pop()
+        names, value, depth = waiting.pop()
         left -= 1
-        if left < 0 or depth > _MAX_DEPTH:
-            raise ConfigError(f"there are more than {_MAX_VALUES:,} values, or they are nested over {_MAX_DEPTH} deep")
         if isinstance(value, Mapping):
-            waiting += [(f"{name}.{key}" if name else str(key), inner, depth + 1) for key, inner in value.items()]
+            lengths = [len(str(key)) for key in value]
+            if lengths and max(lengths) > _MAX_NAME:
+                raise ConfigError(f"there is a name of {max(lengths):,} characters")
+            text -= sum(lengths)
+        elif isinstance(value, str):
+            text -= len(value)
+        if text < 0:
+            raise ConfigError(f"there are more than {_MAX_TEXT:,} characters")
+        if left < (len(value) if isinstance(value, Mapping | list) else 0) or depth > _MAX_DEPTH:
+            raise _too_many()
+        if isinstance(value, Mapping):
+            waiting += [((*names, key), inner, depth + 1) for key, inner in value.items()]
         elif isinstance(value, list):
-            waiting += [(name, inner, depth + 1) for inner in value]
+            waiting += [(names, inner, depth + 1) for inner in value]
         elif isinstance(value, int) and abs(value) >= 2**63:
-            raise ConfigError(f"{name} is an integer of {value.bit_length():,} bits; at most 63 are possible")
+            raise ConfigError(f"{_dotted(names)} is an integer of {value.bit_length():,} bits; at most 63 are possible")
         elif not (value is None or isinstance(value, str | int | float)):
-            raise ConfigError(f"{name} must be a number, a text, a list or a group, got a {type(value).__name__}")
+            found = type(value).__name__
+            raise ConfigError(f"{_dotted(names)} must be a number, a text, a list or a group, got a {found}")
+
+
+def _dotted(names: Sequence[Any]) -> str:
+    return ".".join(map(str, names))
+
+
+def _too_many() -> ConfigError:
+    return ConfigError(f"there are more than {_MAX_VALUES:,} values, or they are nested over {_MAX_DEPTH} deep")
 
 
 def find_config_file(path: str | Path) -> Path:
