@@ -1,6 +1,7 @@
 """A run folder is read as it is: finished, unfinished, growing, damaged."""
 
 import fcntl
+import math
 import os
 import signal
 from pathlib import Path
@@ -79,6 +80,54 @@ def test_a_pipe_in_place_of_the_lock_is_not_waited_for(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", finished=False)
     os.mkfifo(path / ".lock")
     assert RunRecord(path).status == "interrupted"
+
+
+HUGE = 10**400  # a float has no such number
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": 300, "metrics": ' + "[" * 100_000,
+        f'{{"step": {HUGE}, "metrics": {{"loss": 1.0}}}}',
+        '{"step": -300, "metrics": {"loss": 1.0}}',
+        '{"step": true, "metrics": {"loss": 1.0}}',
+    ],
+    ids=["deep", "huge", "negative", "switch"],
+)
+def test_a_record_that_no_run_writes_is_left_out(line: str, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", returns=(1.0, 4.0), finished=False)
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    run = RunRecord(path)
+    assert run.records["train/loss"] == {100: 1.0, 200: 0.5}
+    assert run.steps == 200
+
+
+def test_numbers_that_cannot_be_drawn_are_infinite_and_have_no_place(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", returns=(1.0, 4.0))
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"step": 300, "wall_s": [1], "steps_per_s": {HUGE}, "metrics": {{"loss": -{HUGE}}}}}\n')
+        file.write('{"step": 400, "wall_s": Infinity, "metrics": {"loss": 1e305, "accuracy": NaN}}\n')
+    run = RunRecord(path)
+    assert run.records["train/loss"] == {100: 1.0, 200: 0.5, 300: -math.inf, 400: math.inf}
+    assert math.isnan(run.records["train/accuracy"][400])
+    assert run.records["speed/steps_per_s"][300] == math.inf
+    assert run.positions([100, 200], "wall_s") == pytest.approx([2.0, 4.0])
+
+
+def test_a_time_that_is_none_is_not_shown(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", returns=(1.0, 4.0))
+    (path / "result.json").write_text('{"step": 200, "wall_s": 1e200, "eval": []}')
+    assert RunRecord(path).wall_s == 0.0
+
+
+def test_settings_are_not_read_from_a_file_of_any_size(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run")
+    with (path / "config.yaml").open("a") as file:
+        file.truncate(100 * 2**30)  # without content: it takes no space on the disk
+    with pytest.raises(ConfigError, match="more than the 1,048,576 of any such file"):
+        RunRecord(path).config  # noqa: B018
 
 
 def test_damaged_files_are_harmless(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 import contextlib
 import json
+import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,17 +13,19 @@ from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
-from rl_training.core.durable_files import open_file
+from rl_training.core.durable_files import open_file, read_text
 from rl_training.core.printable_text import printable
 from rl_training.errors import ConfigError
 from rl_training.experiment.claims import holder_of
-from rl_training.experiment.config_files import parse_yaml
+from rl_training.experiment.config_files import parse_yaml, read_config_text
 from rl_training.experiment.run_dir import is_in_use
 
 Status = Literal["finished", "running", "failed", "interrupted", "not started"]
 XAxis = Literal["step", "gradient_step", "wall_s"]
 _RESULT = ("step", "wall_s")  # numbers that every result.json has
-_LARGEST = 1e300
+_LARGEST, _LARGEST_STEP = 1e300, 2**63 - 1  # larger numbers cannot be drawn, larger steps not be sent to trackers
+_LONGEST = 1e9  # seconds
+_MAX_LINE = 2**24  # bytes of a record
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class RunRecord:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The settings of the run as they were written."""
-        values = parse_yaml(_read_text(self.path / "config.yaml"), str(self.path / "config.yaml"))
+        values = parse_yaml(read_config_text(self.path / "config.yaml"), str(self.path / "config.yaml"))
         if not isinstance(values, dict) or not isinstance(values.get("algo"), str):
             raise ConfigError(f"{self.path / 'config.yaml'} does not hold the settings of a run")
         return values
@@ -116,7 +119,7 @@ class RunRecord:
     @property
     def wall_s(self) -> float:
         wall_s = (self.result or (self.metrics[-1] if self.metrics else {})).get("wall_s")
-        return float(wall_s) if is_number(wall_s) else 0.0
+        return float(wall_s) if is_number(wall_s) and 0 <= wall_s <= _LONGEST else 0.0
 
     @property
     def score(self) -> float | None:
@@ -137,16 +140,16 @@ class RunRecord:
             step = int(record["step"])
             for name, value in record.get("metrics", {}).items():
                 if isinstance(value, int | float):
-                    found[f"train/{name}"][step] = float(value)
+                    found[f"train/{name}"][step] = _drawable(value)
             if isinstance(record.get("steps_per_s"), int | float):
-                found["speed/steps_per_s"][step] = float(record["steps_per_s"])
+                found["speed/steps_per_s"][step] = _drawable(record["steps_per_s"])
         return dict(found)
 
     def positions(self, steps: Sequence[int], x: XAxis) -> np.ndarray:
         """Return the places of steps on an axis; gradient steps and seconds between two records by interpolation."""
         if x == "step":
             return np.asarray(steps, float)
-        known = [(float(record["step"]), float(record[x])) for record in self.metrics if x in record]
+        known = [(float(record["step"]), float(record[x])) for record in self.metrics if is_number(record.get(x))]
         if not known:
             raise ConfigError(f"{self.path} has no records of {x} yet")
         at, values = np.transpose([(0.0, 0.0), *known])
@@ -154,16 +157,10 @@ class RunRecord:
         return places
 
 
-def _read_text(path: Path) -> str:
-    """Return the text of a log, of any length and with damage; raise `OSError` for what is not a regular file."""
-    with open_file(path) as file:
-        return file.read().decode("utf-8", errors="replace")
-
-
 def _read_object(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if there is none, or a damaged one."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        values = json.loads(_read_text(path))
+        values = json.loads(read_text(path))
         return values if isinstance(values, dict) else None
     return None
 
@@ -171,16 +168,29 @@ def _read_object(path: Path) -> dict[str, Any] | None:
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the records of a file that may still grow: an unfinished last line is left out."""
     try:
-        text = _read_text(path)
+        return list(parsed(_finished_lines(path)))
     except OSError:
         return []
-    records = []
-    for line in text[: text.rfind("\n") + 1].splitlines():
-        with contextlib.suppress(ValueError):
-            record = json.loads(line)
-            if isinstance(record, dict) and isinstance(record.get("step"), int):
-                records.append(record)
-    return records
+
+
+def _finished_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a log of any length, but not those that are longer than any record."""
+    with open_file(path) as file:
+        follows_a_line = True
+        while part := file.readline(_MAX_LINE):
+            is_end = part.endswith(b"\n")
+            if follows_a_line and is_end:
+                yield part
+            follows_a_line = is_end
+
+
+def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the records among the lines; others, as in a file from elsewhere, are left out."""
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line.decode("utf-8", "replace"))
+            if isinstance(record, dict) and type(record.get("step")) is int and 0 <= record["step"] <= _LARGEST_STEP:
+                yield record
 
 
 def is_episode(record: Any) -> bool:
@@ -190,6 +200,13 @@ def is_episode(record: Any) -> bool:
 
 def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and abs(value) < _LARGEST  # false for NaN, too
+
+
+def _drawable(value: float) -> float:
+    """Return a number as a float; one that no axis can show is infinite."""
+    if is_number(value) or value != value:
+        return float(value)
+    return math.inf if value > 0 else -math.inf
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,9 +5,8 @@ the reader follows files that grow, that a resume truncates, or that end with an
 """
 
 import contextlib
-import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,9 +14,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from rl_training.core.durable_files import open_file
-from rl_training.results.run_record import RunRecord, Status, is_episode, is_number
-
-_LARGEST_STEP = 2**63 - 1  # that trackers can store
+from rl_training.results.run_record import RunRecord, Status, is_episode, is_number, parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ class Feed:
                 self._start_again()
                 self._read()
                 return
-            for record in _parsed(lines):
+            for record in parsed(lines):
                 self._records[record["step"]].append(record)
                 self._newest = max(self._newest, record["step"])
 
@@ -99,15 +96,6 @@ class _GrowingFile:
             self._offset += sum(map(len, lines)) + len(lines)
             self._last = lines[-1] + b"\n"
         return lines
-
-
-def _parsed(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the records among the lines; others, as in a file from elsewhere, are left out."""
-    for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):
-            record = json.loads(line)
-            if isinstance(record, dict) and type(record.get("step")) is int and 0 <= record["step"] <= _LARGEST_STEP:
-                yield record
 
 
 def _is_evaluated(config: Mapping[str, Any], step: int) -> bool:
