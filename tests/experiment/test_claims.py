@@ -1,6 +1,7 @@
 """A claim makes one worker the only one that trains a run, also on file systems without locks."""
 
 import json
+import math
 import os
 import threading
 import time
@@ -49,6 +50,17 @@ def test_the_claim_of_an_ended_process_is_taken_over_at_once(tmp_path: Path, cla
     assert later.replaced.checkpoint == "step_000000010"
     assert [path.name for path in tmp_path.iterdir()] == [CLAIM]
     later.release()
+
+
+@pytest.mark.parametrize("since", [1e300, math.nan, -1.0])
+def test_a_claim_since_no_time_is_damaged(since: float, tmp_path: Path, claim: Claim) -> None:
+    edit(tmp_path, since=since)
+    assert holder_of(tmp_path) is None
+
+
+def test_a_claim_from_the_future_is_stale(tmp_path: Path, claim: Claim) -> None:
+    edit(tmp_path, place="elsewhere", age=-STALE_SECONDS - 30)  # the clock was set back, or it was copied with its time
+    assert holder_of(tmp_path) is None
 
 
 def test_a_reused_pid_is_not_taken_for_the_worker(tmp_path: Path, claim: Claim) -> None:

@@ -25,6 +25,7 @@ _TAKEOVER = (
 )
 RENEW_SECONDS = 30.0
 STALE_SECONDS = 300.0
+_LATEST = 1e11  # seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def _remove_dead(folder: Path) -> bool:
     try:
         os.close(os.open(guard, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
     except FileExistsError:
-        if _age(guard) >= STALE_SECONDS:  # of a worker that was killed here
+        if abs(_age(guard)) >= STALE_SECONDS:  # of a worker that was killed here
             guard.unlink(missing_ok=True)
         return False
     try:
@@ -133,15 +134,18 @@ def _read(folder: Path) -> Holder | None:
         holder = Holder(**json.loads(read_text(folder / CLAIM)))
         texts = (holder.worker, holder.host, holder.place, holder.process_start, holder.checkpoint)
         if all(isinstance(text, str) for text in texts) and isinstance(holder.pid, int):
-            return holder if isinstance(holder.since, float) else None
+            return holder if isinstance(holder.since, float) and 0 <= holder.since < _LATEST else None
     return None
 
 
 def _is_alive(folder: Path, holder: Holder | None) -> bool:
-    """Return whether a worker, or an unknown one, still holds the claim of this folder."""
+    """Return whether a worker, or an unknown one, still holds the claim of this folder.
+
+    A claim from the future is not one that is renewed now: the clock was set back, or the folder was copied.
+    """
     if holder is not None and holder.place == _place():
         return _process_start(holder.pid) == holder.process_start
-    return _age(folder / CLAIM) < STALE_SECONDS
+    return abs(_age(folder / CLAIM)) < STALE_SECONDS
 
 
 def _age(file: Path) -> float:
