@@ -1,6 +1,7 @@
 """A run from a stranger runs no code, writes nowhere else and removes nothing; the user's own run needs no consent."""
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from rl_training.experiment.run_dir import read_run_config
 from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from tampering import edit_manifest
 
+PARTS = ("policy.safetensors", "training.safetensors", "memory.safetensors")
 QUIET = RunOptions(show_progress=False)
 CODE = """
 import pathlib
@@ -226,6 +228,41 @@ def test_a_run_is_not_written_through_links(name: str, run: Path, tmp_path: Path
     with pytest.raises((CheckpointError, ConfigError), match=rf"{name}"):
         resume_on(run)
     assert before == (sorted(path.name for path in target.iterdir()) if target.is_dir() else target.read_text())
+
+
+def test_a_fork_copies_the_files_of_the_checkpoint_and_no_others(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "key").touch()
+    checkpoint = find_checkpoint(run)
+    (checkpoint / "folder").symlink_to(tmp_path / "private")
+    (checkpoint / "device").symlink_to("/dev/null")
+    (checkpoint / "nothing").symlink_to("nothing")
+    resumed = resume(run, QUIET, total_timesteps=30, output_dir=tmp_path / "forks")
+    copied = resumed.run_dir / "checkpoints" / checkpoint.name
+    assert {file.name for file in copied.iterdir()} == {"manifest.json", *PARTS}
+    saved = DQN.load(run, show_progress=False).save(tmp_path / "saved")
+    assert {file.name for file in saved.iterdir()} == {"manifest.json", *PARTS}
+
+
+def test_a_fork_holds_the_files_that_a_checkpoint_links_to(run: Path, tmp_path: Path) -> None:
+    checkpoint = find_checkpoint(run)
+    for part in PARTS:
+        (checkpoint / part).rename(run / part)
+        (checkpoint / part).symlink_to(f"../../{part}")
+    resumed = resume(run, QUIET, total_timesteps=30, output_dir=tmp_path / "forks")
+    copied = resumed.run_dir / "checkpoints" / checkpoint.name
+    assert all((copied / part).is_file() and not (copied / part).is_symlink() for part in PARTS)
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_a_fork_copies_no_log_without_an_end(kind: str, run: Path, tmp_path: Path) -> None:
+    (run / "metrics.jsonl").unlink()
+    if kind == "pipe":
+        os.mkfifo(run / "metrics.jsonl")
+    else:
+        (run / "metrics.jsonl").symlink_to("/dev/null")  # as for /dev/zero, which would fill the disk
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl could not be copied .*not a regular file"):
+        resume(run, QUIET, total_timesteps=30, output_dir=tmp_path / "forks")
 
 
 # --- A run remembers its env function --------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ import copy
 import logging
 import operator
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +45,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import load_config
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.registry import registry
-from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
+from rl_training.experiment.saved_checkpoint import copy_checkpoint, find_checkpoint, open_checkpoint
 from rl_training.exporting.contract import Contract
 from rl_training.exporting.module import PolicyModule, build_module
 from rl_training.exporting.writing import Source, export_policy
@@ -400,11 +399,7 @@ class ManagedAlgorithm:
         target = expand_home(path)
         if target.exists():
             raise CheckpointError(f"{target} exists already")
-        temporary = target.with_name(f".{target.name}_writing")
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(self._checkpoint, temporary)
-        temporary.rename(target)
-        return target
+        return copy_checkpoint(open_checkpoint(self._checkpoint), target)
 
     def module(self) -> PolicyModule:
         """Return the policy as it is now as an `nn.Module` on the CPU: a batch of observations in, actions out.

@@ -125,13 +125,19 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def link_or_copy(source: str, target: str) -> None:
+def copy_synced(source: Path, target: Path) -> None:
+    """Copy a regular file; raise `OSError` for anything else, such as a device without an end."""
+    with open_file(source) as original, target.open("wb") as copy:
+        shutil.copyfileobj(original, copy, 1 << 20)
+        copy.flush()
+        os.fsync(copy.fileno())
+
+
+def link_or_copy(source: Path, target: Path) -> None:
     try:
-        os.link(source, target)
+        os.link(source.resolve(), target)  # a link to the file itself, where `source` is a symbolic one
     except OSError:  # another file system, or one without links
-        shutil.copyfile(source, target)
-        with Path(target).open("rb") as file:
-            os.fsync(file.fileno())
+        copy_synced(source, target)
 
 
 def sha256(path: Path) -> str:

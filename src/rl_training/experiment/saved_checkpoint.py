@@ -1,16 +1,14 @@
 """Find, verify, read and copy a checkpoint that is on disk (checkpointing.py writes and removes them)."""
 
-import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.core.durable_files import link_or_copy, sha256
+from rl_training.core.durable_files import copy_synced, link_or_copy, sha256
 from rl_training.core.integer_obs import PIXEL_MAX
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpointing import (
-    checkpoint_name,
     checkpoint_names,
     is_whole,
     read_pointer,
@@ -125,11 +123,17 @@ def _suggest_another(damaged: Path) -> str:
     return ""
 
 
-def copy_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
-    """Copy a checkpoint into `folder`. Files are linked if possible: they never change once written."""
+def copy_checkpoint(checkpoint: Checkpoint, target: Path, *, link: bool = False) -> Path:
+    """Copy the files of a checkpoint, and nothing else that its folder may hold, to the folder `target`.
+
+    `link`: files are linked if possible. They never change once written.
+    """
+    files = [MANIFEST, *checkpoint.manifest["sha256"]]
 
     def copy(temporary: Path) -> None:
-        shutil.copytree(checkpoint.path, temporary, copy_function=link_or_copy)
+        temporary.mkdir()
+        for name in files:
+            (link_or_copy if link else copy_synced)(checkpoint.path / name, temporary / name)
 
-    needed = sum(file.stat().st_size for file in checkpoint.path.iterdir())
-    return write_atomically(folder / checkpoint_name(checkpoint.step), copy, needed)
+    needed = sum((checkpoint.path / name).stat().st_size for name in files)
+    return write_atomically(target, copy, needed)

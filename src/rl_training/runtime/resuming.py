@@ -2,12 +2,12 @@
 
 import contextlib
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_training.core.durable_files import copy_synced
 from rl_training.core.types import StateDict
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpointing import (
@@ -190,15 +190,15 @@ def fork(
     old = run_dir_of(checkpoint)
     for log_file in old.glob("*.jsonl") if old else ():
         try:
-            shutil.copyfile(log_file, path / log_file.name)
+            copy_synced(log_file, path / log_file.name)
         except OSError as error:
             raise CheckpointError(f"{log_file} could not be copied to {path}: {error}") from error
     if old:
         note_parent(path, old, checkpoint.step)
     if old and (best := _best_before(checkpoint)):
-        write_pointer(folder, "best", copy_checkpoint(open_checkpoint(best), folder).name)
+        write_pointer(folder, "best", copy_checkpoint(open_checkpoint(best), folder / best.name, link=True).name)
     if parts is None:
-        copied = copy_checkpoint(checkpoint, folder)
+        copied = copy_checkpoint(checkpoint, folder / checkpoint_name(checkpoint.step), link=True)
     else:
         copied = save_checkpoint(folder, config=config, counters=checkpoint.manifest["counters"], parts=parts)
     clear_stop_reason(copied)
