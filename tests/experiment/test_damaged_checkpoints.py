@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,47 @@ def test_counters_and_settings_out_of_range_are_refused(
     with copied(original) as checkpoint:
         edit_manifest(checkpoint, change)
         assert str(checkpoint) in outcome(checkpoint)
+
+
+def test_no_depth_of_nesting_is_a_bug(original: Path) -> None:
+    # Python stops at a number of nested calls, which is reached at another depth in each step of reading.
+    with copied(original) as checkpoint:
+        text = (checkpoint / MANIFEST).read_text()
+        limit = sys.getrecursionlimit()
+        refused = []
+        try:
+            sys.setrecursionlimit(1_000)
+            for depth in range(800, 1_000):
+                nested = "[" * depth + "]" * depth
+                (checkpoint / MANIFEST).write_text(text.replace('"config": {', f'"config": {{"deep": {nested},', 1))
+                with pytest.raises(CheckpointError, match="is damaged") as refusal:
+                    open_checkpoint(checkpoint, parts=())
+                refused.append("checksum differs" in str(refusal.value))
+        finally:
+            sys.setrecursionlimit(limit)
+        assert refused == sorted(refused, reverse=True)
+        assert len(set(refused)) == 2
+
+
+HEADERS: dict[str, tuple[dict[str, Any], bytes]] = {
+    "dtype": ({"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}, b"\0"),
+    "complex": ({"dtype": "C64", "shape": [1], "data_offsets": [0, 8]}, b"\0" * 8),
+    "unknown dtype": ({"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}, b"\0" * 3),
+    "axes": ({"dtype": "F32", "shape": [1] * 65, "data_offsets": [0, 4]}, b"\0" * 4),
+    "a million axes": ({"dtype": "F32", "shape": [1] * 10**6, "data_offsets": [0, 4]}, b"\0" * 4),
+    "strides": ({"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}, b""),
+    "size": ({"dtype": "F32", "shape": [0, 2**64 - 1], "data_offsets": [0, 0]}, b""),
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_a_header_that_no_run_writes_is_refused(kind: str, tmp_path: Path) -> None:
+    tensor, data = HEADERS[kind]
+    header = json.dumps({"weight": tensor}).encode()
+    file = tmp_path / "policy.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + data)
+    with pytest.raises(CheckpointError, match=r"policy\.safetensors cannot be read: .*(weight|F6_E2M3)"):
+        read_tensors(file)
 
 
 RESHAPES: dict[str, Callable[[Tensor], Tensor]] = {

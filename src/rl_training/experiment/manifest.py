@@ -139,11 +139,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
         )
     try:
         _Manifest.model_validate(manifest)
+        checksum = checksum_of(manifest)
     except (ValidationError, RecursionError) as error:
         raise CheckpointError(f"{file} is damaged: {first_problem(error)}") from None
     if (version != _WITHOUT_CHECKSUM) != ("checksum" in manifest):
         raise CheckpointError(f"{file} is damaged: its schema version is {version}, which does not fit its checksum")
-    if "checksum" in manifest and checksum_of(manifest) != manifest["checksum"]:
+    if "checksum" in manifest and checksum != manifest["checksum"]:
         raise CheckpointError(f"{file} is damaged: its checksum differs from its content")
     if manifest["sha256"].keys() != set(map(file_name, manifest["values"])):
         raise CheckpointError(f"{file} names other files than its parts: {', '.join(manifest['sha256'])}")

@@ -5,6 +5,7 @@ Nothing in either is ever executed.
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ _DTYPES = {
     torch.uint64: "U64",
     torch.bool: "BOOL",
 }
+_MAX_AXES = 64  # of a tensor of PyTorch
 
 
 def flatten(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -125,6 +127,18 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         with open_file(path):  # raises for a pipe or a device, which `safe_open` would wait for
             pass
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError) as error:
+            return {name: _read_tensor(file, name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def _read_tensor(file: Any, name: str) -> Tensor:
+    """Return a tensor; raise `ValueError` for a form that `write_tensors` does not write and PyTorch may not have."""
+    stored = file.get_slice(name)
+    dtype, shape = stored.get_dtype(), stored.get_shape()
+    if dtype not in _DTYPES.values():
+        raise ValueError(f"{name} has the dtype {dtype}")
+    if len(shape) > _MAX_AXES or math.prod(max(size, 1) for size in shape) >= 2**62:
+        raise ValueError(f"{name} has a shape of {len(shape):,} axes, {str(shape[:_MAX_AXES])[1:-1]}")
+    tensor: Tensor = file.get_tensor(name)
+    return tensor
