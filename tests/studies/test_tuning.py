@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -316,7 +317,16 @@ def test_other_choices_for_a_study_are_rejected(tmp_path: Path) -> None:
     assert continue_plan(tmp_path, config=None, params=["learning_rate", "gamma"], seeds=2).seeds == 2
 
 
-@pytest.mark.parametrize("text", ["", "[]", "config: x\nseeds: 1\nobjective: final\nprune: true\nspace: {seed: {}}"])
+PLAN = "config: x\nobjective: final\nprune: true\nspace: {algo_kwargs.gamma: {low: 0.9, high: 1.0, given: 0.99}}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "config: x\nseeds: 1\nobjective: final\nprune: true\nspace: {seed: {}}"),
+        *(f"{PLAN}seeds: {seeds}" for seeds in ("0", "-1", "1000000000", ".inf")),
+    ],
+)
 def test_a_damaged_plan_is_reported(text: str, tmp_path: Path) -> None:
     make_study(tmp_path)
     (tmp_path / "space.yaml").write_text(text)
@@ -336,6 +346,22 @@ def test_a_damaged_journal_is_reported(tmp_path: Path) -> None:
     (tmp_path / "study.journal").write_text('{"op_code": 99}\nno json\n')
     with pytest.raises(ConfigError, match=r"study\.journal is damaged"):
         TrialJournal(tmp_path / "study.journal", plan.space, warm_up_steps=0)
+
+
+@pytest.mark.parametrize("kind", ["link", "link to a device", "pipe", "deep"])
+def test_a_journal_that_is_no_journal_is_neither_read_nor_changed(kind: str, tmp_path: Path) -> None:
+    plan = make_study(tmp_path / "study")
+    journal, mine = tmp_path / "study" / "study.journal", tmp_path / "mine"
+    mine.write_text("the last line has no end")
+    if kind == "pipe":
+        os.mkfifo(journal)
+    elif kind == "deep":
+        journal.write_text("[" * 100_000 + "\n")
+    else:
+        journal.symlink_to("/dev/null" if kind == "link to a device" else mine)
+    with pytest.raises(ConfigError, match=r"study\.journal (is damaged|cannot be used)"):
+        TrialJournal(journal, plan.space, warm_up_steps=0)
+    assert mine.read_text() == "the last line has no end"
 
 
 # --- Refused at the door ---------------------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ trials before it and on its number alone: a study that was killed and continued 
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rl_training.core.durable_files import open_file, open_log
 from rl_training.core.extras import require
 from rl_training.errors import ConfigError
 from rl_training.studies.search_space import Space
@@ -139,9 +140,8 @@ def _open_storage(file: Path) -> "JournalStorage":
 
     file = file.absolute()  # Optuna's lock is a link to it
     file.with_name(f"{file.name}.lock").unlink(missing_ok=True)
-    with suppress(FileNotFoundError):
-        written = file.read_bytes()
-        os.truncate(file, written.rfind(b"\n") + 1)
+    with open_log(file) as log, open_file(file) as written:  # raises for a link: what it leads to is not changed
+        os.truncate(log.fileno(), written.read().rfind(b"\n") + 1)
     return JournalStorage(JournalFileBackend(str(file)))
 
 
@@ -149,5 +149,7 @@ def _open_storage(file: Path) -> "JournalStorage":
 def _damage_reported(file: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be used: {error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
         raise ConfigError(f"{file} is damaged: {type(error).__name__}: {error}") from error

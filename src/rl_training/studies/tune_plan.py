@@ -16,6 +16,7 @@ from rl_training.studies.search_space import Space, as_record, from_record, sear
 
 Objective = Literal["final", "area"]
 SPACE, GIVEN, JOURNAL = "space.yaml", "given.yaml", "study.journal"
+MAX_SEEDS = 10_000
 RUNGS = (0.1, 0.3)  # parts of a run after which halving compares trials
 _HEAD = "# What `rl-training tune` searches here. A study keeps it: other choices need a new folder.\n"
 
@@ -34,6 +35,8 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.config.env_id:
             raise ConfigError("env_id is empty: trials are compared by the returns of their evaluations in it")
+        if not 1 <= self.seeds <= MAX_SEEDS:
+            raise ConfigError(f"seeds: a trial has 1 to {MAX_SEEDS:,} runs, got {self.seeds:,}")
         if not self.space:
             raise ConfigError(
                 f"{self.config.algo} has no settings that are searched by default: name some with --param"
@@ -105,7 +108,7 @@ def read_plan(folder: Path) -> Plan:
             bool(record.get("halving", False)),
         )
         found = str(record["config"])
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise ConfigError(f"{file} is damaged: {error}") from error
     _check_digest(folder, found, config)
     return plan
