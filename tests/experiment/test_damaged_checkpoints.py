@@ -22,6 +22,7 @@ from builders import make_config
 from rl_training import DQN, RunOptions, resume, train
 from rl_training.errors import CheckpointError
 from rl_training.experiment.manifest import MANIFEST, MEMORY, POLICY, TRAINING
+from rl_training.experiment.run_dir import read_result
 from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.experiment.state_files import read_tensors
 from tampering import edit_manifest, edit_tensors
@@ -312,6 +313,23 @@ def test_no_command_waits_for_a_special_file(file: str, kind: str, tmp_path: Pat
         resume(run, QUIET, total_timesteps=41)
     with contextlib.suppress(CheckpointError, ValueError, OSError):
         DQN.load(run)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"step": "x", "eval": []}',
+        '{"step": NaN, "eval": []}',
+        '{"step": -1, "eval": []}',
+        '{"step": 40}',
+        '{"step": 40, "eval": [{}]}',
+        '{"step": 40, "eval": [{"return": "x"}]}',
+    ],
+)
+def test_a_result_without_its_values_does_not_finish_a_run(text: str, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(text)
+    assert read_result(tmp_path) is None
 
 
 def test_damaged_records_of_a_run_are_reported_and_written_again(

@@ -498,6 +498,24 @@ def test_a_damaged_population_file_is_reported(tmp_path: Path) -> None:
         resume_population(result.folder, QUIET)
 
 
+def test_a_damaged_population_plan_is_reported(tmp_path: Path) -> None:
+    result = train_members(tmp_path)
+    plan = (result.folder / "population.yaml").read_bytes()
+    damaged = {
+        b"\xff": r"population\.yaml cannot be read",
+        b"#" * (2**24 + 1): r"population\.yaml cannot be read: .*16,777,217 bytes",
+        plan.replace(b"stack: 0", b"stack: [0]"): r"population\.yaml is damaged",
+    }
+    for content, message in damaged.items():
+        (result.folder / "population.yaml").write_bytes(content)
+        with pytest.raises((CheckpointError, ConfigError), match=message):
+            resume_population(result.folder, QUIET)
+    (result.folder / "population.yaml").write_bytes(plan)
+    (result.folder / "population.json").write_text('{"members": ' + "[" * 100_000)
+    with pytest.raises(CheckpointError, match=r"population\.json is damaged"):
+        resume_population(result.folder, QUIET)
+
+
 def test_a_population_without_all_its_folders_is_completed_by_its_command_only(tmp_path: Path) -> None:
     result = train_members(tmp_path)
     (member(result, 1) / "config.yaml").rename(tmp_path / "config.yaml")  # killed while it created the folders

@@ -165,9 +165,9 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
     return parse_config(read_config_text(path), str(path), overrides)
 
 
-def read_config_text(path: Path) -> str:
+def read_config_text(path: Path, max_bytes: int = _MAX_CONFIG_BYTES) -> str:
     try:
-        return read_text(path, _MAX_CONFIG_BYTES)
+        return read_text(path, max_bytes)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 

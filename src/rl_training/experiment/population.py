@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, StrictInt, ValidationError
+from pydantic import BaseModel, ConfigDict, StrictInt
 
 from rl_training.core.durable_files import read_text, write_atomic
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_files import parse_settings, set_value
+from rl_training.experiment.config_files import parse_settings, read_config_text, set_value
 from rl_training.experiment.run_dir import CONFIG, create_run_dir, env_name, read_result
 
 PLAN, STATES, SUMMARY, MEMBERS = "population.yaml", "population.json", "summary.jsonl", "members"
 MAX_MEMBERS = 10_000
+_MAX_PLAN_BYTES = 2**24
 
 Way = Literal["stacked", "looped"]  # all members in one step, or one member after the other
 Outcome = Literal["waiting", "running", "done", "diverged", "failed", "dropped"]
@@ -177,9 +178,12 @@ class PopulationDir:
             raise CheckpointError(f"{self.path / PLAN} is damaged: a member has no folder: {error}") from None
 
     def _read_plan(self) -> dict[str, Any]:
-        plan = parse_settings(read_text(self.path / PLAN), str(self.path / PLAN))
+        file = self.path / PLAN
+        plan = parse_settings(read_config_text(file, _MAX_PLAN_BYTES), str(file))
         if plan.get("run") not in ("stacked", "looped") or not isinstance(plan.get("members"), list):
-            raise CheckpointError(f"{self.path / PLAN} is damaged: it must have run, stacked or looped, and members")
+            raise CheckpointError(f"{file} is damaged: it must have run, stacked or looped, and members")
+        if not all(isinstance(row, dict) and isinstance(row.get("stack"), int | None) for row in plan["members"]):
+            raise CheckpointError(f"{file} is damaged: a member must have a folder and the number of its stack")
         return plan
 
     def members(self) -> list[Path]:
@@ -195,12 +199,12 @@ class PopulationDir:
                     name: MemberState.model_validate(state)
                     for name, state in json.loads(read_text(self.path / STATES))["members"].items()
                 }
-            except (ValueError, LookupError, TypeError, AttributeError, ValidationError) as error:
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                 raise CheckpointError(f"{self.path / STATES} is damaged: {error}") from None
         states = {path.name: saved.get(path.name, MemberState()) for path in self.members()}
         for path in self.members():
             if (result := read_result(path)) is not None:
-                done = {"state": "done", "step": int(result["step"]), "reason": str(result["stop_reason"])}
+                done = {"state": "done", "step": result["step"], "reason": str(result.get("stop_reason", ""))}
                 states[path.name] = MemberState.model_validate(done)
         return states
 

@@ -235,7 +235,21 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
 
 def read_result(path: Path) -> dict[str, Any] | None:
     """Read the result of a finished run; None if there is none, or a damaged one."""
-    return _read_record(path / RESULT)
+    result = _read_record(path / RESULT)
+    if result is not None and not _is_result(result):
+        log.warning("%s is damaged: it holds no result; the checkpoints are intact", path / RESULT)
+        return None
+    return result
+
+
+def _is_result(result: Mapping[str, Any]) -> bool:
+    step, episodes = result.get("step"), result.get("eval")
+    return (
+        type(step) is int
+        and step >= 0
+        and isinstance(episodes, list)
+        and all(isinstance(each, dict) and isinstance(each.get("return"), int | float) for each in episodes)
+    )
 
 
 def _read_record(file: Path) -> dict[str, Any] | None:
