@@ -173,3 +173,10 @@ def test_settings_that_only_one_algorithm_has_are_counted(tmp_path: Path) -> Non
         "  algo_kwargs.gamma: 0.99, 0.9",
         "  and 3 that not all of the algorithms have",
     ]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"CartPole-v1: [20, .inf]", b"CartPole-v1: [.nan, 500]"])
+def test_anchors_that_are_no_numbers_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "anchors.yaml").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"anchors\.yaml (cannot be read|must hold lines)"):
+        read_anchors(tmp_path / "anchors.yaml")

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.config_files import parse_yaml
+from rl_training.experiment.config_files import parse_yaml, read_config_text
 from rl_training.results.figures import Figure, Line, Mark
 from rl_training.results.return_text import SMALL
-from rl_training.results.run_record import RunRecord, XAxis
+from rl_training.results.run_record import RunRecord, XAxis, is_number
 from rl_training.results.runs import EVAL_RETURN, Curve, Runs
 from rl_training.results.statistics import (
     Interval,
@@ -88,7 +88,7 @@ class Row:
 
 def read_anchors(path: Path) -> dict[str, tuple[float, float]]:
     """Read the anchors of normalised scores: lines such as `CartPole-v1: [20, 500]`."""
-    values = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    values = parse_yaml(read_config_text(path), str(path))
     valid = isinstance(values, dict) and all(_is_pair(pair) for pair in values.values())
     if not valid:
         raise ConfigError(f"{path} must hold lines such as `CartPole-v1: [20, 500]`: the returns that count as 0 and 1")
@@ -96,7 +96,7 @@ def read_anchors(path: Path) -> dict[str, tuple[float, float]]:
 
 
 def _is_pair(pair: Any) -> bool:
-    numbers = isinstance(pair, list) and len(pair) == 2 and all(isinstance(value, int | float) for value in pair)
+    numbers = isinstance(pair, list) and len(pair) == 2 and all(is_number(value) for value in pair)
     return numbers and pair[0] != pair[1]
 
 
