@@ -26,6 +26,7 @@ from benchmarks.kills import CASE, damage, kill_run, prepare_run
 import rl_training.experiment.checkpointing as checkpointing
 import rl_training.experiment.registry as registry_module
 import rl_training.runtime.callbacks as callbacks
+import rl_training.runtime.trainer as trainer
 from builders import make_config
 from rl_training import DQN
 from rl_training.core.version import __version__
@@ -33,7 +34,7 @@ from rl_training.errors import CheckpointError, ConfigError, EnvError, TrainingE
 from rl_training.experiment.checkpointing import checkpoint_names, read_pointer, save_checkpoint
 from rl_training.experiment.json_lines import JsonLines, read_json_lines
 from rl_training.experiment.manifest import MANIFEST
-from rl_training.experiment.run_dir import create_run_dir, is_in_use, locked, read_run_config
+from rl_training.experiment.run_dir import create_run_dir, is_in_use, locked, read_result, read_run_config
 from rl_training.experiment.saved_checkpoint import find_checkpoint, open_checkpoint
 from rl_training.experiment.state_files import read_tensors, write_tensors
 from rl_training.launching.seed_runs import run_in
@@ -915,6 +916,38 @@ def test_folder_in_use_is_refused(stopped: Path) -> None:
         other.kill()
     with locked(stopped):  # free again, although nobody gave it back
         pass
+
+
+@pytest.mark.process
+def test_a_start_that_is_refused_changes_nothing_in_the_folder(tmp_path: Path) -> None:
+    folder = create_run_dir(make_config(tmp_path).resolved(), tmp_path / "run")  # trained, but not saved yet
+    before = (folder / "config.yaml").read_bytes()
+    holder = "import sys; from pathlib import Path; from rl_training.experiment.run_dir import locked\n"
+    holder += "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", holder, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match=r"is in use: another process trains in it now"):
+            resume(folder, QUIET, total_timesteps=70)
+        other.kill()
+    assert (folder / "config.yaml").read_bytes() == before
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = create_run_dir(make_config(tmp_path).resolved(), tmp_path / "run")
+    prepare = trainer.prepare_run
+
+    def prepare_slowly(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(trainer, "prepare_run", prepare)
+        resume(folder, QUIET)  # as the other process does
+        return prepare(*args, **options)
+
+    monkeypatch.setattr(trainer, "prepare_run", prepare_slowly)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        resume(folder, QUIET)
+    assert find_checkpoint(folder).name == "step_000000060"
+    assert read_result(folder) is not None
 
 
 # --- Sudden death ----------------------------------------------------------------------------------------------------

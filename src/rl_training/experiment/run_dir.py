@@ -151,6 +151,15 @@ def create_run_dir(config: TrainConfig, path: Path | None = None, *, output_dir:
     return path
 
 
+def make_run_dir(path: Path) -> Path:
+    """Create the folder of a run if it is missing, and return it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output_dir: the run's folder {path} cannot be written: {error}") from None
+    return path
+
+
 def env_name(config: TrainConfig) -> str:
     """Return the environment's part of a folder name: letters, digits, `-`, `_` and `.` only."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", config.env_id or "dataset").strip("-") or "env"

@@ -24,6 +24,7 @@ from rl_training.experiment.run_dir import (
     correct_resume_claim,
     create_run_dir,
     locked,
+    make_run_dir,
     read_run_config,
     write_metadata,
 )
@@ -86,8 +87,7 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
     check_config(config, "train")
     options = options or RunOptions()
     config = options.remembered_in(resolve(with_dataset(config, options.dataset)))
-    if run_dir is not None and resumable_names(run_dir / "checkpoints"):
-        raise ConfigError(f"{run_dir} holds a run already: resume it, or train in another folder")
+    _check_holds_no_run(run_dir)
     # Absolute before any code of the user runs, which may change the working folder.
     run_dir, output_dir = run_dir and run_dir.absolute(), config.output_dir.absolute()
     with hangs_end(config.worker_timeout):
@@ -97,14 +97,22 @@ def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Pa
         report_short_run(prepared)
         config.spec.begin_run(prepared, options)
     check_free_space(checkpoint_bytes(prepared), run_dir or output_dir, "a checkpoint of this run")
-    if run_dir is not None and not is_same_run(run_dir, prepared.config):
-        forget_sent_steps(run_dir)
-    path = create_run_dir(prepared.config, run_dir, output_dir=output_dir)
+    path = create_run_dir(prepared.config, output_dir=output_dir) if run_dir is None else make_run_dir(run_dir)
     with locked(path), hangs_end(config.worker_timeout, path):
+        if run_dir is not None:  # only with the lock: another process may have trained in it meanwhile
+            _check_holds_no_run(run_dir)
+            if not is_same_run(run_dir, prepared.config):
+                forget_sent_steps(run_dir)
+            create_run_dir(prepared.config, run_dir)
         keep_arrays(prepared.arrays, prepared.spaces, path, replace_existing=options.dataset is not None)
         remove_checkpoints(path, checkpoint_names(path / "checkpoints"))
         with contextlib.closing(make_collector(prepared, replayable=True, crash_dir=path / "crash")) as collector:
             return _run(prepared, collector, path, options)
+
+
+def _check_holds_no_run(run_dir: Path | None) -> None:
+    if run_dir is not None and resumable_names(run_dir / "checkpoints"):
+        raise ConfigError(f"{run_dir} holds a run already: resume it, or train in another folder")
 
 
 @exits_are_errors()
