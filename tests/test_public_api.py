@@ -1,8 +1,10 @@
 """The Python API: an agent for an env id or an env of one's own; learn, evaluate, predict, save, load, go on."""
 
 import builtins
+import copy
 import inspect
 import io
+import pickle
 import re
 import shutil
 import typing
@@ -341,6 +343,51 @@ def test_with_a_callback(tmp_path: Path) -> None:
     DQN.for_env("rl_training/Chain-v0", 30, callbacks=[notes], **settings(tmp_path)).learn()
     assert notes.steps == list(range(1, 31))
     assert notes.losses == 20  # from the first update on
+
+
+# --- Copies ----------------------------------------------------------------------------------------------------------
+
+
+class Keep(Callback):
+    """Copies the agent at step 20, with what its policy says there."""
+
+    agent: ManagedAlgorithm
+
+    def on_step(self, run: Run) -> None:
+        if run.step == 20:
+            self.kept, self.actions = copy.deepcopy(self.agent), self.agent.predict(STATES[:, :3])
+
+
+def test_a_copy_that_is_made_during_training_keeps_its_policy(tmp_path: Path) -> None:
+    keep = Keep()
+    config = make_config(tmp_path, algo="sac", env_id="Pendulum-v1", total_timesteps=40, eval_episodes=1)
+    keep.agent = SAC(config, callbacks=[keep], show_progress=False)
+    keep.agent.learn()
+    assert np.array_equal(keep.kept.predict(STATES[:, :3]), keep.actions)
+    assert not np.array_equal(keep.agent.predict(STATES[:, :3]), keep.actions)
+
+
+def test_an_agent_can_be_sent_to_another_process(agent: DQN, tmp_path: Path) -> None:
+    sent = pickle.loads(pickle.dumps(agent))
+    assert sent.predict(STATES).tolist() == agent.predict(STATES).tolist()
+    assert sent.evaluate(episodes=2) == agent.evaluate(episodes=2)
+    assert sent.learn(80).step == 80
+    untrained = DQN.for_env("rl_training/Chain-v0", 40, **settings(tmp_path))
+    assert pickle.loads(pickle.dumps(untrained)).learn().step == 40
+
+
+def test_a_sent_agent_keeps_a_network_of_ones_own(tmp_path: Path) -> None:
+    agent = DQN.for_env("rl_training/Chain-v0", 40, network=OwnNetwork(), **settings(tmp_path))
+    agent.learn()
+    assert copy.deepcopy(agent).predict(STATES).tolist() == agent.predict(STATES).tolist()
+
+
+def test_a_result_is_sent_to_another_process_without_the_algorithm(tmp_path: Path) -> None:
+    result = DQN.for_env("rl_training/Chain-v0", 40, **settings(tmp_path)).learn()
+    sent = pickle.loads(pickle.dumps(result))
+    assert (sent.eval_return, sent.run_dir, sent.step) == (result.eval_return, result.run_dir, 40)
+    with pytest.raises(AttributeError, match=f"does not have its algorithm: load the agent from {result.run_dir}"):
+        sent.algorithm.act(STATES)
 
 
 # --- Using it --------------------------------------------------------------------------------------------------------

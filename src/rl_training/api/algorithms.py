@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import gymnasium as gym
 from numpy.typing import ArrayLike
-from torch import nn
+from torch import Tensor, nn
 
 from rl_training.core.counted import counted
 from rl_training.core.seeding import Streams
@@ -61,7 +61,7 @@ from rl_training.runtime.predicting import Observations, Predictor, make_player
 from rl_training.runtime.resuming import RunFinishedError
 from rl_training.runtime.run import Run
 from rl_training.runtime.run_spaces import spaces_of
-from rl_training.runtime.saved_policy import build_policy, env_factory_of, load_policy, saved_spaces
+from rl_training.runtime.saved_policy import build_policy, env_factory_of, load_policy, rebuild_policy, saved_spaces
 from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.signals import end_script
 from rl_training.runtime.trainer import TrainResult, resume, train
@@ -147,6 +147,22 @@ class ManagedAlgorithm:
         self._algorithm: Algorithm | None = None
         self._step: Callable[[], int] = lambda: 0  # of the policy
         self._spaces: Spaces | None = None
+        self._run_config = self.config  # with what the run has filled in
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs. An algorithm's functions read its own memory, so the copy builds another one."""
+        state = {**self.__dict__, "_algorithm": None, "_step": self._step(), "_policy_state": None}
+        if self._algorithm is not None:
+            state["_policy_state"] = _copied(self._algorithm.policy_state_dict())
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        step, policy = state.pop("_step"), state.pop("_policy_state")
+        self.__dict__.update(state)
+        self._step = lambda: step
+        if policy is not None:
+            assert self._spaces is not None
+            self._algorithm = rebuild_policy(self._run_config, self._options, self._spaces, policy)
 
     @classmethod
     def for_env(
@@ -503,7 +519,7 @@ class ManagedAlgorithm:
     def _load_policy(self) -> None:
         assert self._checkpoint is not None
         checkpoint, self._algorithm = load_policy(self._checkpoint, self._options)
-        self._step = lambda: checkpoint.step
+        self._step, self._run_config = lambda: checkpoint.step, checkpoint.config
         factory = self._options.factory_for(self.config)
         self._spaces = spaces_of(factory) if factory is not None else saved_spaces(checkpoint)
 
@@ -517,11 +533,18 @@ class _Watch(Callback):
     def on_start(self, run: Run) -> None:
         self._agent.config = self._config
         self._agent._algorithm, self._agent._spaces = run.algorithm, run.spaces
-        self._agent._step = lambda: run.step
+        self._agent._step, self._agent._run_config = lambda: run.step, run.config
 
     def on_end(self, run: Run) -> None:
         if resumable_names(run.folder.checkpoints):
             self._agent._checkpoint, self._agent._changes = find_checkpoint(run.folder.path), {}
+
+
+def _copied(state: Any) -> Any:
+    """Copy the state of a policy to the host."""
+    if isinstance(state, Mapping):
+        return {name: _copied(value) for name, value in state.items()}
+    return state.detach().cpu().clone() if isinstance(state, Tensor) else copy.deepcopy(state)
 
 
 def _is_env_id(text: str) -> bool:

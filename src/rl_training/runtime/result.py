@@ -1,10 +1,10 @@
 """How a run ended: `TrainResult` for the caller, result.json in the run folder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
-from typing import Any
+from typing import Any, NoReturn
 
 from rl_training.core.counted import counted
 from rl_training.core.types import Algorithm
@@ -16,6 +16,16 @@ from rl_training.results.return_text import return_text
 from rl_training.runtime.callbacks import evaluate_policy, read_evaluation
 from rl_training.runtime.evaluation import EvalEpisode, EvaluationInterrupted, mean_return
 from rl_training.runtime.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    """Stands for the algorithm in the copy of a result."""
+
+    run_dir: Path
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a copied result does not have its algorithm: load the agent from {self.run_dir}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,11 @@ class TrainResult:
             ("run folder", str(self.run_dir)),
         ]
         return table("Result of the run", ("", "result"), rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the algorithm out of pickles and copies: its functions read the memory of this process."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return TrainResult, tuple({**values, "algorithm": _LeftOut(self.run_dir)}.values())
 
     def record(self) -> dict[str, Any]:
         return {

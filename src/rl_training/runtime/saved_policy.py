@@ -1,7 +1,10 @@
 """Load the trained policy of a run, to act with it on this machine."""
 
+import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -49,6 +52,16 @@ def build_policy(
         spaces = None if factory is not None else saved_spaces(checkpoint)
         setup = make_setup(here, factory, options.network, spaces=spaces)
     return here.spec.build_algorithm(replace(setup, streams=streams) if streams is not None else setup)
+
+
+def rebuild_policy(config: TrainConfig, options: RunOptions, spaces: Spaces, policy: Mapping[str, Any]) -> Algorithm:
+    """Build the algorithm of a run again, with its policy and in memory of its own."""
+    here = config_for_acting(config)
+    network = copy.deepcopy(options.network)  # an algorithm takes its parameters over
+    setup = make_setup(here, options.factory_for(here, check=False), network, spaces=spaces)
+    algorithm = here.spec.build_algorithm(setup)
+    load_algorithm(algorithm, policy)
+    return algorithm
 
 
 def saved_spaces(checkpoint: Checkpoint) -> Spaces:
