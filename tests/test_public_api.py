@@ -1,6 +1,7 @@
 """The Python API: an agent for an env id or an env of one's own; learn, evaluate, predict, save, load, go on."""
 
 import builtins
+import contextlib
 import copy
 import inspect
 import io
@@ -8,6 +9,8 @@ import pickle
 import re
 import shutil
 import typing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +314,45 @@ class OwnNetwork(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         out: Tensor = self.out(obs + torch.tanh(self.hidden(obs)))
         return out
+
+
+@pytest.mark.parametrize(
+    ("algo", "env_id", "size"),
+    [("dqn", "rl_training/Chain-v0", 5), ("ppo", "tensor/CartPole-v1", 4), ("sac", "Pendulum-v1", 3)],
+)
+@pytest.mark.parametrize("place", ["no_grad", "inference_mode", "float64", "meta device"])
+def test_settings_of_torch_around_a_call_change_nothing(
+    place: str, algo: str, env_id: str, size: int, tmp_path: Path
+) -> None:
+    config, obs = make_config(tmp_path, algo=algo, env_id=env_id, total_timesteps=40), STATES[:, :size]
+    plain, inside = (api.managed_class(algo)(config, show_progress=False) for _ in range(2))
+    plain.learn()
+    with TORCH_PLACES[place]():
+        before = torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
+        inside.learn()
+        loaded = type(inside).load(inside.save(tmp_path / "saved"), show_progress=False)
+        actions, episodes = loaded.predict(obs), loaded.evaluate()
+        assert (torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()) == before
+    assert np.array_equal(actions, plain.predict(obs))
+    assert episodes == plain.evaluate()
+    assert inside.learn(60).step == 60
+
+
+@contextlib.contextmanager
+def float64_by_default() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+TORCH_PLACES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "float64": float64_by_default,
+    "meta device": lambda: torch.device("meta"),
+}
 
 
 def test_with_a_network_of_ones_own(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ from rl_training.runtime.run_spaces import spaces_of
 from rl_training.runtime.saved_policy import build_policy, env_factory_of, load_policy, rebuild_policy, saved_spaces
 from rl_training.runtime.setup import RunOptions
 from rl_training.runtime.signals import end_script
+from rl_training.runtime.torch_settings import torch_defaults
 from rl_training.runtime.trainer import TrainResult, resume, train
 
 if TYPE_CHECKING:
@@ -349,7 +350,7 @@ class ManagedAlgorithm:
             seeds: reset seeds of the environment, one per episode, in place of the run's own list.
         """
         chosen = self._eval_seeds(self.config.eval_episodes if episodes is None else episodes, seeds)
-        with hangs_end(self.config.worker_timeout):
+        with hangs_end(self.config.worker_timeout), torch_defaults():
             return evaluate_run(self.config, env_factory_of(self.config, self._options), self._policy(), chosen)
 
     def video(
@@ -520,8 +521,9 @@ class ManagedAlgorithm:
         assert self._checkpoint is not None
         checkpoint, self._algorithm = load_policy(self._checkpoint, self._options)
         self._step, self._run_config = lambda: checkpoint.step, checkpoint.config
-        factory = self._options.factory_for(self.config)
-        self._spaces = spaces_of(factory) if factory is not None else saved_spaces(checkpoint)
+        with torch_defaults():
+            factory = self._options.factory_for(self.config)
+            self._spaces = spaces_of(factory) if factory is not None else saved_spaces(checkpoint)
 
 
 class _Watch(Callback):

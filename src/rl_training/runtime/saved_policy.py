@@ -20,6 +20,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.manifest import POLICY
 from rl_training.experiment.saved_checkpoint import Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.runtime.setup import RunOptions, make_setup
+from rl_training.runtime.torch_settings import torch_defaults
 
 
 def config_for_acting(config: TrainConfig) -> TrainConfig:
@@ -27,6 +28,7 @@ def config_for_acting(config: TrainConfig) -> TrainConfig:
     return config.updated(device=config.device if torch.cuda.is_available() else "cpu", acceleration="eager")
 
 
+@torch_defaults()
 def load_policy(
     path: str | Path, options: RunOptions | None = None, *, pointer: str = "latest", streams: Streams | None = None
 ) -> tuple[Checkpoint, Algorithm]:
@@ -42,6 +44,7 @@ def load_policy(
     return checkpoint, algorithm
 
 
+@torch_defaults()
 def build_policy(
     config: TrainConfig, checkpoint: Checkpoint, options: RunOptions, *, streams: Streams | None = None
 ) -> Algorithm:
@@ -54,6 +57,7 @@ def build_policy(
     return here.spec.build_algorithm(replace(setup, streams=streams) if streams is not None else setup)
 
 
+@torch_defaults()
 def rebuild_policy(config: TrainConfig, options: RunOptions, spaces: Spaces, policy: Mapping[str, Any]) -> Algorithm:
     """Build the algorithm of a run again, with its policy and in memory of its own."""
     here = config_for_acting(config)

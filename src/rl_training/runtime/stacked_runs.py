@@ -31,6 +31,7 @@ from rl_training.runtime.setup import RunOptions, resolve, resolve_device
 from rl_training.runtime.signals import signals_stop
 from rl_training.runtime.stacked_members import Member, check_options, described_member, opened_member, prepare_members
 from rl_training.runtime.stacked_work import work_of
+from rl_training.runtime.torch_settings import torch_defaults
 
 SAVING_THREADS = 8  # each waits for the disk
 
@@ -38,6 +39,7 @@ log = logging.getLogger("rl_training")
 
 
 @exits_are_errors()
+@torch_defaults()
 def train_stack(
     population: PopulationDir, folders: Sequence[Path], options: RunOptions, *, until: int | None = None
 ) -> bool:

@@ -26,3 +26,20 @@ def torch_settings(config: TrainConfig) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
+
+
+@contextlib.contextmanager
+def torch_defaults() -> Iterator[None]:
+    """Undo what the caller changed for new tensors while the block runs: their dtype and device, inference mode.
+
+    A script or notebook may have set them for its own code. Our networks are `float32`, on the device of the config.
+    """
+    dtype = torch.get_default_dtype()
+    is_plain = torch.get_default_device().type == "cpu"
+    torch.set_default_dtype(torch.float32)
+    try:
+        # A device context slows every call of torch, so there is none without need.
+        with torch.inference_mode(False), contextlib.nullcontext() if is_plain else torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)

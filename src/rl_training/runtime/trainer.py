@@ -65,7 +65,7 @@ from rl_training.runtime.run import Run, SavedValues
 from rl_training.runtime.setup import PreparedRun, RunOptions, make_collector, prepare_run, resolve
 from rl_training.runtime.short_runs import report_short_run
 from rl_training.runtime.signals import signals_stop
-from rl_training.runtime.torch_settings import torch_settings
+from rl_training.runtime.torch_settings import torch_defaults, torch_settings
 from rl_training.tracking.sending import forget_sent_steps, tracked
 
 __all__ = ["RunOptions", "TrainResult", "resume", "train"]
@@ -82,6 +82,7 @@ log = logging.getLogger("rl_training")
 
 
 @exits_are_errors()
+@torch_defaults()
 def train(config: TrainConfig, options: RunOptions | None = None, *, run_dir: Path | None = None) -> TrainResult:
     """Train from the start in a new run folder (or in `run_dir`)."""
     check_config(config, "train")
@@ -116,6 +117,7 @@ def _check_holds_no_run(run_dir: Path | None) -> None:
 
 
 @exits_are_errors()
+@torch_defaults()
 def resume(
     path: str | Path,
     options: RunOptions | None = None,
