@@ -185,7 +185,7 @@ def test_shared_types_bring_range_and_description_to_the_schema() -> None:
         ("ppo", {"gae_lambda": 1.5}, "ppo.algo_kwargs.gae_lambda must be in [0, 1], got 1.5"),
         ("iql", {"expectile": 1.0}, "iql.algo_kwargs.expectile must be in (0, 1), got 1.0"),
         ("iql", {"held_out": 1.0}, "iql.algo_kwargs.held_out must be in [0, 1), got 1.0"),
-        ("sac", {"alpha": 0}, "sac.algo_kwargs.alpha must be greater than 0 or 'auto', got 0"),
+        ("sac", {"alpha": 0}, "sac.algo_kwargs.alpha must be > 0 or 'auto', got 0"),
         ("sac", {"max_grad_norm": "1"}, "sac.algo_kwargs.max_grad_norm must be a number, got '1'"),
         ("double_dqn", {"gamma": -1}, "double_dqn.algo_kwargs.gamma must be in [0, 1], got -1"),
         (

@@ -104,7 +104,7 @@ def _one_per_setting(details: list[dict[str, Any]], model: type[Settings]) -> li
         if field is None or get_origin(field.annotation) not in (Union, UnionType):
             merged[number] = detail
             continue
-        wanted = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("must be ")
+        wanted = _rule(detail).removeprefix("must be ")
         if location[0] in merged:
             merged[location[0]]["msg"] += f" or {wanted}"
         else:
@@ -119,20 +119,40 @@ def _explain_one(detail: Mapping[str, Any], model: type[Settings], prefix: str, 
     name = ".".join([prefix, *location]).lstrip(".")
     if detail["type"] == "missing":
         return f"{name} is missing: {model.model_fields[location[0]].description}"
-    message = detail["msg"].removeprefix("Value error, ")
+    message = _rule(detail)
     if not location:  # a check over several settings names them itself
         return f"{prefix}: {message}".lstrip(": ")
     field = model.model_fields.get(location[0])
     interval = _interval(field.metadata) if field is not None and len(location) == 1 else None
     if detail["type"] in _RANGE_ERRORS and interval:
         message = f"must be {interval}"
-    elif detail["type"] == "path_type":
-        message = "must be a path"
-    elif not message.startswith("must"):
-        message = "must be " + message.removeprefix("Input should be ")
     return f"{name} {message}, got {detail['input']!r}"
 
 
+def _rule(detail: Mapping[str, Any]) -> str:
+    """Return what a value must be, in the words of a config file."""
+    message: str = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "path_type":
+        return "must be a path"
+    if detail["type"] in _SIGNS:
+        (bound,) = detail["ctx"].values()
+        return f"must be {_SIGNS[detail['type']]} {bound:g}"
+    if not message.startswith("Input should be "):
+        return message if message.startswith("must") or not detail["loc"] else f"must be {message}"
+    rule = message.removeprefix("Input should be ")
+    return f"must be {_KINDS.get(rule, rule)}"
+
+
+_KINDS = {
+    "a valid string": "a text",
+    "a valid number": "a number",
+    "a valid integer": "a whole number",
+    "a valid boolean": "true or false",
+    "a valid tuple": "a list",
+    "a valid list": "a list",
+    "a valid dictionary": "a group of settings",
+}
+_SIGNS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
 _RANGE_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"}
 
 
