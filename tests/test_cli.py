@@ -32,7 +32,7 @@ from rl_training.core.extras import EXTRAS
 from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import write_pointer
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_files import load_config, packaged_configs
+from rl_training.experiment.config_files import load_config, packaged_configs, parse_config
 from rl_training.experiment.registry import registry
 from rl_training.results.course import describe_course
 from rl_training.results.return_text import mean_and_std
@@ -455,6 +455,7 @@ def test_all_mistakes_of_a_file_are_reported_together(tmp_path: Path) -> None:
         ("algo: dqn\ntotal_timesteps: 5\n", "env_id is missing: dqn learns in an environment"),
         ("- dqn\n", "must hold settings as `key: value` lines, found list"),
         ("algo: [dqn\n", "is not valid YAML"),
+        ("env_kwargs: &a {}\nalgo_kwargs:\n  <<: *a\n", "`<<` (line 3) is not supported: write its settings out"),
         ("", "is empty: it must hold settings as `key: value` lines"),
     ],
 )
@@ -476,6 +477,21 @@ def test_a_bad_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
 def test_a_missing_config_is_answered_with_those_that_come_near(given: str, answer: str) -> None:
     stderr = fails("train", "--config", given)
     assert f"there is no config file '{given}'; {answer}" in stderr
+
+
+def test_a_config_is_read_from_stdin() -> None:
+    text = "algo: dqn\nenv_id: CartPole-v1\ntotal_timesteps: 5\n"
+    shown = call("config", "show", "-", "--set", "seed=3", stdin=text)
+    assert parse_config(shown.stdout, "shown").seed == 3
+    assert "stdin: setting 'algo' is given twice" in call("train", "-", stdin=f"{text}algo: ppo\n").stderr
+    assert "stdin is empty" in call("tune", "-c", "-", stdin="").stderr
+
+
+def test_what_is_no_config_file_is_named(tmp_path: Path) -> None:
+    assert f"'{tmp_path}' is a folder, not a config file" in fails("train", tmp_path)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert f"'{pipe}' is a pipe or a device, not a file; `-` reads a config from stdin" in fails("train", pipe)
 
 
 def test_an_output_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

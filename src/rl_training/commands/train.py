@@ -53,7 +53,9 @@ if TYPE_CHECKING:
 def train(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="FILE", help="YAML file; the files that `list` shows work from any folder."),
+        typer.Argument(
+            metavar="FILE", help="YAML file, or - for stdin; the files that `list` shows work from any folder."
+        ),
     ] = None,
     config: Annotated[
         str | None, typer.Option("--config", "-c", metavar="FILE", help="The same as the argument FILE.")

@@ -5,6 +5,7 @@ Values from files are plain: numbers, texts, lists and groups, of bounded size.
 
 import json
 import re
+import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -50,11 +51,14 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            line = key_node.start_mark.line + 1
+            if key_node.tag == "tag:yaml.org,2002:merge":  # a few of them can stand for more keys than memory holds
+                raise ConfigError(f"`<<` (line {line}) is not supported: write its settings out")
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 break  # rejected below, with its name
             if key in seen:
-                raise ConfigError(f"setting {key!r} is given twice (line {key_node.start_mark.line + 1})")
+                raise ConfigError(f"setting {key!r} is given twice (line {line})")
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -144,8 +148,12 @@ def find_config_file(path: str | Path) -> Path:
         requested, shipped
     )
     hint = "`rl-training list` shows those that come with the package"
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{str(path)!r} is a pipe or a device, not a file; `-` reads a config from stdin")
     if 0 < len(close) <= _MAX_CLOSE_CONFIGS:
         hint = f"did you mean {' or '.join(f'configs/{name}' for name in close)}?"
+    if path.is_dir():
+        raise ConfigError(f"{str(path)!r} is a folder, not a config file; {hint}")
     raise ConfigError(f"there is no config file {str(path)!r}; {hint}")
 
 
@@ -160,9 +168,18 @@ def shipped_scores() -> dict[str, list[dict[str, Any]]]:
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
-    """Load a YAML config; `overrides` are "key=value" strings such as "algo_kwargs.gamma=0.98"."""
+    """Load a YAML config, or that of stdin (`-`); `overrides` are "key=value" strings: "algo_kwargs.gamma=0.98"."""
+    if str(path) == "-":
+        return parse_config(_read_stdin(), "stdin", overrides)
     path = find_config_file(path)
     return parse_config(read_config_text(path), str(path), overrides)
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read(_MAX_CONFIG_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"stdin cannot be read: {error}") from None
 
 
 def read_config_text(path: Path, max_bytes: int = _MAX_CONFIG_BYTES) -> str:
