@@ -592,9 +592,9 @@ def test_resuming_a_finished_run_is_no_error_and_says_what_to_give(run: Path, tm
     ("obs", "message"),
     [
         ("[1, 0", "error: --obs: "),
-        ("[1, 0]", "error: --obs: an observation has shape (5,), a batch (n, *(5,)); got (2,)"),
+        ("[1, 0]", "error: --obs: an observation has shape (5,), a batch (n, 5); got (2,)"),
         ("[[1, 0, 0, 0, 0], [1]]", "error: --obs: "),
-        ('["a", 0, 0, 0, 0]', "error: --obs: could not convert string to float"),
+        ('["a", 0, 0, 0, 0]', "error: --obs: an observation must hold numbers, got ['a', 0, 0, 0, 0]"),
         ("[NaN, 0, 0, 0, 0]", "error: --obs: an observation must hold finite numbers"),
         ("[null, 0, 0, 0, 0]", "error: --obs: an observation must hold finite numbers"),
     ],

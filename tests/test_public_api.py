@@ -663,8 +663,28 @@ def test_an_agent_without_a_policy_says_so(tmp_path: Path) -> None:
 
 def test_observations_of_another_shape_are_refused(agent: DQN) -> None:
     for wrong in (np.zeros(4), np.zeros((2, 4)), np.zeros((1, 1, 5)), 3.0):
-        with pytest.raises(ValueError, match=r"an observation has shape \(5,\), a batch .*; got \("):
+        with pytest.raises(ValueError, match=r"an observation has shape \(5,\), a batch \(n, 5\); got \("):
             agent.predict(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (None, "must hold numbers, got None"),
+        ("left", "must hold numbers, got 'left'"),
+        ({3}, "must hold numbers, got {3}"),
+        (["1"] * 5, "must hold numbers, got ['1', '1', '1', '1', '1']"),
+        (np.zeros(5, np.complex64), "must hold numbers, got array([0.+0.j"),
+        (np.zeros(5, "datetime64[s]"), "must hold numbers, got array(['1970"),
+        ([None] * 5, "must hold finite numbers (float32), got [[None"),
+        ([[0.0] * 5, [0.0]], "must be one array of numbers: setting an array element with a sequence"),
+        (np.full(5, 1e300), "must hold finite numbers (float32), got [[1e+300"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_an_observation_of_something_else_than_numbers_is_refused(agent: DQN, wrong: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"an observation {message}")):
+        agent.predict(wrong)
 
 
 def test_what_reset_and_step_return_is_refused_as_an_observation(agent: DQN) -> None:

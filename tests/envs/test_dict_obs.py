@@ -646,7 +646,7 @@ IMAGE_8, VECTOR_3 = np.zeros((8, 8, 1), np.uint8), np.zeros(3, np.float32)
         (VECTOR_3, "got an observation that is of type ndarray, but the space declares a dict of 'image', 'vector'"),
         (
             {"image": IMAGE_8, "vector": [1, 2]},
-            "the part 'vector' of an observation has shape (3,), a batch (n, *(3,))",
+            "the part 'vector' of an observation has shape (3,), a batch (n, 3)",
         ),
         ({"image": IMAGE_8, "vector": [1, 2, None]}, "the part 'vector' of an observation must hold finite numbers"),
         ({"image": IMAGE_8 + 300.0, "vector": VECTOR_3}, "the part 'image' of an observation must hold uint8 numbers"),

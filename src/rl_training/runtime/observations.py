@@ -106,20 +106,35 @@ def _rows(obs: Any, space: gym.Space[Any]) -> tuple[np.ndarray, bool]:
 def _checked_rows(obs: Any, space: gym.Space[Any], what: str) -> tuple[np.ndarray, bool]:
     """Return an array as rows in the dtype of the network; raise for numbers that the space does not allow."""
     field = observation_field(space)
-    array = np.asarray(obs.numpy(force=True) if isinstance(obs, Tensor) else obs)
+    array = _numbers(obs, what)
     single = array.shape == field.shape
     if not single and array.shape[1:] != field.shape:
-        raise ValueError(f"{what} has shape {field.shape}, a batch (n, *{field.shape}); got {array.shape}")
+        of_batch = ", ".join(map(str, ("n", *field.shape)))
+        raise ValueError(f"{what} has shape {field.shape}, a batch ({of_batch}); got {array.shape}")
     batch = array[None] if single else array
-    rows = np.ascontiguousarray(batch, dtype=field.dtype)
+    with np.errstate(over="ignore"):  # checked below
+        rows = np.ascontiguousarray(batch, dtype=field.dtype)
     if np.issubdtype(field.dtype, np.floating):
         if not np.isfinite(rows).all():
-            raise ValueError(f"{what} must hold finite numbers, got {batch.tolist()}")
+            raise ValueError(f"{what} must hold finite numbers ({field.dtype}), got {batch.tolist()}")
     elif not np.array_equal(rows, batch):
         raise ValueError(f"{what} must hold {field.dtype} numbers, got {batch.tolist()}")
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) and not all(map(space.contains, rows)):
         raise ValueError(f"{what} must be one of {space}, got {batch.tolist()}")
     return rows, single
+
+
+def _numbers(obs: Any, what: str) -> np.ndarray:
+    """Return a value as an array; raise for anything but numbers and flags, which numpy would convert all the same."""
+    try:
+        array = np.asarray(obs.numpy(force=True) if isinstance(obs, Tensor) else obs)
+    except ValueError as problem:  # lists of different lengths
+        raise ValueError(f"{what} must be one array of numbers: {problem}") from None
+    is_number = array.dtype.kind in "biuf" or (array.dtype.kind == "O" and array.ndim > 0)
+    if not is_number:
+        found = repr(obs)
+        raise ValueError(f"{what} must hold numbers, got {found if len(found) <= 200 else f'{found[:200]}...'}")
+    return array
 
 
 def _mask_rows(action_mask: Any, space: gym.Space[Any], count: int, single: bool) -> np.ndarray:
