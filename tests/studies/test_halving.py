@@ -55,11 +55,11 @@ def base(folder: Path, **changes: Any) -> TrainConfig:
     return make_config(folder, **{**values, **changes})
 
 
-def study(folder: Path, *, trials: int = 5, seeds: int = 1, **changes: Any) -> Outcome:
+def study(folder: Path, *, trials: int = 5, seeds: int = 1, quiet: bool = True, **changes: Any) -> Outcome:
     """Begin a study, or continue it."""
     if not (folder / "space.yaml").is_file():
         write_plan(folder, make_plan(base(folder, **changes), ["learning_rate"], seeds=seeds, halving=True))
-    launch = LaunchOptions(root=folder, quiet=True)
+    launch = LaunchOptions(root=folder, quiet=quiet)
     return run_study(folder, read_plan(folder), launch, trials=trials, make_pool=lambda _: ForgivingPool())
 
 
@@ -121,6 +121,13 @@ def test_dropped_members_say_why_and_the_others_equal_single_runs(unbroken: Path
     alone = train(config.updated(output_dir=tmp_path), RunOptions(show_progress=False))
     assert differences(folder, alone.run_dir) == []
     assert config.seed == 1_000
+
+
+def test_the_progress_of_the_runs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study(tmp_path, trials=2, quiet=False)
+    shown = capsys.readouterr().err
+    assert f"bc on rl_training/Identity-v0, seed 1000: {tmp_path / 'brackets' / '000' / 'members' / '001'}" in shown
+    assert "gradient step 5/50 (10 %)" in shown
 
 
 @pytest.fixture(scope="module")

@@ -41,8 +41,6 @@ class RunsProgress:
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
 
     def __enter__(self) -> "RunsProgress":
-        if self._live:
-            self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
@@ -61,6 +59,7 @@ class RunsProgress:
         if is_due:
             self._shown_at = self._clock()
         if self._live and (changed or is_due):
+            self._live.start()  # not before there are lines: a run in this process may show its own until then
             self._live.update(Text("\n".join(self._lines(running)), no_wrap=True), refresh=True)
         elif not self._live:
             shown = changed if self._are_few else [run for run in changed if self._states[run] != "waiting"]

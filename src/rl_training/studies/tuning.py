@@ -75,15 +75,17 @@ class Tuner:
 
     # --- Trials ------------------------------------------------------------------------------------------------------
 
-    def halving(self, flags: Sequence[str]) -> HalvingSearch:
-        """Return the search in brackets. `flags`: the permissions of the user, as of `flags_of`."""
+    def halving(self, launch: LaunchOptions) -> HalvingSearch:
+        """Return the search in brackets, whose runs are trained in this process."""
         return HalvingSearch(
             folder=self.folder,
             plan=self.plan,
             journal=self.journal,
             progress=self.progress,
             options=RunOptions(
-                show_progress=False, allow_entry_points=ALLOW in flags, allow_code="--allow-code" in flags
+                show_progress=not launch.quiet,
+                allow_entry_points=ALLOW in launch.flags,
+                allow_code="--allow-code" in launch.flags,
             ),
             seeds=range(FIRST_SEED, FIRST_SEED + self.plan.seeds),
             begin=self._begin,
@@ -311,7 +313,7 @@ def run_study(
         contextlib.closing((make_pool or open_pool)(launch)) as pool,
     ):
         tuner = Tuner(folder, plan, pool, launch.jobs, progress, stopped=lambda: bool(received))
-        search = tuner.halving(launch.flags).search if plan.halving else tuner.search
+        search = tuner.halving(launch).search if plan.halving else tuner.search
         interrupted = search(trials, time.monotonic() + 3_600.0 * hours)
         if not interrupted:
             candidates = tuner.rescore()
