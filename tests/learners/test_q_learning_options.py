@@ -1,5 +1,6 @@
 """Options of the DQN family: acting with the target, weight decay, resets, augmented images, IMPALA's encoder."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,26 @@ def test_a_resumed_run_resets_to_the_same_weights(algo: str) -> None:
     for seed in range(3, 5):
         resumed.update(make_batch(seed))
     assert_identical(resumed._state, whole._state)
+
+
+@pytest.mark.parametrize("algo", HEADS)
+def test_a_reset_gives_simba_its_first_weights_again(algo: str) -> None:
+    setup = make_setup(algo=algo, hidden_sizes=(8, 8), reset_interval=1)
+    setup = replace(setup, hparams=setup.hparams.model_copy(update={"network": "simba"}))
+    learner = registry()[algo].build_algorithm(setup)
+    assert isinstance(learner, QLearner)
+    first = clone(learner.policy_state_dict())
+    learner.update(make_batch())  # and resets
+    new = learner.policy_state_dict()
+    zeros = [name for name, values in first.items() if not values.any()]  # the biases of dense layers and norms
+    assert [name for name in zeros if new[name].any()] == []
+    # Orthogonal columns of length 1 outside of blocks; inside, normal with deviation sqrt(2 / 8), cut off at two of
+    # 0.5 / 0.8796, so that the largest of 256 numbers is close to 1.137. PyTorch's bound would be 1 / sqrt(8) = 0.354.
+    before = next(name for name, values in first.items() if values.shape == (8, 3))
+    torch.testing.assert_close(new[before].T @ new[before], torch.eye(3))
+    assert not torch.allclose(new[before], first[before], atol=0.1)
+    widest = next(name for name, values in first.items() if values.shape == (32, 8))
+    assert 0.7 < new[widest].abs().max() <= 0.5 * 2.0 / 0.8796 + 1e-5
 
 
 def test_a_layer_that_cannot_draw_new_weights_is_named() -> None:

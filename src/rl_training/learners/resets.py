@@ -17,6 +17,7 @@ from rl_training.core.seeding import Streams
 from rl_training.errors import ConfigError
 from rl_training.learners.flat_module import FlatModule
 from rl_training.models.encoders import Encoder
+from rl_training.models.layers import draw_weights
 from rl_training.models.self_prediction import Transition
 
 
@@ -41,8 +42,5 @@ class ResetWeights:
         """Return the weights after a reset of `params`; `number` names the reset and the network."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(self._streams.integer("reset", *number))
-            for part in reversed(list(self._module.modules())):  # a module may change what its parts drew
-                draw = getattr(part, "reset_parameters", None)
-                if callable(draw):
-                    draw()
+            draw_weights(self._module)
         return torch.lerp(self._new.params.to(params.device), params, self._kept.to(params.device))

@@ -51,13 +51,29 @@ def mlp(
 
 
 def _with_simba_weights(layers: list[nn.Module]) -> list[nn.Module]:
-    """Initialise the layers outside of residual blocks orthogonally, and those inside He-normal."""
+    """Initialise the layers outside of residual blocks orthogonally, and those inside He-normal.
+
+    Each layer remembers how, for `draw_weights`.
+    """
     for layer in layers:
-        if isinstance(layer, Residual):
-            init_truncated(layer, math.sqrt(2.0))
-        else:
-            init_orthogonal(layer, 1.0)
+        inside = isinstance(layer, Residual)
+        draw = partial(init_truncated, gain=math.sqrt(2.0)) if inside else partial(init_orthogonal, gain=1.0)
+        layer.draw_own_weights = draw  # type: ignore[assignment]
+        draw(layer)
     return layers
+
+
+def draw_weights(network: nn.Module) -> None:
+    """Draw new weights for all layers, from the distributions of their first ones."""
+    parts = list(network.modules())
+    for part in reversed(parts):  # a module may change what its parts drew
+        draw = getattr(part, "reset_parameters", None)
+        if callable(draw):
+            draw()
+    for part in parts:
+        own = getattr(part, "draw_own_weights", None)
+        if own is not None:
+            own(part)
 
 
 NORM_EPS = 1e-4  # of Dreamer's normalisation
