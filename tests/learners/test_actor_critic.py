@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
 from rl_training.acceleration.acting import fast_forward
 from rl_training.algorithms.ppo import build_ppo
+from rl_training.core.spaces import pack_space
 from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_actor_critic import MLPActorCritic
 from rollouts import make_ppo_setup
@@ -62,9 +63,16 @@ def test_only_a_shared_trunk_is_moved_by_both(shared: bool, touched: bool) -> No
 
 @pytest.mark.parametrize(
     ("choice", "observation", "trunks"),
-    [("auto", VECTOR, 2), ("auto", IMAGE, 1), ("yes", VECTOR, 1), ("no", VECTOR, 2), ("no", IMAGE, 2)],
+    [
+        ("auto", VECTOR, 2),
+        ("auto", IMAGE, 1),
+        ("auto", pack_space(Dict({"numbers": VECTOR})), 1),
+        ("yes", VECTOR, 1),
+        ("no", VECTOR, 2),
+        ("no", IMAGE, 2),
+    ],
 )
-def test_images_share_a_trunk_unless_told_otherwise(choice: str, observation: Any, trunks: int) -> None:
+def test_images_and_dicts_share_a_trunk_unless_told_otherwise(choice: str, observation: Any, trunks: int) -> None:
     setup = make_ppo_setup(observation=observation, shared_trunk=choice, hidden_sizes=(16,))
     network = build_ppo(setup)._network.module
     hidden = [part for part in network.modules() if isinstance(part, nn.Linear) and part.out_features == 16]

@@ -216,7 +216,7 @@ Activation = Annotated[
 ]
 SharedTrunk = Annotated[
     Literal["auto", "yes", "no"],
-    Field(description="one encoder and hidden layers for policy and value; auto: if there is an image"),
+    Field(description="one encoder and hidden layers for policy and value; auto: if there is an image or a Dict"),
 ]
 PolicyOrthogonalInit = Annotated[
     Switch, Field(description="orthogonal initial weights, small at the policy's output; zero biases")
