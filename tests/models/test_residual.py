@@ -13,6 +13,7 @@ from builders import make_config
 from rl_training.errors import ConfigError
 from rl_training.models.layers import Residual, StackedLayerNorm, StackedLinear, mlp
 from rl_training.models.mlp_actor_critic import MLPActorCritic
+from rl_training.models.mlp_rebrac import MLPReBRACModel
 from rl_training.models.mlp_redq import MLPREDQModel
 from rl_training.runtime.trainer import RunOptions, train
 
@@ -106,6 +107,17 @@ def test_redqs_first_weights_are_those_of_its_network() -> None:
     assert_he_normal(matrices(simba.critics)[1][0], 64)
     plain = matrices(MLPREDQModel(encoder, 2, (64,), num_critics=2).actor)[0]
     assert 0.95 < plain.abs().max().item() / math.sqrt(6.0 / (3 + 64)) <= 1.0  # Xavier
+
+
+def test_rebracs_first_weights_are_those_of_its_network() -> None:
+    torch.manual_seed(0)
+    simba = MLPReBRACModel(encoder, 2, (64,), residual=True)
+    for part in (simba.actor, simba.critics):
+        dense = [layer for layer in part.modules() if isinstance(layer, nn.Linear | StackedLinear)]
+        assert len(dense) == 4
+        assert not any(layer.bias.any() for layer in dense)
+    assert_orthogonal(matrices(simba.actor)[-1])
+    assert_orthogonal(matrices(simba.critics)[-1][0])
 
 
 def test_orthogonal_weights_of_a_policy_leave_its_blocks_as_they_are() -> None:

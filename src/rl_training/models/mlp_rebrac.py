@@ -13,14 +13,19 @@ _LAST_RANGE = {"actor": 1e-3, "critics": 3e-3}  # of the last layers' first weig
 
 
 class MLPReBRACModel(ContinuousActorCritic):
-    """TD3's networks, with layer normalization after the activation and the first weights of the authors' code."""
+    """TD3's networks, with layer normalization after the activation and the first weights of the authors' code.
+
+    Residual networks keep SimBa's weights.
+    """
 
     outputs_per_action: ClassVar[int] = 1
     norm_after_activation: ClassVar[bool] = True
 
     @torch.no_grad()
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, residual: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, residual=residual, **kwargs)
+        if residual:
+            return
         for name, limit in _LAST_RANGE.items():
             layers = [part for part in getattr(self, name).modules() if isinstance(part, nn.Linear | StackedLinear)]
             for layer in layers[:-1]:
