@@ -319,6 +319,18 @@ def test_methods_that_take_no_arrays_are_called_row_by_row(caplog: pytest.LogCap
     ]
 
 
+def test_the_environment_that_computes_rewards_is_made_and_tried_once(caplog: pytest.LogCaptureFixture) -> None:
+    made: list[gym.Env[Any, Any]] = []
+
+    def make_env() -> gym.Env[Any, Any]:
+        made.append(OneAtATime())
+        return made[-1]
+
+    make_buffer(make_env=make_env)
+    assert len(made) == 1
+    assert sum("once per relabelled row" in record.message for record in caplog.records) == 2  # of its two methods
+
+
 def test_a_batch_is_relabelled_before_it_moves_to_the_device() -> None:
     buffer = make_buffer()
     add_episode(buffer, 5)

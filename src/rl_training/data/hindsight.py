@@ -43,13 +43,18 @@ class HindsightSettings(Protocol):
     def her_ratio(self) -> float: ...
 
 
+def has_new_goals(hparams: object) -> bool:
+    """Return whether the settings ask for new goals."""
+    return isinstance(hparams, HindsightSettings) and hparams.her != "none"
+
+
 def goal_rules(setup: Setup[Any]) -> GoalRules | None:
-    """Return the rules of the run's goal environment if its settings ask for new goals."""
-    if not isinstance(setup.hparams, HindsightSettings) or setup.hparams.her == "none":
+    """Return the rules of the run's goal environment, which is made and tried, if its settings ask for new goals."""
+    if not has_new_goals(setup.hparams):
         return None
     if setup.make_env is None:
         raise ConfigError("algo_kwargs.her needs an environment: its methods compute the rewards of new goals")
-    if setup.hparams.buffer_capacity < setup.num_envs:  # type: ignore[attr-defined]
+    if setup.hparams.buffer_capacity < setup.num_envs:
         raise ConfigError(f"algo_kwargs.her needs a buffer_capacity of at least num_envs, {setup.num_envs}")
     return GoalRules(setup.make_env())
 

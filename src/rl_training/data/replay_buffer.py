@@ -18,7 +18,7 @@ from rl_training.core.types import Batch, Replay, StateDict
 from rl_training.data.annealed_n_step import TRUNCATED, build_annealed_windows
 from rl_training.data.frame_storage import FrameStorage
 from rl_training.data.future_steps import FutureSteps
-from rl_training.data.hindsight import EPISODE_FIELDS, goal_rules, relabelled
+from rl_training.data.hindsight import EPISODE_FIELDS, goal_rules, has_new_goals, relabelled
 from rl_training.data.mapped_memory import check_disk, mapped_folder, mapped_zeros
 from rl_training.data.n_step import NStepWindows
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
@@ -181,7 +181,7 @@ def _stored_fields(setup: Setup[ReplaySettings]) -> tuple[dict[str, Field], int]
     """Return the fields of a stored row, and the largest number of steps that it stands for."""
     annealed = build_annealed_windows(setup)
     n_step = setup.hparams.n_step if annealed is None else annealed.longest
-    fields = replay_fields(setup.spaces, n_step=n_step) | (EPISODE_FIELDS if goal_rules(setup) else {})
+    fields = replay_fields(setup.spaces, n_step=n_step) | (EPISODE_FIELDS if has_new_goals(setup.hparams) else {})
     return fields | ({} if annealed is None else TRUNCATED), n_step
 
 
