@@ -212,6 +212,13 @@ def test_the_temperature_stays_below_its_limit() -> None:
     assert float(learner.state["temperature.params"].exp()) <= 1.5 * (1 + 1e-6)
 
 
+def test_a_first_temperature_that_its_limit_would_cut_is_refused() -> None:
+    with pytest.raises(ValueError, match="initial_alpha must be below max_alpha, 10, got 20"):
+        DiscreteSACHParams(initial_alpha=20.0)
+    assert DiscreteSACHParams(initial_alpha=20.0, max_alpha=30.0).max_alpha == 30.0
+    assert DiscreteSACHParams(alpha=20.0, initial_alpha=20.0).alpha == 20.0  # fixed: it has no limit
+
+
 # --- Acting ----------------------------------------------------------------------------------------------------------
 
 

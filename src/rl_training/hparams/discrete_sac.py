@@ -53,10 +53,15 @@ from rl_training.hparams.fields import (
 CriticsEstimate = Literal["min", "mean"]
 
 
+def check_temperature_limit(alpha: float | str, initial_alpha: float, max_alpha: float) -> None:
+    if alpha == "auto" and initial_alpha >= max_alpha:
+        raise ValueError(f"initial_alpha must be below max_alpha, {max_alpha:g}, got {initial_alpha:g}")
+
+
 class DiscreteSACHParams(HParams):
     """Soft actor-critic for discrete actions (Christodoulou 2019)."""
 
-    checks: ClassVar = (check_replay, check_hindsight, check_network, check_target_range)
+    checks: ClassVar = (check_replay, check_hindsight, check_network, check_target_range, check_temperature_limit)
     run_checks: ClassVar = (check_goal_rewards,)
 
     buffer_capacity: BufferCapacity = 1_000_000
