@@ -56,14 +56,14 @@ class PQNHParams(HParams):
     hidden_sizes: HiddenSizes = (256, 256)
     layer_norm: QLayerNorm = True
 
-    learning_rate: LearningRate = 2.5e-4
+    learning_rate: LearningRate = Field(2.5e-4, description="learning rate of RAdam; the initial one if it decays")
     learning_rate_schedule: LinearSchedule = "linear"
-    adam_eps: AdamEps = 1e-8
+    adam_eps: AdamEps = Field(1e-8, description="epsilon of RAdam")
     max_grad_norm: QMaxGradNorm = 10.0
 
     gamma: Discount = 0.99
     q_lambda: QLambda = 0.65
-    epsilon_start: EpsilonStart = 1.0
+    epsilon_start: EpsilonStart = Field(1.0, description="share of random actions at step 0, where the decay begins")
     epsilon_end: EpsilonEnd = 0.05
     exploration_fraction: ExplorationFraction = 0.1
     evaluation_epsilon: EvaluationEpsilon = 0.0
