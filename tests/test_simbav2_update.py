@@ -251,6 +251,7 @@ def transitions(rewards: list[float], *, ended: bool = False, obs: float = 0.0) 
     count = len(rewards)
     return {
         "obs": np.full((count, 3), obs, np.float32),
+        "next_obs": np.full((count, 3), obs + 1.0, np.float32),
         "rewards": np.array(rewards),
         "terminated": np.zeros(count, np.bool_),
         "truncated": np.full(count, ended),
@@ -310,10 +311,32 @@ def test_the_statistics_are_saved_with_policy_and_training_state() -> None:
     other.load_policy_state_dict(clone(learner.policy_state_dict()))
     other.load_state_dict(clone(learner.state_dict()))
     for one in (learner, other):
-        one.observe(transitions([1.0, 1.0], obs=7.0))
+        one.observe(transitions([1.0, 1.0], obs=5.0))
         one.update(make_box_batch(9))
     assert_identical(other.state, learner.state)
     assert_identical(other.state_dict(), learner.state_dict())
+
+
+def test_a_return_ends_with_an_episode_that_a_resume_could_not_continue() -> None:
+    learner, resumed = (build(num_envs=2, gamma=0.5) for _ in range(2))
+    learner.observe(transitions([8.0, 8.0]))
+    resumed.load_policy_state_dict(clone(learner.policy_state_dict()))
+    resumed.load_state_dict(clone(learner.state_dict()))
+    step = transitions([1.0, 1.0], obs=1.0)
+    step["obs"][1] = 0.5  # a new episode
+    resumed.observe(step)
+    assert resumed.state_dict()["return_scaler"]["returns"].tolist() == [8.0 / 2 + 1.0, 1.0]
+
+
+def test_a_state_without_the_newest_observations_continues_all_returns() -> None:
+    learner, resumed = (build(num_envs=2, gamma=0.5) for _ in range(2))
+    learner.observe(transitions([8.0, 8.0]))
+    saved = clone(learner.state_dict())
+    del saved["last_obs"]  # of a version before they were saved
+    resumed.load_policy_state_dict(clone(learner.policy_state_dict()))
+    resumed.load_state_dict(saved)
+    resumed.observe(transitions([1.0, 1.0], obs=7.0))
+    assert resumed.state_dict()["return_scaler"]["returns"].tolist() == [5.0, 5.0]
 
 
 def test_observations_that_are_no_vectors_are_refused() -> None:

@@ -204,6 +204,10 @@ class ReturnScaler:
         self.largest = max(self.largest, float(np.abs(returns).max()))
         returns[ended] = 0.0
 
+    def restart(self, envs: np.ndarray) -> None:
+        """Start a new return where `envs`, (envs,) bool, is true."""
+        self.returns.numpy()[envs] = 0.0
+
     @property
     def scale(self) -> float:
         return 1.0 / max(float(self.moments.std), self.largest / self._limit)

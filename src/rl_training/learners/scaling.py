@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_training.core.packed_space import PackedSpace
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import observation_kind
+from rl_training.core.state_checks import stored_array
 from rl_training.core.types import Batch, State, StateDict
 from rl_training.errors import SpaceError
 from rl_training.hparams.actor_critic import ActorCriticHParams
@@ -49,6 +50,8 @@ class Scaling:
         """
         self.normalizer, self._return_scaler = normalizer, return_scaler
         self._dataset_rewards, self.of_dataset = dataset_rewards or {}, dataset_rewards is not None
+        self._last_obs: np.ndarray | None = None  # the newest ones, if there is a return scaler
+        self._resumed = False
 
     def constants(self, device: torch.device) -> State:
         """Return the entries of a state that `scaled` reads."""
@@ -88,7 +91,11 @@ class Scaling:
         if self.normalizer is not None and not self.of_dataset:
             self.normalizer.update(torch.from_numpy(transitions["obs"]))
         if self._return_scaler is not None:
+            if self._resumed:
+                self._return_scaler.restart(self._broken(transitions))
+                self._resumed = False
             self._return_scaler.update(transitions["rewards"], transitions["terminated"] | transitions["truncated"])
+            self._last_obs = transitions["next_obs"]
 
     def running_constants(self) -> State:
         """Return the constants that follow from the running statistics, on the host."""
@@ -111,11 +118,26 @@ class Scaling:
 
     def state_dict(self) -> StateDict:
         """Return the statistics that only learning needs."""
-        return {} if self._return_scaler is None else {"return_scaler": self._return_scaler.state_dict()}
+        if self._return_scaler is None:
+            return {}
+        return {"return_scaler": self._return_scaler.state_dict(), "last_obs": self._last_obs}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if self._return_scaler is not None:
-            self._return_scaler.load_state_dict(state["return_scaler"])
+        if self._return_scaler is None:
+            return
+        self._return_scaler.load_state_dict(state["return_scaler"])
+        last_obs = state.get("last_obs")
+        self._resumed = last_obs is not None
+        if last_obs is not None:
+            assert self.normalizer is not None  # SimBaV2 scales both
+            shape = (len(self._return_scaler.returns), *self.normalizer.moments.mean.shape)
+            self._last_obs = stored_array(last_obs, "the newest observations", shape)
+
+    def _broken(self, transitions: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return which envs do not continue their episode: a resume may start a new one instead. (envs,)"""
+        is_same = transitions["obs"] == self._last_obs
+        broken: np.ndarray = ~is_same.reshape(len(is_same), -1).all(1)
+        return broken
 
 
 def _write(normalizer: ObsNormalizer, state: State) -> None:
