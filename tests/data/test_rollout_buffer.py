@@ -186,8 +186,9 @@ def test_a_loaded_buffer_continues_like_the_saved_one(before: int) -> None:
     buffer, copy = make_buffer(num_steps=4), make_buffer(num_steps=4)
     copy.add(step_number(77, truncated=True))  # which the state replaces
     truncated = [[True, False, False], [False, False, True], [False] * 3, [True] * 3]
+    steps = [step_number(step, truncated[step]) | {"next_obs": step_number(step + 1)["obs"]} for step in range(4)]
     for step in range(before):
-        buffer.add(step_number(step, truncated[step]))
+        buffer.add(steps[step])
     state = clone(buffer.state_dict())
     assert {len(values) for values in state["arrays"].values()} == {before}  # only the filled part
     copy.load_state_dict(state)
@@ -195,8 +196,32 @@ def test_a_loaded_buffer_continues_like_the_saved_one(before: int) -> None:
     assert_identical(copy.state_dict(), buffer.state_dict())
     for step in range(before, 4):
         for each in (buffer, copy):
-            each.add(step_number(step, truncated[step]))
+            each.add(steps[step])
     assert_identical(copy.rollout(), buffer.rollout())
+
+
+def test_an_episode_that_a_resume_could_not_continue_ends_where_it_was() -> None:
+    buffer, resumed = make_buffer(num_steps=3), make_buffer(num_steps=3)
+    buffer.add(step_number(1))  # which ends the episode of env 2
+    resumed.load_state_dict(clone(buffer.state_dict()))
+    step = step_number(2)
+    step["obs"][0] = [10.5, -10.5]  # what followed in env 0; the others start an episode
+    resumed.add(step)
+    resumed.add(step_number(3))
+    rollout = resumed.rollout()
+    assert rollout["truncated"].nonzero().flatten().tolist() == [1]  # of env 1
+    assert rollout["final_rows"].tolist() == [1, 6, 7, 8]
+    assert rollout["final_obs"][:, 0].tolist() == [11.5, 30.5, 31.5, 32.5]
+
+
+def test_a_state_without_the_newest_observations_continues_all_episodes() -> None:
+    buffer, resumed = make_buffer(num_steps=2), make_buffer(num_steps=2)
+    buffer.add(step_number(1))
+    state = clone(buffer.state_dict())
+    del state["last_obs"]  # of a version before they were saved
+    resumed.load_state_dict(state)
+    resumed.add(step_number(2))
+    assert not resumed.rollout()["truncated"].any()
 
 
 def test_a_rollout_of_other_observations_is_refused_by_name() -> None:

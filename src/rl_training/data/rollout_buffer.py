@@ -35,6 +35,8 @@ class RolloutBuffer:
         self._position = 0
         self._final_rows: list[int] = []
         self._final_obs: list[np.ndarray] = []
+        self._last_obs: np.ndarray | None = None  # those that follow the newest step
+        self._resumed = False
 
     def __len__(self) -> int:
         return self._position * self.num_envs
@@ -48,9 +50,12 @@ class RolloutBuffer:
         if self.full:
             raise RuntimeError("the rollout is full: call rollout() before adding the next step")
         step = self._position
+        if self._resumed:
+            self._end_broken(transitions)
         for name, array in self._arrays.items():
             array[step] = transitions[name]
         self._position += 1
+        self._last_obs = transitions["next_obs"]
         ends = self.full or transitions["truncated"].any()
         for env in np.flatnonzero(transitions["truncated"] | self.full) if ends else ():
             self._final_rows.append(step * self.num_envs + int(env))
@@ -80,6 +85,7 @@ class RolloutBuffer:
             "arrays": {name: array[: self._position] for name, array in self._arrays.items()},
             "final_rows": self._final_rows,
             "final_obs": np.stack(self._final_obs) if self._final_obs else None,
+            "last_obs": self._last_obs if self._position else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -106,6 +112,20 @@ class RolloutBuffer:
         if rows:
             shape = (len(rows), *self._arrays["obs"].shape[2:])
             self._final_obs = list(stored_array(state["final_obs"], "the observations at ends of episodes", shape))
+        last_obs, shape = state.get("last_obs"), self._arrays["obs"].shape[1:]
+        self._last_obs = None if last_obs is None else stored_array(last_obs, "the newest observations", shape)
+        self._resumed = self._last_obs is not None and self._position > 0
+
+    def _end_broken(self, transitions: Mapping[str, Any]) -> None:
+        """Truncate the episode of each env that does not continue it: a resume may start a new one instead."""
+        assert self._last_obs is not None
+        self._resumed = False
+        newest = {name: self._arrays[name][self._position - 1] for name in ("terminated", "truncated")}
+        is_same = (np.asarray(transitions["obs"]) == self._last_obs).reshape(self.num_envs, -1).all(1)
+        for env in np.flatnonzero(~is_same & ~newest["terminated"] & ~newest["truncated"]):
+            newest["truncated"][env] = True
+            self._final_rows.append((self._position - 1) * self.num_envs + int(env))
+            self._final_obs.append(self._last_obs[env])
 
 
 def rollout_fields(setup: Setup[OnPolicyHParams]) -> dict[str, Field]:
