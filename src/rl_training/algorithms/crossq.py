@@ -22,7 +22,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.sac import ApplyActor, ApplyCritics, learn_temperature, learning_rates, sac_actor_loss
+from rl_training.algorithms.sac import (
+    ApplyActor,
+    ApplyCritics,
+    first_state,
+    learn_temperature,
+    learning_rates,
+    sac_actor_loss,
+)
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
@@ -33,7 +40,7 @@ from rl_training.learners.actor_critic_networks import action_size
 from rl_training.learners.checks import BOX_ACTIONS, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network
-from rl_training.learners.optim import clipped_adam, descend_part, named_part
+from rl_training.learners.optim import clipped_adam, descend_part
 from rl_training.learners.random_inputs import RandomInput, normal
 from rl_training.learners.targets import clip_to_returns, critic_metrics, td_target
 from rl_training.models.batch_renorm import FlatMoments
@@ -118,12 +125,7 @@ class CrossQ:
         }
 
     def state(self) -> State:
-        alpha = self.hparams.initial_alpha if self.hparams.alpha == "auto" else self.hparams.alpha
-        params = {name: network.params for name, network in self._networks.items()}
-        params["temperature"] = self.actor.params.new_tensor(alpha).log()
-        state: State = {}
-        for name, optimizer in self._optimizers.items():
-            state |= named_part(name, optimizer.state(params[name]))
+        state = first_state(self.hparams, self.actor, self.critics, self._optimizers)
         for name, moments in self._moments.items():
             count = torch.zeros((), dtype=torch.int64, device=moments.values.device)
             state |= {f"{name}.moments": moments.values, f"{name}.moments_count": count}

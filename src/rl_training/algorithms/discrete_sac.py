@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.sac import learn_temperature
+from rl_training.algorithms.sac import first_state, learn_temperature, learning_rates
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.hparams.discrete_sac import CriticsEstimate, DiscreteSACHParams
@@ -24,7 +24,7 @@ from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.checks import CHOICES, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, submodules, trial_obs
-from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
+from rl_training.learners.optim import clipped_adam, descend_part, polyak
 from rl_training.learners.random_inputs import RandomInput
 from rl_training.learners.scaling import normalizes
 from rl_training.learners.targets import clip_to_returns, critic_metrics, td_target
@@ -114,24 +114,11 @@ class DiscreteSAC:
         self.hparams = hparams = setup.hparams
         self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
         self._target_entropy = target_entropy(hparams, num_actions(setup))
-        rates = {
-            "critic": hparams.learning_rate,
-            "actor": hparams.actor_learning_rate or hparams.learning_rate,
-            "temperature": hparams.alpha_learning_rate or hparams.learning_rate,
-        }
-        self._optimizers = {name: clipped_adam(hparams, rate) for name, rate in rates.items()}
+        self._optimizers = {name: clipped_adam(hparams, rate) for name, rate in learning_rates(hparams).items()}
 
     def state(self) -> State:
-        alpha = self.hparams.initial_alpha if self.hparams.alpha == "auto" else self.hparams.alpha
-        params = {
-            "critic": self.critics.params,
-            "actor": self.actor.params,
-            "temperature": self.actor.params.new_tensor(alpha).log(),
-        }
-        state = {"target_critic": self.critics.params.clone()}
-        for name, optimizer in self._optimizers.items():
-            state |= named_part(name, optimizer.state(params[name]))
-        return state
+        learned = first_state(self.hparams, self.actor, self.critics, self._optimizers)
+        return {"target_critic": self.critics.params.clone(), **learned}
 
     def random_inputs(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, RandomInput]:
         return {}

@@ -18,12 +18,10 @@ from torch import Tensor, nn
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
-from rl_training.hparams.actor_critic import SoftHParams
-from rl_training.hparams.crossq import CrossQHParams
+from rl_training.hparams.actor_critic import SoftHParams, TemperatureHParams
 from rl_training.hparams.mbpo import ModelHParams
 from rl_training.hparams.redq import REDQHParams
 from rl_training.hparams.sac import SACHParams
-from rl_training.hparams.simbav2 import SimBaV2HParams
 from rl_training.hparams.tqc import TQCHParams
 from rl_training.learners.actor_critic import ActorCritic
 from rl_training.learners.actor_critic_networks import action_size, build_model, network_adam
@@ -95,7 +93,7 @@ def sac_actor_loss(
     return {"loss": (alpha * log_probs - q_values).mean(), "entropy": -log_probs.detach().mean()}
 
 
-def learning_rates(hparams: SoftHParams | CrossQHParams | SimBaV2HParams) -> dict[str, float]:
+def learning_rates(hparams: TemperatureHParams) -> dict[str, float]:
     """Return the learning rate of each part: critic, actor, temperature."""
     rate = hparams.policy_learning_rate if isinstance(hparams, ModelHParams) else hparams.learning_rate
     return {
@@ -103,6 +101,18 @@ def learning_rates(hparams: SoftHParams | CrossQHParams | SimBaV2HParams) -> dic
         "actor": hparams.actor_learning_rate or rate,
         "temperature": hparams.alpha_learning_rate or rate,
     }
+
+
+def first_state(
+    hparams: TemperatureHParams, actor: FlatModule, critics: FlatModule, optimizers: Mapping[str, Optimizer]
+) -> State:
+    """Return the first values of critics, actor and temperature, with those of their optimizers."""
+    alpha = hparams.initial_alpha if hparams.alpha == "auto" else hparams.alpha
+    params = {"critic": critics.params, "actor": actor.params, "temperature": actor.params.new_tensor(alpha).log()}
+    state: State = {}
+    for name, optimizer in optimizers.items():
+        state |= named_part(name, optimizer.state(params[name]))
+    return state
 
 
 def learn_temperature(state: State, excess: Tensor, optimizer: Optimizer) -> State:
@@ -156,16 +166,8 @@ class SAC:
         }
 
     def state(self) -> State:
-        alpha = self.hparams.initial_alpha if self.hparams.alpha == "auto" else self.hparams.alpha
-        params = {
-            "critic": self.critics.params,
-            "actor": self.actor.params,
-            "temperature": self.actor.params.new_tensor(alpha).log(),
-        }
-        state = {"target_critic": self.critics.params.clone(), **self._reward_constants}
-        for name, optimizer in self._optimizers.items():
-            state |= named_part(name, optimizer.state(params[name]))
-        return state
+        learned = first_state(self.hparams, self.actor, self.critics, self._optimizers)
+        return {"target_critic": self.critics.params.clone(), **self._reward_constants, **learned}
 
     def random_inputs(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, RandomInput]:
         noise = RandomInput((rounds * rows, self.policy.size), normal)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.sac import ApplyActor, learning_rates, sac_actor_loss
+from rl_training.algorithms.sac import ApplyActor, first_state, learning_rates, sac_actor_loss
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.types import Batch, Metrics, State
@@ -35,7 +35,7 @@ from rl_training.learners.distributional import project
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network
 from rl_training.learners.normalization import ReturnScaler, vector_normalizer
-from rl_training.learners.optim import clipped_adam, descend_part, named_part, polyak
+from rl_training.learners.optim import clipped_adam, descend_part, polyak
 from rl_training.learners.random_inputs import RandomInput, normal
 from rl_training.learners.scaling import Scaling
 from rl_training.learners.targets import td_target
@@ -117,16 +117,8 @@ class SimBaV2:
         self._atoms = torch.linspace(-limit, limit, self.hparams.num_atoms, device=setup.device)
 
     def state(self) -> State:
-        alpha = self.hparams.initial_alpha if self.hparams.alpha == "auto" else self.hparams.alpha
-        params = {
-            "critic": self.critics.params,
-            "actor": self.actor.params,
-            "temperature": self.actor.params.new_tensor(alpha).log(),
-        }
-        state = {"target_critic": self.critics.params.clone()}
-        for name, optimizer in self._optimizers.items():
-            state |= named_part(name, optimizer.state(params[name]))
-        return state
+        learned = first_state(self.hparams, self.actor, self.critics, self._optimizers)
+        return {"target_critic": self.critics.params.clone(), **learned}
 
     def random_inputs(self, rounds: int, rows: int, *, actor: bool) -> Mapping[str, RandomInput]:
         noise = RandomInput((rounds * rows, self.policy.size), normal)

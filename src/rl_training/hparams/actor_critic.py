@@ -22,7 +22,8 @@ SoftHParams: TypeAlias = (
 ModelFreeHParams: TypeAlias = SACHParams | REDQHParams | TQCHParams | RLPDHParams | TD3HParams
 DelayedHParams: TypeAlias = TD3HParams | BehaviorRegularizedHParams
 MLPHParams: TypeAlias = SoftHParams | DelayedHParams  # of networks that `build_model` builds
-ActorCriticHParams: TypeAlias = MLPHParams | CrossQHParams | SimBaV2HParams | DiscreteSACHParams
+TemperatureHParams: TypeAlias = SoftHParams | CrossQHParams | SimBaV2HParams | DiscreteSACHParams
+ActorCriticHParams: TypeAlias = TemperatureHParams | DelayedHParams
 OnlineHParams: TypeAlias = (
     SACHParams
     | REDQHParams
