@@ -113,7 +113,7 @@ class DiscreteSAC:
     def __init__(self, model: nn.Module, setup: Setup[DiscreteSACHParams]) -> None:
         self.hparams = hparams = setup.hparams
         self.actor, self.critics = FlatModule(model.actor), FlatModule(model.critics)  # type: ignore[arg-type]
-        self._target_entropy = target_entropy(hparams, num_actions(setup))
+        self._target_entropy = target_entropy(hparams, setup.spaces.num_actions)
         self._optimizers = {name: clipped_adam(hparams, rate) for name, rate in learning_rates(hparams).items()}
 
     def state(self) -> State:
@@ -178,17 +178,13 @@ class DiscreteSAC:
         return new, metrics
 
 
-def num_actions(setup: Setup[DiscreteSACHParams]) -> int:
-    return int(setup.spaces.action.n)  # type: ignore[attr-defined]
-
-
 def build_discrete_sac(setup: Setup[DiscreteSACHParams]) -> ActorCritic:
     hparams = setup.hparams
 
     def build() -> nn.Module:
         return MLPDiscreteSACModel(
             lambda: build_encoder(setup.spaces.observation),
-            num_actions(setup),
+            setup.spaces.num_actions,
             hparams.hidden_sizes,
             num_critics=NUM_CRITICS,
             layer_norm=hparams.layer_norm,
@@ -198,7 +194,7 @@ def build_discrete_sac(setup: Setup[DiscreteSACHParams]) -> ActorCritic:
     def check(network: nn.Module) -> None:
         actor, critics = submodules(network, ("actor", "critics"))
         obs = trial_obs(setup, np.float32 if normalizes(setup) else None)
-        sizes = {"observations": 2, "actions": num_actions(setup)}
+        sizes = {"observations": 2, "actions": setup.spaces.num_actions}
         check_output(actor, (obs,), sizes, "actor")
         check_output(critics, (obs,), {"critics": NUM_CRITICS, **sizes}, "critics")
 

@@ -94,7 +94,7 @@ def build_iqn(setup: Setup[IQNHParams]) -> QLearner:
     def check(network: nn.Module) -> None:
         obs = trial_obs(setup)
         taus = torch.full((len(obs), hparams.num_tau_samples), 0.5, device=setup.device)
-        sizes = {"observations": 2, "actions": int(setup.spaces.action.n), "taus": taus.shape[1]}  # type: ignore[attr-defined]
+        sizes = {"observations": 2, "actions": setup.spaces.num_actions, "taus": taus.shape[1]}
         check_output(lambda *inputs: _values_of(network(*inputs)), (obs, taus), sizes)
 
     network = build_q_network(

@@ -79,7 +79,7 @@ class PQN:
         self.hparams = hparams = setup.hparams
         self._setup = setup
         self.num_updates = 0
-        self.num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
+        self.num_actions = setup.spaces.num_actions
         self._shape = (hparams.num_steps, setup.num_envs)
         self._total_updates = max(1, num_rollouts(setup))
         self._generators = {name: setup.streams.numpy(name) for name in ("action", "shuffle", "eval_action")}
@@ -212,7 +212,7 @@ def pqn_policy(pqn: PQN) -> NetworkPolicy:
 
 def build_pqn(setup: Setup[PQNHParams]) -> PQN:
     hparams = setup.hparams
-    num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
+    num_actions = setup.spaces.num_actions
 
     def build() -> nn.Module:
         encoder, features = build_encoder(setup.spaces.observation)

@@ -35,6 +35,12 @@ class Spaces:
     action: gym.Space[Any]
     action_mask: bool = False  # whether info["action_mask"] holds the valid actions
 
+    @property
+    def num_actions(self) -> int:
+        """How many actions a Discrete action space has."""
+        assert isinstance(self.action, spaces.Discrete)
+        return int(self.action.n)
+
 
 def observation_kind(space: gym.Space[Any]) -> ObservationKind | None:
     """Return the kind of observation, which decides its encoder; None for spaces that no encoder supports.

@@ -82,7 +82,7 @@ class QLearner:
 
     def __init__(self, recipe: QRecipe, setup: Setup[QLearningHParams], optimizer: Optimizer | None = None) -> None:
         self.recipe, self.hparams = recipe, setup.hparams
-        self.num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
+        self.num_actions = setup.spaces.num_actions
         self.num_updates = 0
         self._device = setup.device
         self._total_timesteps = setup.total_timesteps

@@ -50,7 +50,7 @@ def build_q_network(
         noisy_sigma=hparams.noisy_sigma if hparams.noisy else None,
         residual=hparams.network == "simba",
     )
-    num_actions = int(setup.spaces.action.n)  # type: ignore[attr-defined]
+    num_actions = setup.spaces.num_actions
 
     def build() -> nn.Module:
         width = hparams.encoder_width if hparams.encoder == "impala" else None
@@ -73,7 +73,7 @@ def check_per_action(setup: Setup[QLearningHParams], setting: str) -> Callable[[
     """Return the check of a network with several numbers per action: as many as the setting of this name says."""
     sizes = {
         "observations": 2,
-        "actions": int(setup.spaces.action.n),  # type: ignore[attr-defined]
+        "actions": setup.spaces.num_actions,
         setting: getattr(setup.hparams, setting),
     }
     return lambda network: check_output(network, (trial_obs(setup),), sizes)
