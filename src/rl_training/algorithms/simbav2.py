@@ -36,6 +36,7 @@ from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network
 from rl_training.learners.normalization import ReturnScaler, vector_normalizer
 from rl_training.learners.optim import clipped_adam, descend_part, polyak
+from rl_training.learners.q_losses import weighted_mean
 from rl_training.learners.random_inputs import RandomInput, normal
 from rl_training.learners.scaling import Scaling
 from rl_training.learners.targets import td_target
@@ -79,7 +80,7 @@ def simbav2_critic_loss(
     values, target_values = (log_probs.detach().exp() * atoms).sum(2), (targets * atoms).sum(1)
     td_errors = (values - target_values).abs().mean(0)
     return {
-        "loss": (batch["weights"] * losses if "weights" in batch else losses).mean(),
+        "loss": weighted_mean(losses, batch),
         "q_value_mean": values.mean(),
         "target_mean": target_values.mean(),
         "td_error_mean": td_errors.mean(),

@@ -44,7 +44,7 @@ from rl_training.learners.random_inputs import RandomInput, RandomInputs
 from rl_training.learners.replay_on_device import LANE, ReplayLearner, warm_up, with_random_inputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.learners.scaling import OBS_CONSTANTS, Scaling, build_scaling
-from rl_training.learners.stack import steps_of
+from rl_training.learners.stack import stackable_steps
 from rl_training.models.batch_renorm import FlatMoments
 from rl_training.models.distributions import Categorical, SquashedGaussian
 
@@ -226,7 +226,7 @@ class ActorCritic:
     @property
     def pure_steps(self) -> Mapping[str, Step]:
         """The steps of both kinds of update."""
-        return steps_of(self.hparams, {"critic": self._critics_step, "whole": self.pure_step})
+        return stackable_steps(self.hparams, {"critic": self._critics_step, "whole": self.pure_step})
 
     @property
     def noise(self) -> np.random.Generator:

@@ -42,7 +42,7 @@ from rl_training.learners.random_inputs import RandomInput, RandomInputs, noise,
 from rl_training.learners.replay_on_device import ReplayLearner, acting_noise, epsilon_greedy, with_random_inputs
 from rl_training.learners.resets import ResetWeights
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
-from rl_training.learners.stack import steps_of
+from rl_training.learners.stack import stackable_steps
 from rl_training.models.distributions import Categorical
 from rl_training.models.layers import NoisyLayers, noise_factors
 
@@ -247,7 +247,7 @@ class QLearner:
     @property
     def pure_steps(self) -> Mapping[str, Step]:
         """The step of an update."""
-        return steps_of(self.hparams, {"whole": self.pure_step})
+        return stackable_steps(self.hparams, {"whole": self.pure_step})
 
     @property
     def noise(self) -> np.random.Generator:

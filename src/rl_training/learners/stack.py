@@ -137,7 +137,7 @@ class Stack:
         return flags
 
 
-def steps_of(hparams: HParams, steps: Mapping[str, Step]) -> Mapping[str, Step]:
+def stackable_steps(hparams: HParams, steps: Mapping[str, Step]) -> Mapping[str, Step]:
     """Return the steps for a stack: the errors of single rows are kept for prioritized replay alone."""
     keeps = getattr(hparams, "prioritized", False)
     return steps if keeps else {kind: _without_errors(step) for kind, step in steps.items()}

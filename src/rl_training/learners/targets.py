@@ -5,6 +5,7 @@ from torch import Tensor
 
 from rl_training.core.types import Batch, Metrics
 from rl_training.learners.checks import FLOATS, Expected, check_tensors
+from rl_training.learners.q_losses import weighted_mean
 
 
 def td_target(rewards: Tensor, terminated: Tensor, next_values: Tensor, gamma: float | Tensor) -> Tensor:
@@ -41,10 +42,9 @@ def critic_metrics(values: Tensor, targets: Tensor, batch: Batch) -> Metrics:
     """
     check_tensors("critic loss", {"values": values, "targets": targets}, _CRITICS)
     errors = values - targets
-    losses = errors.square().sum(0)
     td_errors = errors.detach().abs().mean(0)
     return {
-        "loss": (batch["weights"] * losses if "weights" in batch else losses).mean(),
+        "loss": weighted_mean(errors.square().sum(0), batch),
         "q_value_mean": values.detach().mean(),
         "target_mean": targets.mean(),
         "td_error_mean": td_errors.mean(),
