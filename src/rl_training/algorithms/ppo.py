@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate
-from rl_training.core.counters import Keys
+from rl_training.core.counters import LEARNING_LANE, Keys
 from rl_training.core.setup import Setup
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.ppo import OnPolicyHParams
@@ -27,7 +27,7 @@ from rl_training.learners.checks import ANY, FLAGS, FLOATS, Expected, check_tens
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.member_settings import hparams_in
 from rl_training.learners.networks import build_network, check_output, trial_obs
-from rl_training.learners.on_device import LANE, RolloutLearner, fit
+from rl_training.learners.on_device import RolloutLearner, fit
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.returns import gae, successor_values
@@ -166,7 +166,7 @@ class PPO:
             return self._advantages(rollout, rollout["params"], log_probs="log_probs" in names)
 
         def draw(state: State, obs: Tensor, keys: Keys) -> Tensor:
-            return self._distribution.draw(self._network.apply(state["params"], obs), keys, LANE)
+            return self._distribution.draw(self._network.apply(state["params"], obs), keys, LEARNING_LANE)
 
         estimates = ("values", "advantages", "returns")
         return RolloutLearner(

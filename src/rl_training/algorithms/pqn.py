@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import accelerate
-from rl_training.core.counters import Keys
+from rl_training.core.counters import LEARNING_LANE, Keys
 from rl_training.core.setup import Setup
 from rl_training.core.types import ActResult, Batch, Metrics, State, StateDict, UpdateResult
 from rl_training.hparams.pqn import PQNHParams
 from rl_training.learners.checks import ANY, FLOATS, INDICES, Expected, check_tensors
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import build_network, check_output, trial_obs
-from rl_training.learners.on_device import LANE, RolloutLearner
+from rl_training.learners.on_device import RolloutLearner
 from rl_training.learners.optim import clipped_adam, descend
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.q_losses import pick
@@ -180,7 +180,7 @@ class PQN:
     def _draw(self, state: State, obs: Tensor, keys: Keys) -> Tensor:
         """Choose actions on the device, by counters; pure."""
         best = self._network.apply(state["params"], obs).argmax(1)
-        drawn = keys.uniform(LANE, 2)
+        drawn = keys.uniform(LEARNING_LANE, 2)
         random = (drawn[:, 1] * self.num_actions).long()
         return torch.where(drawn[:, 0] < state["epsilon"], random, best)
 

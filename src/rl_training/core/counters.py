@@ -16,6 +16,8 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _WORDS = 4  # of one counter
+LEARNING_LANE = 2**15  # the first of those that acting and learning use; environments use lower ones
+
 _BLOCK_BITS = 16  # of the last counter word: up to 2**18 numbers per lane
 
 

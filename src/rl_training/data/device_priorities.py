@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_training.core.counters import Keys
+from rl_training.core.counters import LEARNING_LANE, Keys
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.data.prioritized_replay_buffer import PRIORITY_FLOOR, error_range
 
-LANE = 2**15 + 2**14  # of the numbers that choose rows
+LANE = LEARNING_LANE + 2**14  # of the numbers that choose rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

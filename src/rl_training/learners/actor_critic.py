@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl_training.acceleration.acting import act_function
 from rl_training.acceleration.steps import Step, accelerate_rounds
-from rl_training.core.counters import Keys
+from rl_training.core.counters import LEARNING_LANE, Keys
 from rl_training.core.setup import Setup
 from rl_training.core.spaces import action_field
 from rl_training.core.state_checks import check_like
@@ -41,7 +41,7 @@ from rl_training.learners.colored_noise import ColoredNoise
 from rl_training.learners.normalization import take_moments
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.random_inputs import RandomInput, RandomInputs
-from rl_training.learners.replay_on_device import LANE, ReplayLearner, warm_up, with_random_inputs
+from rl_training.learners.replay_on_device import ReplayLearner, warm_up, with_random_inputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
 from rl_training.learners.scaling import OBS_CONSTANTS, Scaling, build_scaling
 from rl_training.learners.stack import stackable_steps
@@ -199,7 +199,7 @@ class ActorCritic:
         steps = {"critic": self._critics_step, "whole": self.pure_step}
 
         def draw(state: State, obs: Tensor, keys: Keys) -> Tensor:
-            actions = recipe.draw(recipe.actor.apply(state["params"], obs), keys, LANE)
+            actions = recipe.draw(recipe.actor.apply(state["params"], obs), keys, LEARNING_LANE)
             return warm_up(actions, state["exploration"], keys)
 
         return ReplayLearner(

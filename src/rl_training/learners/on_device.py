@@ -14,13 +14,12 @@ from torch import Tensor
 
 from rl_training.acceleration.stacking import stacked
 from rl_training.acceleration.steps import Step, accelerate
-from rl_training.core.counters import Keys
+from rl_training.core.counters import LEARNING_LANE, Keys
 from rl_training.core.setup import Setup
 from rl_training.core.types import Batch, Metrics, State, UpdateResult
 from rl_training.learners.normalization import deviation, merged_moments, normalized, scaled_rewards
 from rl_training.learners.rollout_scaling import OBS, REWARDS, numbered, parts_of
 
-LANE = 2**15  # environments use lower lanes
 # (rollout with the parameters as `params`, names of the estimates that are wanted) -> estimates, (rows,) each
 Estimate = Callable[[Batch, Collection[str]], Batch]
 Draw = Callable[[State, Tensor, Keys], Tensor]  # (acting state, observations, keys) -> actions
@@ -82,7 +81,7 @@ class RolloutLearner:
         """Normalise a rollout, and draw the words whose order shuffles each epoch."""
         row, hparams = batch["row"], self.setup.hparams
         keys = Keys(batch["seed"].expand_as(row), row, torch.zeros_like(row), batch["update"].expand_as(row))
-        new: State = {"words": (keys.words(LANE, hparams.update_epochs).T - 2**31).int()}
+        new: State = {"words": (keys.words(LEARNING_LANE, hparams.update_epochs).T - 2**31).int()}
         new["rewards"] = batch["rewards"]
         if self.normalizes_obs:
             old = parts_of(OBS, state)

@@ -12,16 +12,15 @@ import torch
 from torch import Tensor
 
 from rl_training.acceleration.steps import Step
-from rl_training.core.counters import Keys
+from rl_training.core.counters import LEARNING_LANE, Keys
 from rl_training.core.types import Batch, Metrics, State
 from rl_training.errors import ConfigError
 from rl_training.learners.random_inputs import RandomInput, noise, normal, uniform
 from rl_training.models.layers import noise_factors
 
-LANE = 2**15  # environments use lower lanes
-_CHOICE = LANE + 1  # of an exploring action
-_NOISE = LANE + 2  # of noisy layers that act
-_FIRST_INPUT = LANE + 16
+_CHOICE = LEARNING_LANE + 1  # of an exploring action
+_NOISE = LEARNING_LANE + 2  # of noisy layers that act
+_FIRST_INPUT = LEARNING_LANE + 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ _NUMBERS: dict[Callable[..., object], Callable[[Keys, int, int], Tensor]] = {
 
 def epsilon_greedy(q_values: Tensor, epsilon: Tensor, keys: Keys) -> Tensor:
     """Return the best action of each row, or any with probability `epsilon`: (rows, actions) -> (rows,)."""
-    is_random = keys.uniform(LANE, 1)[:, 0] < epsilon
+    is_random = keys.uniform(LEARNING_LANE, 1)[:, 0] < epsilon
     return torch.where(is_random, keys.below(_CHOICE, q_values.shape[1]), q_values.argmax(1))
 
 
