@@ -26,8 +26,7 @@ class LatentActing:
         ]
         # Compiling the acting step for each number of rows takes longer than it saves.
         mode = "eager" if acceleration == "compile" else acceleration
-        self._act_by_chance = accelerate(self._sample, mode, "acting step", capture_plain=True)
-        self._act_best = accelerate(self._best, mode, "acting step", capture_plain=True)
+        self._choose_in_place = accelerate(self._choose, mode, "acting step", capture_plain=True)
 
     def act(self, obs: np.ndarray, carry: Carry | None, generator: np.random.Generator | None) -> ActResult:
         """Sample states and actions by the generator; without one, take the most likely ones."""
@@ -35,27 +34,20 @@ class LatentActing:
         if carry is None:
             carry = {name: np.zeros((rows, size), np.float32) for name, size in self._carry_sizes.items()}
         batch = {name: self._tensor(values) for name, values in {"obs": obs, **carry}.items()}
-        if generator is None:
-            result = self._act_best(self._policy, batch)
-        else:
+        if generator is not None:
             for name, size, fill in self._noise:
                 fill(generator, noise := np.empty((rows, size), np.float32))
                 batch[name] = self._tensor(noise)
-            result = self._act_by_chance(self._policy, batch)
+        result = self._choose_in_place(self._policy, batch)
         actions = result.pop("actions").cpu().numpy()
         return ActResult(actions, {name: values.cpu().numpy() for name, values in result.items()})
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.tensor(array, device=self._world.params.device)  # a copy: see acceleration/acting.py
 
-    def _sample(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        return {}, self._choose(state, batch, batch["noise"], batch["action_noise"])
-
-    def _best(self, state: State, batch: Batch) -> tuple[State, Metrics]:
-        return {}, self._choose(state, batch, None, None)
-
-    def _choose(self, state: State, batch: Batch, noise: Tensor | None, action_noise: Tensor | None) -> Metrics:
-        before = (batch["features"], batch["previous"])
-        features = self._world.apply(state["world_model.params"], WorldModel.filter, batch["obs"], *before, noise)
-        actions = self._actions.draw(self._actor.apply(state["actor.params"], features), action_noise)
-        return {"actions": actions, "features": features, "previous": self._actions.encode(actions)}
+    def _choose(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        """Sample where the batch has noise, else take the most likely state and action; nothing is learned."""
+        inputs = (batch["obs"], batch["features"], batch["previous"], batch.get("noise"))
+        features = self._world.apply(state["world_model.params"], WorldModel.filter, *inputs)
+        actions = self._actions.draw(self._actor.apply(state["actor.params"], features), batch.get("action_noise"))
+        return {}, {"actions": actions, "features": features, "previous": self._actions.encode(actions)}
