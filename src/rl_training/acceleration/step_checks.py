@@ -80,9 +80,7 @@ def _differences(fast: InPlace, eager: InPlace, state: State, batch: Batch) -> l
 
 def _is_close(found: Tensor, expected: Tensor, allowed: float) -> bool:
     error = _distance(found, expected)
-    return (
-        error == 0.0 or error <= allowed
-    )  # in this order: if the eager step gave NaN, nothing is allowed but the same
+    return error == 0.0 or error <= allowed  # `allowed` is NaN if the eager step gave NaN: only the same is close
 
 
 def _distance(value: Tensor, other: Tensor | float = 0.0) -> float:

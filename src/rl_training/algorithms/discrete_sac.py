@@ -32,9 +32,8 @@ from rl_training.models.encoders import build_encoder
 from rl_training.models.mlp_discrete_sac import MLPDiscreteSACModel
 
 NUM_CRITICS = 2
-Apply = Callable[
-    [Tensor, Tensor], Tensor
-]  # (params, obs) -> logits, (batch, actions); values, (critics, batch, actions)
+# (params, obs) -> logits of the actor, (batch, actions); values of the critics, (critics, batch, actions).
+Apply = Callable[[Tensor, Tensor], Tensor]
 
 
 def target_entropy(hparams: DiscreteSACHParams, num_actions: int) -> float:

@@ -5,7 +5,7 @@
 
 in place of the goal, the reward and the termination of step t; k is `her_ratio`. t' is uniform in {t, ..., T} for
 `future`, in {1, ..., T} for `episode`, and T for `final`, where T is the newest step of the episode so far. A time
-limit is no termination: such a row bootstraps, whatever its goal.
+limit is no termination: such a row bootstraps for any goal.
 
 Goals are drawn when a batch is sampled: rows are stored once, and each sample has a new goal.
 

@@ -74,12 +74,12 @@ class Recall(gym.Env[np.ndarray, np.int64]):
 
 
 def cartpole_no_velocity(**kwargs: Any) -> Env:
-    """CartPole that shows the positions of cart and pole, but not their velocities."""
+    """Return CartPole that shows the positions of cart and pole, but not their velocities."""
     return ZeroedEntries(CartPoleEnv(**kwargs), (1, 3))
 
 
 def pendulum_no_velocity(**kwargs: Any) -> Env:
-    """Pendulum that shows the angle, but not the angular velocity."""
+    """Return Pendulum that shows the angle, but not the angular velocity."""
     return ZeroedEntries(PendulumEnv(**kwargs), (2,))
 
 

@@ -50,7 +50,7 @@ def find_abilities(vector: AnyVectorEnv) -> Abilities:
 def _play(vector: AnyVectorEnv, seed: Any, trial: int = 0) -> list[Any]:
     """Return the observations of a reset and of some steps, up to the end of an episode; `trial` selects the actions.
 
-    A row takes the same actions whatever the others do.
+    The actions of a row do not depend on the other rows.
     """
     spaces = [copy.deepcopy(vector.single_action_space) for _ in range(vector.num_envs)]
     for index, space in enumerate(spaces):

@@ -27,10 +27,8 @@ class Augmentation:
     def __init__(self, space: gym.Space[Any], *, intensity: bool, future_steps: int = 0) -> None:
         """`intensity`: whether images also get brighter or darker. `future_steps`: images of `future_obs` in a row."""
         shape = tuple(space.shape or ())
-        last = len(shape) == 2 or channels_first(
-            shape[-3:]
-        )  # (..., height, width), else (..., height, width, channels)
-        self._sides = (-2, -1) if last else (-3, -2)
+        # (..., height, width), or (..., height, width, channels)
+        self._sides = (-2, -1) if len(shape) == 2 or channels_first(shape[-3:]) else (-3, -2)
         self._intensity, self._future_steps = intensity, future_steps
 
     def random_inputs(self, rows: int) -> dict[str, RandomInput]:

@@ -44,7 +44,7 @@ class FlatModule:
         return torch.func.functional_call(self.module, {**self.named(params), **(buffers or {})}, inputs)
 
     def apply_part(self, name: str, params: Tensor, *inputs: Any) -> Any:
-        """As `apply`, of the submodule `name` alone."""
+        """Apply the submodule `name` alone, as `apply` does the whole module."""
         start = f"{name}."
         own = {key.removeprefix(start): value for key, value in self.named(params).items() if key.startswith(start)}
         return torch.func.functional_call(self.module.get_submodule(name), own, inputs)

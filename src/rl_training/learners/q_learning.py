@@ -1,4 +1,4 @@
-"""Deep Q-learning: what all members of the family share, whatever their network says about an action.
+"""Deep Q-learning: what all members of the family share.
 
 A recipe (dqn.py, c51_dqn.py, qr_dqn.py, iqn.py, fqf.py) brings the network, its Q-values and the loss; what these
 share is in q_networks.py and q_losses.py. Double selection, dueling streams, noisy layers, n-step returns and
@@ -146,7 +146,7 @@ class QLearner:
         return self._begin(obs, self._epsilon(step), action_mask)
 
     def _begin(self, obs: np.ndarray, epsilon: float | None, mask: np.ndarray | None) -> ActResult | PendingActions:
-        """`epsilon`: of exploration; None: act as in an evaluation."""
+        """Draw what acting draws. `epsilon`: of exploration; None: act as in an evaluation."""
         explores, rows = epsilon is not None, len(obs)
         epsilon = self.hparams.evaluation_epsilon if epsilon is None else epsilon
         generator = self._generators["action" if explores else "eval_action"]

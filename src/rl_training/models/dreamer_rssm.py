@@ -74,7 +74,7 @@ class BlockGRU(nn.Module):
         self.gates = StackedLinear(blocks, self.width, 3 * self.width)
 
     def forward(self, state: Tensor, inputs: Tensor) -> Tensor:
-        """`state`: (batch, size), `inputs`: (batch, in_features) -> (batch, size)."""
+        """Return the next state: (batch, size), (batch, in_features) -> (batch, size)."""
         weight, last = self.split_weight(inputs.shape[1])
         return self.advance(state, (), weight, self.drive(inputs, last))
 

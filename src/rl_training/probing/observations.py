@@ -16,7 +16,7 @@ HIDDEN, EXPLAINED = 0.2, 0.4  # shares of the variance
 
 
 def check_observations(episodes: list[Episode], *, is_float: bool) -> Iterator[Finding]:
-    """`is_float`: whether the observation is a vector of floats, which alone has a scale."""
+    """Check what observations show; `is_float`: whether they are vectors of floats, which alone have a scale."""
     played = [episode for episode in episodes if len(episode) > 1]
     if not played:
         return

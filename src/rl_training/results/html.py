@@ -13,7 +13,7 @@ from rl_training.results.figures import STYLE, Figure
 
 BASE64 = 4 / 3  # characters per byte
 _MAX_ROWS = 100  # of the table of a chart
-# Nothing is loaded and no code runs, whatever the names and settings of the runs hold.
+# Nothing is loaded and no code runs, for any names and settings of runs.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; media-src data:; base-uri 'none'; form-action 'none'"
 _PAGE_STYLE = """
   :root { color-scheme: light dark;

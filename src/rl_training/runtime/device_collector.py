@@ -31,10 +31,8 @@ class DeviceCollector:
 
     def state_dict(self) -> StateDict:
         tensors = {name: value.cpu().clone() for name, value in self.state.items()}
-        return {
-            "envs": tensors,
-            "numbers": self.state["episode"].tolist(),
-        }  # a reader counts the open episodes by these
+        # A reader counts the open episodes by their numbers.
+        return {"envs": tensors, "numbers": self.state["episode"].tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.start()

@@ -63,9 +63,8 @@ def decide(candidates: Sequence[Candidate], *, resamples: int = 2_000) -> Verdic
     sound = [candidate for candidate in candidates if not candidate.failure]
     if not sound:
         return None
-    best = max(
-        sound, key=lambda candidate: interquartile_mean(candidate.scores)
-    )  # of equal ones the first: the given config
+    # Of equal ones the first, which is the given config.
+    best = max(sound, key=lambda candidate: interquartile_mean(candidate.scores))
     if best == given or given.failure:
         return Verdict(best, given, None, clear=False)
     better = probability_of_improvement([best.scores], [given.scores], resamples, comparisons=len(others))
