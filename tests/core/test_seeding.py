@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,9 +18,6 @@ def test_a_stream_does_not_depend_on_when_or_in_which_order_it_is_created() -> N
         streams.numpy(name).random(100)
     assert np.array_equal(streams.numpy("buffer").random(5), first)
     assert np.array_equal(Streams(7).numpy("buffer").random(5), first)
-    assert torch.equal(
-        torch.rand(3, generator=streams.torch("noise")), torch.rand(3, generator=Streams(7).torch("noise"))
-    )
 
 
 def test_streams_differ_by_name_index_and_seed() -> None:
@@ -60,7 +56,7 @@ def test_the_streams_that_were_asked_for_are_remembered_with_their_seeds() -> No
     assert streams.seeds() == {name: Streams(0).integer(name) for name in ("env", "eval")}  # of the episodes
     streams.numpy("buffer")
     streams.integer("init", 1)
-    streams.torch("noise")
+    streams.numpy("noise")
     assert list(streams.seeds()) == ["buffer", "env", "eval", "init", "noise"]
     assert streams.seeds()["init"] == 949240827
     assert streams == Streams(0)

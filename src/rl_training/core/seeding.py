@@ -6,14 +6,11 @@ adding an env leaves every other stream unchanged.
 
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rl_training.errors import CheckpointError, ConfigError
-
-if TYPE_CHECKING:
-    import torch
 
 _MAX_SEEDS = 10_000  # in one list
 _ENV, _EVAL = "env", "eval"  # reset seeds of training and of evaluation episodes
@@ -50,13 +47,6 @@ class Streams:
 
     def numpy(self, name: str) -> np.random.Generator:
         return np.random.Generator(np.random.PCG64(self._sequence(name)))
-
-    def torch(self, name: str, device: "torch.device | str" = "cpu") -> "torch.Generator":
-        import torch
-
-        generator = torch.Generator(device=device)
-        generator.manual_seed(self.integer(name))
-        return generator
 
     def episode_seed(self, env: int, episode: int) -> int:
         """Return the reset seed of one training episode: with the actions taken since, it restores the env exactly."""

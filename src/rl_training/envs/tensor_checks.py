@@ -55,9 +55,9 @@ def _error(env: object, what: str) -> EnvError:
     return EnvError(f"the tensor environment {type(env).__name__} {what}")
 
 
-def _keys(rows: int, episode: int = 0, step: int = 0, device: str = "cpu") -> Keys:
+def _keys(rows: int, device: str = "cpu") -> Keys:
     count = torch.arange(rows, device=device)
-    return Keys(torch.full_like(count, 1), count, torch.full_like(count, episode), torch.full_like(count, step))
+    return Keys(torch.ones_like(count), count, torch.zeros_like(count), torch.zeros_like(count))
 
 
 def _some_actions(env: TensorEnv, keys: Keys) -> Tensor:

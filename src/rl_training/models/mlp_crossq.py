@@ -10,6 +10,8 @@ from rl_training.models.batch_renorm import BatchRenorm, Renormalized
 from rl_training.models.continuous import BuildEncoder
 from rl_training.models.layers import Dense, Norm, StackedLinear, init_truncated
 
+NUM_CRITICS = 2
+
 
 def renormalized_layers(
     in_features: int, hidden_sizes: Sequence[int], out_features: int, *, dense: Dense, norm: Norm
@@ -34,38 +36,33 @@ class MLPCrossQModel(nn.Module):
         action_dim: int,
         hidden_sizes: Sequence[int] = (256, 256),
         critic_hidden_sizes: Sequence[int] = (2048, 2048),
-        *,
-        num_critics: int = 2,
     ) -> None:
         super().__init__()
         encoder, features = build_encoder()
         layers = renormalized_layers(features, hidden_sizes, 2 * action_dim, dense=nn.Linear, norm=BatchRenorm)
         self.actor = Renormalized(encoder, *layers)
-        self.critics = RenormalizedCritics(build_encoder, action_dim, critic_hidden_sizes, num_critics)
+        self.critics = RenormalizedCritics(build_encoder, action_dim, critic_hidden_sizes)
         init_truncated(self)
 
 
 class RenormalizedCritics(nn.Module):
-    """Several Q-functions that share only an encoder."""
+    """Two Q-functions that share only an encoder."""
 
-    def __init__(
-        self, build_encoder: BuildEncoder, action_dim: int, hidden_sizes: Sequence[int], num_critics: int
-    ) -> None:
+    def __init__(self, build_encoder: BuildEncoder, action_dim: int, hidden_sizes: Sequence[int]) -> None:
         super().__init__()
         self.encoder, features = build_encoder()
-        self._num_critics = num_critics
         layers = renormalized_layers(
             features + action_dim,
             hidden_sizes,
             1,
-            dense=partial(StackedLinear, num_critics),
-            norm=lambda size: BatchRenorm(size, num_critics),
+            dense=partial(StackedLinear, NUM_CRITICS),
+            norm=lambda size: BatchRenorm(size, NUM_CRITICS),
         )
         self.layers = Renormalized(*layers)
 
     def forward(self, obs: Tensor, actions: Tensor, corrects: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         inputs = torch.cat((self.encoder(obs), actions.reshape(len(actions), -1)), 1)
-        inputs = inputs.expand(self._num_critics, -1, -1)
+        inputs = inputs.expand(NUM_CRITICS, -1, -1)
         if corrects is None:
             values: Tensor = self.layers(inputs)
             return values.squeeze(2)

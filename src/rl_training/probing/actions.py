@@ -1,7 +1,7 @@
 """Checks of the actions: the same state is reached again and again, and each time another action is tried."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,16 +34,14 @@ def check_action_space(space: Any) -> Iterator[Finding]:
         yield Finding("fix", "action_space", text)
 
 
-def check_actions(
-    env: WatchedEnv, episodes: list[Episode], *, seconds: float, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Finding]:
-    """`env` must repeat an episode of the same seed and actions."""
+def check_actions(env: WatchedEnv, episodes: list[Episode], *, seconds: float) -> Iterator[Finding]:
+    """Compare what different actions do in the same states; `env` must repeat an episode."""
     candidates = _candidates(env.action_space)
     if env.masked or len(candidates) < 2:
         return
-    start, table = clock(), []
+    start, table = time.monotonic(), []
     for number, episode in enumerate(episodes[:STATES]):
-        if number and clock() - start > seconds:
+        if number and time.monotonic() - start > seconds:
             break
         table.append(_try_all(env, episode, number, candidates))
     if findings := list(_check_effect(table)):

@@ -1,7 +1,7 @@
 """Random episodes of an environment, recorded for the checks."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,12 +57,12 @@ def play(env: WatchedEnv, seed: int | None, actions: Sequence[Any] | int) -> Epi
     return episode
 
 
-def play_randomly(env: WatchedEnv, *, seconds: float, clock: Callable[[], float] = time.monotonic) -> list[Episode]:
+def play_randomly(env: WatchedEnv, *, seconds: float) -> list[Episode]:
     """Play random episodes with the seeds 0, 1, ... until one of the limits is reached."""
     episodes: list[Episode] = []
     env.action_space.seed(0)
-    start, left = clock(), MAX_STEPS
-    while left > 0 and len(episodes) < MAX_EPISODES and clock() - start < seconds:
+    start, left = time.monotonic(), MAX_STEPS
+    while left > 0 and len(episodes) < MAX_EPISODES and time.monotonic() - start < seconds:
         episode = play(env, len(episodes), min(left, MAX_STEPS // 2 if env.time_limit is None else left))
         episodes.append(episode)
         left = min(left - max(len(episode), 1), MAX_VALUES // max(episode.obs[0].size, 1) - sum(map(len, episodes)))

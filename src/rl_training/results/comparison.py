@@ -192,7 +192,7 @@ def curve_figure(
     return Figure(title or ", ".join(env_ids), X_LABELS[x], label, lines=lines, caption=" ".join(parts))
 
 
-def interval_figure(rows: Sequence[Row], title: str = "Final score") -> Figure:
+def interval_figure(rows: Sequence[Row]) -> Figure:
     """Draw the interquartile mean of each group with its interval."""
     marks = [
         Mark(
@@ -205,7 +205,7 @@ def interval_figure(rows: Sequence[Row], title: str = "Final score") -> Figure:
         if row.summary is not None
     ]
     _check_any(marks)
-    return Figure(title, "score", marks=marks, caption="Interquartile mean and its 95 % bootstrap interval.")
+    return Figure("Final score", "score", marks=marks, caption="Interquartile mean and its 95 % bootstrap interval.")
 
 
 def improvement_figure(rows: Sequence[Row]) -> Figure:

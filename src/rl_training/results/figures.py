@@ -26,6 +26,7 @@ Scale = Callable[[float], float]  # from a value to a place in the picture
 # Okabe and Ito's colours, which most colour-blind people can tell apart; dashes tell apart what still looks alike.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a", "#b8a800")
 _DARK_COLOURS = ("#58a6ff", "#f0883e", "#3fcf9a", "#e89ac7", "#ffc04d", "#8fd3ff", "#b0b0b0", "#f0e442")
+_TICKS = 5  # on an axis, about
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
 _NAMESPACE = ' xmlns="http://www.w3.org/2000/svg"'
 STYLE = (
@@ -120,11 +121,11 @@ def draw(figures: Sequence[Figure], *, inline: bool = False) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Return round numbers, multiples of 1, 2 or 5 times a power of ten, that lie between two values."""
     if not high > low:
         high, low = low + max(abs(low), 1.0) * 0.5, low - max(abs(low), 1.0) * 0.5
-    rough = (high - low) / count
+    rough = (high - low) / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)
