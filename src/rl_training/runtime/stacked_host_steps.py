@@ -96,7 +96,7 @@ class StackedHostSteps:
                 self._fail(number, error)
 
     def _learn(self, before: int, step: int) -> None:
-        """Make the updates that are due after `step`, the last one but for `before`."""
+        """Make the updates that are due after env step `step` and were not yet after `before`."""
         due = self._updates_until(step) - self._updates_until(before)
         # Until the first n-step return of each member is complete there is nothing to learn from.
         if not all(len(self._memories[number]) for number in self._live):
