@@ -106,7 +106,7 @@ def test_an_entry_that_hardly_varies_in_a_dataset_is_not_magnified() -> None:
     fitted, loaded = (dataset_normalizer(space, rows) for rows in (obs, None))
     loaded.load_state_dict(fitted.moments.state_dict())
     for normalizer in (fitted, loaded):
-        assert normalizer.constants()[1].tolist() == pytest.approx([1e3, 1e3, 0.5], rel=1e-6)
+        assert normalizer.constants()["obs_scale"].tolist() == pytest.approx([1e3, 1e3, 0.5], rel=1e-6)
 
 
 @pytest.mark.parametrize(

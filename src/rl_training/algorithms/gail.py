@@ -112,7 +112,7 @@ class GAIL:
         optimizer = ClippedAdam(learning_rate=rate, eps=ADAM_EPS, max_grad_norm=None)
         self._state = named_part("discriminator", optimizer.state(network.params))
         if _normalizes(setup):
-            for name, value in zip(("obs_mean", "obs_scale"), _expert_constants(setup), strict=True):
+            for name, value in _expert_constants(setup).items():
                 self._state[name] = value.clone().to(setup.device)
         self._expert_ends = float(setup.dataset.terminated.mean()) if setup.dataset is not None else 0.0
         self._generator = setup.streams.numpy("discriminator")
@@ -235,7 +235,7 @@ def _normalizes(setup: Setup[GAILHParams]) -> bool:
     return setup.hparams.normalize_discriminator and observation_kind(setup.spaces.observation) == "vector"
 
 
-def _expert_constants(setup: Setup[GAILHParams]) -> tuple[Tensor, Tensor]:
+def _expert_constants(setup: Setup[GAILHParams]) -> State:
     """Return mean and scale of the expert's observations; without a dataset, values that a checkpoint overwrites."""
     obs = None if setup.dataset is None else setup.dataset.obs
     return dataset_normalizer(setup.spaces.observation, obs).constants()

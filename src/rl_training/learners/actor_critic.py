@@ -38,12 +38,12 @@ from rl_training.hparams.schedules import is_warm_up
 from rl_training.learners.actor_critic_recipe import ActorCriticRecipe, DeviceRecipe
 from rl_training.learners.choice_noise import ChoiceNoise
 from rl_training.learners.colored_noise import ColoredNoise
-from rl_training.learners.normalization import take_moments
+from rl_training.learners.normalization import OBS_CONSTANTS, take_moments
 from rl_training.learners.policies import NetworkPolicy
 from rl_training.learners.random_inputs import RandomInput, RandomInputs
 from rl_training.learners.replay_on_device import ReplayLearner, warm_up, with_random_inputs
 from rl_training.learners.saved_state import generators_to_save, load_generators, load_tensors, tensors_to_save
-from rl_training.learners.scaling import OBS_CONSTANTS, Scaling, build_scaling
+from rl_training.learners.scaling import Scaling, build_scaling
 from rl_training.learners.stack import stackable_steps
 from rl_training.models.batch_renorm import FlatMoments
 from rl_training.models.distributions import Categorical, SquashedGaussian
@@ -306,7 +306,7 @@ class ActorCritic:
 
 
 ACTOR_MOMENTS = "actor.moments"  # entry of the state of an actor whose layers have running moments (batch_renorm.py)
-_IN_POLICY = ("actor.params", ACTOR_MOMENTS, *OBS_CONSTANTS)  # saved with the policy
+_IN_POLICY = ("actor.params", ACTOR_MOMENTS, *OBS_CONSTANTS)  # saved with the policy, or follow from what is
 
 
 def _action_noise(setup: Setup[ActorCriticHParams]) -> ColoredNoise | ChoiceNoise:

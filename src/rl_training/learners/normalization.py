@@ -19,6 +19,7 @@ from rl_training.errors import CheckpointError, SpaceError
 from rl_training.learners.returns import discounted_sum
 
 _EPS = 1e-8  # added to variances, so that constant entries become 0
+OBS_CONSTANTS = ("obs_mean", "obs_scale")  # entries of a state by which observations are normalised
 LIMIT = 10.0  # normalised values are clipped to ± this
 _MIN_STD = 1e-3  # of a dataset's entries: one that hardly varies there may vary in the environment
 _ROWS_AT_ONCE = 65_536  # converted to float64 at a time
@@ -128,14 +129,14 @@ class ObsNormalizer:
 
     def tensor(self, obs: Tensor) -> Tensor:
         """Normalise observations for learning."""
-        mean, scale = (constant.to(obs.device) for constant in self.constants())
+        mean, scale = (constant.to(obs.device) for constant in self.constants().values())
         return normalized(obs, mean, scale, self.limit)
 
-    def constants(self) -> tuple[Tensor, Tensor]:
-        """Return the mean and the scale that `normalized` takes."""
+    def constants(self) -> State:
+        """Return the mean and the scale that `normalized` takes, as entries of a state."""
         if self._live:
             self._refresh()
-        return torch.from_numpy(self._mean), torch.from_numpy(self._scale)
+        return dict(zip(OBS_CONSTANTS, map(torch.from_numpy, (self._mean, self._scale)), strict=True))
 
     def update(self, obs: Tensor) -> None:
         self.moments.update(obs)
@@ -152,7 +153,7 @@ class ObsNormalizer:
 
 def normalize_batch(batch: Batch, state: State, limit: float | None = LIMIT) -> Batch:
     """Return the batch with observations normalised by the constants in the state of a pure step."""
-    mean, scale = state["obs_mean"], state["obs_scale"]
+    mean, scale = (state[name] for name in OBS_CONSTANTS)
     return {**batch, **{name: normalized(batch[name], mean, scale, limit) for name in ("obs", "next_obs")}}
 
 

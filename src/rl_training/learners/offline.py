@@ -22,6 +22,7 @@ from rl_training.learners.dataset_rewards import reward_constants, scale_rewards
 from rl_training.learners.flat_module import FlatModule
 from rl_training.learners.networks import trial_obs
 from rl_training.learners.normalization import (
+    OBS_CONSTANTS,
     ObsNormalizer,
     dataset_normalizer,
     normalize_batch,
@@ -66,7 +67,7 @@ class OfflineLearner:
         self._total_updates = max(1, setup.total_updates)
         known = reward_constants(setup)
         if self._normalizer is not None:
-            known["obs_mean"], known["obs_scale"] = self._normalizer.constants()
+            known |= self._normalizer.constants()
         # A tensor, because a number would be compiled into the step and differ from run to run.
         known["total_updates"] = torch.tensor(float(self._total_updates))
         self.state = recipe.state() | {name: value.clone().to(setup.device) for name, value in known.items()}
@@ -151,7 +152,7 @@ class OfflineLearner:
         actor = dict(state)
         if self._normalizer is not None:
             self._normalizer.load_state_dict(take_moments(actor, "obs_moments"))
-            for name, value in zip(("obs_mean", "obs_scale"), self._normalizer.constants(), strict=True):
+            for name, value in self._normalizer.constants().items():
                 self.state[name].copy_(value)
         self.recipe.actor.load(self.state["actor.params"], actor)
 
@@ -185,7 +186,7 @@ def offline_policy(learner: OfflineLearner) -> NetworkPolicy:
 
 
 # Saved with the policy, or given by the length of the run.
-_ELSEWHERE = ("actor.params", "obs_mean", "obs_scale", "total_updates")
+_ELSEWHERE = ("actor.params", *OBS_CONSTANTS, "total_updates")
 
 
 # --- Statistics of the dataset ---------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class NetworkPolicy(nn.Module):
         self.normalizes = normalizer is not None
         if normalizer is not None:
             self._limit = normalizer.limit
-            for name, values in zip(("obs_mean", "obs_scale"), normalizer.constants(), strict=True):
+            for name, values in normalizer.constants().items():
                 self.register_buffer(name, values.clone())
 
     def forward(self, obs: Any, action_mask: Tensor | None) -> Decision:

@@ -32,8 +32,6 @@ from rl_training.learners.normalization import (
     vector_normalizer,
 )
 
-OBS_CONSTANTS = ("obs_mean", "obs_scale")  # entries of the state; the policy is saved with the statistics behind them
-
 
 class Scaling:
     """Scales observations and rewards; without arguments, it leaves them as they are."""
@@ -60,8 +58,7 @@ class Scaling:
             state["reward_scale"] = torch.tensor(self._return_scaler.scale, device=device)
         state |= self._dataset_rewards
         if self.normalizer is not None:
-            values = zip(OBS_CONSTANTS, self.normalizer.constants(), strict=True)
-            state |= {name: value.clone().to(device) for name, value in values}
+            state |= {name: value.clone().to(device) for name, value in self.normalizer.constants().items()}
         return state
 
     def scaled(self, batch: Batch, state: State) -> Batch:
@@ -101,7 +98,7 @@ class Scaling:
         """Return the constants that follow from the running statistics, on the host."""
         state: State = {}
         if self.normalizer is not None and not self.of_dataset:
-            state |= dict(zip(OBS_CONSTANTS, self.normalizer.constants(), strict=True))
+            state |= self.normalizer.constants()
         if self._return_scaler is not None:
             state["reward_scale"] = torch.tensor(self._return_scaler.scale)
         return state
@@ -114,7 +111,8 @@ class Scaling:
         """Remove the statistics from a saved policy, load them, and write the constants into the state."""
         if self.normalizer is not None:
             self.normalizer.load_state_dict(take_moments(policy, "obs_moments"))
-            _write(self.normalizer, state)
+            for name, value in self.normalizer.constants().items():
+                state[name].copy_(value)
 
     def state_dict(self) -> StateDict:
         """Return the statistics that only learning needs."""
@@ -138,11 +136,6 @@ class Scaling:
         is_same = transitions["obs"] == self._last_obs
         broken: np.ndarray = ~is_same.reshape(len(is_same), -1).all(1)
         return broken
-
-
-def _write(normalizer: ObsNormalizer, state: State) -> None:
-    for name, value in zip(OBS_CONSTANTS, normalizer.constants(), strict=True):
-        state[name].copy_(value)
 
 
 def normalizes(setup: Setup[ActorCriticHParams]) -> bool:
