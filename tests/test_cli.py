@@ -798,10 +798,8 @@ def test_every_option_has_a_help_text() -> None:
     from typer.main import get_command
 
     group: Any = get_command(app)
-    commands = [
-        *group.commands.values(),
-        *(c for name in ("config", "dataset") for c in group.commands[name].commands.values()),
-    ]
+    commands = list(group.commands.values())
+    commands += [command for one in commands for command in getattr(one, "commands", {}).values()]
     assert [(c.name, p.name) for c in commands for p in c.params if not getattr(p, "help", None)] == []
     assert all(c.help for c in commands)
 
