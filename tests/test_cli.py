@@ -485,6 +485,7 @@ def test_a_config_is_read_from_stdin() -> None:
     assert parse_config(shown.stdout, "shown").seed == 3
     assert "stdin: setting 'algo' is given twice" in call("train", "-", stdin=f"{text}algo: ppo\n").stderr
     assert "stdin is empty" in call("tune", "-c", "-", stdin="").stderr
+    assert "stdin has more than 1,048,576 bytes" in call("config", "show", "-", stdin=text + "#" * 2**20).stderr
 
 
 def test_what_is_no_config_file_is_named(tmp_path: Path) -> None:

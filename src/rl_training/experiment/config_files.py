@@ -176,8 +176,11 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
 
 
 def _read_stdin() -> str:
+    content = sys.stdin.buffer.read(_MAX_CONFIG_BYTES + 1)
+    if len(content) > _MAX_CONFIG_BYTES:
+        raise ConfigError(f"stdin has more than {_MAX_CONFIG_BYTES:,} bytes")
     try:
-        return sys.stdin.buffer.read(_MAX_CONFIG_BYTES).decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"stdin cannot be read: {error}") from None
 
