@@ -26,6 +26,7 @@ from benchmarks.kills import CASE, damage, kill_run, prepare_run
 import rl_training.experiment.checkpointing as checkpointing
 import rl_training.experiment.registry as registry_module
 import rl_training.runtime.callbacks as callbacks
+import rl_training.runtime.setup as setup
 import rl_training.runtime.trainer as trainer
 from builders import make_config
 from rl_training import DQN
@@ -936,7 +937,7 @@ def test_a_start_that_is_refused_changes_nothing_in_the_folder(tmp_path: Path) -
 
 def test_a_run_that_another_process_finished_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = create_run_dir(make_config(tmp_path).resolved(), tmp_path / "run")
-    prepare = trainer.prepare_run
+    prepare = setup.prepare_run
 
     def prepare_slowly(*args: Any, **options: Any) -> Any:
         monkeypatch.setattr(trainer, "prepare_run", prepare)

@@ -39,7 +39,7 @@ class _StrictLoader(yaml.SafeLoader):
         self._left -= 1
         if self._left < 0:
             raise _too_many()
-        return super().compose_node(parent, index)  # type: ignore[no-any-return]
+        return super().compose_node(parent, index)
 
     def compose_scalar_node(self, anchor: dict[Any, Any]) -> yaml.ScalarNode:
         node: yaml.ScalarNode = super().compose_scalar_node(anchor)
