@@ -112,6 +112,13 @@ def test_nothing_is_shown_of_a_run_that_ended(tmp_path: Path) -> None:
     assert display.file.getvalue() == before
 
 
+def test_the_last_step_is_shown_once(tmp_path: Path) -> None:
+    display = Display(tmp_path, total=100)
+    display.step(seconds=5.0, steps=100, updates=1)
+    display.progress.on_end(display.run)
+    assert display.file.getvalue().count("step 100/100 (100 %)") == 1
+
+
 def test_lines_outside_of_a_terminal_hold_no_control_characters(tmp_path: Path) -> None:
     display = Display(tmp_path)
     with compiling("update"):

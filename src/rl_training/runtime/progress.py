@@ -86,7 +86,7 @@ class Progress(Callback):
     def on_step(self, run: Run) -> None:
         self._rounds += 1
         rounds_per_check = _ROUNDS_PER_CHECK if run.unit == "env step" else 1
-        if self._rounds % rounds_per_check and run.step < run.config.total_timesteps:
+        if self._rounds % rounds_per_check or run.step >= run.config.total_timesteps:  # `on_end` shows the last step
             return
         now = self._clock()
         if run.gradient_step and not self._learns:
