@@ -795,6 +795,13 @@ def test_no_arguments_show_the_help() -> None:
     )
 
 
+@pytest.mark.parametrize("command", ["train", "resume", "tune", "sweep", "record", "plot"])
+def test_the_help_fits_a_terminal_of_80_columns(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).stdout
+    assert "--help" in shown
+    assert [line for line in shown.splitlines() if "…" in line] == []
+
+
 def test_every_option_has_a_help_text() -> None:
     from typer.main import get_command
 

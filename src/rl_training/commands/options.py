@@ -29,7 +29,7 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting, such as algo_kwargs.gamma=0.98; repeatable.",
+        help="Change a setting, such as algo_kwargs.gamma=0.9; repeatable.",
     ),
 ]
 ChangedSettings = Annotated[
@@ -59,8 +59,9 @@ EvalSeed = Annotated[
 Track = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME[:KEY=VALUE,...]",
-        help="Send the records to mlflow, wandb, trackio or another tracker, also after a resume; repeatable.",
+        metavar="TRACKER",
+        help="Send the records to mlflow, wandb, trackio or another tracker, also after a resume; options follow as "
+        "NAME:KEY=VALUE,...; repeatable.",
     ),
 ]
 AllowEntryPoints = Annotated[

@@ -59,13 +59,16 @@ def tune(
         list[str] | None,
         typer.Option(
             "--param",
-            metavar="NAME[=CHOICES]",
+            metavar="NAME",
             help="Search only these settings, such as gamma or num_envs=4,8,16; repeatable.",
         ),
     ] = None,
     objective: Annotated[
         Objective | None,
-        typer.Option(help="Value of a run: its final score (the default), or the mean over its evaluations (area)."),
+        typer.Option(
+            metavar="final|area",
+            help="Value of a run: its final score (the default), or the mean over its evaluations (area).",
+        ),
     ] = None,
     prune: Annotated[
         bool | None,
