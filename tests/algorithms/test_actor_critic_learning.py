@@ -25,6 +25,8 @@ QUICK: dict[str, Any] = {
     "buffer_capacity": 2_000,
     "learning_starts": 100,
     "learning_rate": 5e-3,
+    "actor_learning_rate": None,
+    "alpha_learning_rate": None,
     "hidden_sizes": [32, 32],
     "gradient_updates_per_step": 1,
     "policy_delay": 2,
