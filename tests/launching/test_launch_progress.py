@@ -41,7 +41,7 @@ def test_each_change_of_a_seed_is_one_line(display: Display) -> None:
     display.log(1, "")
     assert display.show([2], [0, 1]) == ["seed 0  running", "seed 1  running", "seed 2  waiting"]
     assert display.show([2], [0, 1]) == []
-    write_result(display.folders[1], {"eval": [{"return": 100.0}, {"return": 300.0}]})
+    write_result(display.folders[1], {"step": 60, "eval": [{"return": 100.0}, {"return": 300.0}]})
     assert display.show([2], [0]) == ["seed 1  finished: 200.0"]
     assert display.show([], []) == ["seed 0  not finished", "seed 2  not finished"]
 
@@ -73,7 +73,7 @@ def test_of_many_runs_those_that_wait_are_only_counted(tmp_path: Path) -> None:
     assert lines.show(list(range(1, 40)), [0]) == ["seed 0  running"]
     (tmp_path / "terminal").mkdir()
     display = Display(tmp_path / "terminal", terminal=True, runs=40)
-    write_result(display.folders[7], {"eval": [{"return": 100.0}]})
+    write_result(display.folders[7], {"step": 60, "eval": [{"return": 100.0}]})
     with display.progress:
         shown = "\n".join(display.show([seed for seed in range(1, 40) if seed != 7], [0]))
     assert "seed 0  running" in shown
@@ -82,5 +82,5 @@ def test_of_many_runs_those_that_wait_are_only_counted(tmp_path: Path) -> None:
 
 
 def test_a_run_without_an_evaluation_is_shown_as_finished(display: Display) -> None:
-    write_result(display.folders[0], {"eval": []})
+    write_result(display.folders[0], {"step": 60, "eval": []})
     assert display.show([1, 2], [])[0] == "seed 0  finished"

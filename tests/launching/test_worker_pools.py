@@ -63,7 +63,7 @@ def test_as_many_workers_run_as_there_are_open_runs_and_jobs(
     assert pool.ended() == []
     assert cluster.started == [2]
     for run in runs[:2]:
-        write_result(run, {"eval": []})
+        write_result(run, {"step": 60, "eval": []})
     cluster.number = 0
     assert [end.status for end in pool.ended()] == ["finished"] * 2
     assert cluster.started == [2, 1]
@@ -122,6 +122,6 @@ def test_a_closed_pool_starts_no_workers_and_reports_what_ended(
 ) -> None:
     pool = pool_of(tmp_path, cluster, runs)
     pool.close()
-    write_result(runs[2], {"eval": []})
+    write_result(runs[2], {"step": 60, "eval": []})
     assert [end.folder for end in pool.ended()] == [runs[2]]
     assert cluster.started == []
