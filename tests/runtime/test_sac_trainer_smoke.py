@@ -351,11 +351,11 @@ def test_a_setting_out_of_its_range_is_refused_by_name(
     ("setting", "value", "message"),
     [
         ("alpha", "fixed", "must be a number or 'auto', got 'fixed'"),
-        ("alpha", -0.1, "must be greater than 0 or 'auto', got -0.1"),
-        ("alpha", 0, "must be greater than 0 or 'auto', got 0"),
+        ("alpha", -0.1, "must be > 0 or 'auto', got -0.1"),
+        ("alpha", 0, "must be > 0 or 'auto', got 0"),
         ("alpha", True, "must be a number or 'auto', got True"),
         ("target_entropy", "max", "must be a number or 'auto', got 'max'"),
-        ("max_grad_norm", -1, "must be greater than 0, got -1"),
+        ("max_grad_norm", -1, "must be > 0, got -1"),
     ],
 )
 def test_a_setting_of_several_kinds_is_refused_in_one_line(
