@@ -92,11 +92,11 @@ def atari_table(folder: Path, named: Mapping[str, Entry]) -> Iterator[str]:
                 for value, done in zip(curve.get("mean_return", ()), curve["complete"], strict=True)
                 if done
             ]
-            played = line["final"] or line.get("after") or {}
+            played = line["final"] or line.get("after", {}).get("sampled", {})
             mean = played.get("mean_return")
             end = "not played" if mean is None else number(mean)
             normalised = "" if mean is None else f"{human_normalized(entry['env_id'], mean):.2f}"
-            frames = f"{4 * line['step'] / 1e6:.3g}M of {entry['frames'] / 1e6:g}M"
+            frames = f"{4 * line['step'] / 1e6:.3g}M of {4 * line['steps'] / 1e6:g}M"  # its own budget
             title = f"{file_link(path, folder)}; target: {entry['target']}"
             trained = whole[-1] if whole else "not recorded"
             body.append([title, frames, str(line["seed"]), trained, end, normalised, published])
