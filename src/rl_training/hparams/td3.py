@@ -80,8 +80,8 @@ class TD3HParams(HParams):
     critic_hidden_sizes: OwnCriticHiddenSizes = None
     layer_norm: CriticLayerNorm = False
 
-    learning_rate: LearningRate = 3e-4
-    actor_learning_rate: ActorLearningRate = None
+    learning_rate: LearningRate = 1e-3
+    actor_learning_rate: ActorLearningRate = 3e-4
     learning_rate_schedule: LinearSchedule = "constant"
     adam_eps: AdamEps = 1e-8
     max_grad_norm: MaxGradNormOrNull = None
