@@ -81,7 +81,7 @@ def test_blocks_of_critics_with_unequal_sizes_are_refused() -> None:
 
 @pytest.mark.parametrize("algo", FAMILY)
 def test_a_step_decays_matrices_by_the_learning_rate_and_nothing_else(algo: str) -> None:
-    rates = {"learning_rate": 0.1, "actor_learning_rate": None}
+    rates: dict[str, Any] = {"learning_rate": 0.1, "actor_learning_rate": None}
     # Adam's part of a step from the same state is the same: what is left is -0.1 * 0.5 * w of every matrix w.
     plain, decaying = (build(algo, weight_decay=decay, **rates) for decay in (0.0, 0.5))
     drawn = RandomInputs(plain.random_inputs("whole", 1), torch.device("cpu")).fill(np.random.default_rng(0))
