@@ -258,13 +258,26 @@ def test_games_of_one_config_are_shown_together(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(tables, "summary", lambda: {"atari_suites": suites})
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
     (tmp_path / "atari").mkdir()
-    line = {"seed": 0, "step": 100_000, "final": {"mean_return": 6.1}}
+    line = {"seed": 0, "step": 100_000, "steps": 100_000, "final": {"mean_return": 6.1}}
     (tmp_path / "atari" / "bbf-boxing.jsonl").write_text(json.dumps(line) + "\n")
     title, _, row, _, *games = tables.atari_table(tmp_path, {"bbf-boxing": BBF_ENTRY})
     assert title.split(" | ")[4:6] == ["final policy", "human-normalised"]
     assert row.split(" | ")[4:6] == ["6.1", "0.50"]  # (6.1 - 0.1) / 12
     assert games[2:] == ["| `bbf/atari100k.yaml` | 4 | 2 | 1.25 (1.00 to 1.50) | 2.00 | 0.50 |"]
     assert list(tables.games_table({"dreamer", "iqn"})) == []
+
+
+def test_a_stopped_run_has_its_own_budget_and_the_policy_that_was_played_afterwards(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tables = module("score_tables", monkeypatch)
+    monkeypatch.setattr(tables, "summary", lambda: {"atari_suites": {}})
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    (tmp_path / "atari").mkdir()
+    line = {"seed": 0, "step": 150_000, "steps": 200_000, "final": None, "after": {"sampled": {"mean_return": 6.1}}}
+    (tmp_path / "atari" / "bbf-boxing.jsonl").write_text(json.dumps(line) + "\n")
+    _, _, row, *_ = tables.atari_table(tmp_path, {"bbf-boxing": BBF_ENTRY})  # whose budget is 400,000 frames now
+    assert row.split(" | ")[1:6] == ["0.6M of 0.8M", "0", "not recorded", "6.1", "0.50"]
 
 
 def test_a_run_without_a_whole_window_of_frames_has_no_picture(
